@@ -189,7 +189,9 @@ def default_of(name: str, schema: dict[str, Any], required: list[str]) -> str:
         return "see there"
     if unit and value is not None:
         number = float(str(value).removesuffix(unit))
-        value = f"{number / 2**30:g} GiB" if unit == "B" and number >= 2**20 else f"{number:g} {unit}"
+        value = (
+            f"{number / 2**30:g} GiB" if unit == "B" and number >= 2**20 else f"{number:g} {unit}"
+        )
     text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
     return f"`{text}`"
 

@@ -27,8 +27,8 @@ _SIZES = (
 class ModelSizes:
     """The sizes of one transformer, under the names of Hugging Face configs.
 
-    It is a decoder, which generates with a KV cache, or an encoder (BERT), which reads a text in one
-    pass without a causal mask, caches nothing and generates nothing.
+    It is a decoder, which generates with a KV cache, or an encoder (BERT), which reads a text in
+    one pass without a causal mask, caches nothing and generates nothing.
 
     num_layers: decoder layers (`num_hidden_layers`).
     intermediate_size: inner size of the MLP of a dense layer.

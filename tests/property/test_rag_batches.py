@@ -111,7 +111,10 @@ def retrieves(arrivals: list[float]):
     )
     number = len(arrivals)
     workload = Workload.from_lists(
-        [5] * number, [1] * number, arrivals, pipeline=lambda _: (Rag(), Prefill(num_prompt_tokens=5))
+        [5] * number,
+        [1] * number,
+        arrivals,
+        pipeline=lambda _: (Rag(), Prefill(num_prompt_tokens=5)),
     )
     llm = engine(None, name="llm", num_gpu_blocks=1000)
     return Simulation(clients=[client, llm], workload=workload, seed=3).run()

@@ -14,7 +14,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.work import StepCounts, step_demand
-from mist_sim.models import ModelSpec, load_model, operators
+from mist_sim.models import ModelSpec, operators
 from tests.reference.scenarios import scenario
 
 BERT = {
@@ -66,7 +66,7 @@ def test_every_token_attends_to_every_token(lengths):
 
 
 def test_its_arithmetic_is_two_flops_a_weight_and_four_a_pair():
-    """12 layers of 7,077,888 weights; 4 x 768 FLOPs for each of n^2 pairs; norms and activations."""
+    """12 layers of 7,077,888 weights; 4 x 768 FLOPs for each of n^2 pairs; norms on top."""
     n, gpu = 100.0, load_gpu("l4")
     counts = StepCounts(
         num_steps=np.ones(1),

@@ -123,7 +123,9 @@ def test_each_step_may_be_left_out():
 
 def test_a_query_without_a_length_is_the_prompt():
     def seconds(stage):
-        row = Workload.from_lists([50], [1], [0.0], pipeline=lambda _: (stage, Prefill(num_prompt_tokens=50)))
+        row = Workload.from_lists(
+            [50], [1], [0.0], pipeline=lambda _: (stage, Prefill(num_prompt_tokens=50))
+        )
         result = Simulation(clients=[by_hand(), engine(None, name="llm")], workload=row).run()
         return result.stages.set_index("stage").loc["rag", "finished_at"]
 
@@ -259,7 +261,10 @@ def test_a_batch_beyond_the_table_is_refused(tmp_path):
         ({"index": INDEX | {"num_vectors": 10**10}}, "num_vectors: must be <= 1000000000"),
         ({"index": INDEX | {"num_vectors": 10**9}}, "index: must fit the memory of 8 cores"),
         ({"index": INDEX | {"num_vectors": 10}}, "num_lists must be <= 10, the vectors"),
-        ({"index": INDEX | {"type": "ivfpq"}}, "no vector index named 'ivfpq'; did you mean 'ivf_pq'"),
+        (
+            {"index": INDEX | {"type": "ivfpq"}},
+            "no vector index named 'ivfpq'; did you mean 'ivf_pq'",
+        ),
         ({"search": {"type": "gpu"}}, "gpu"),
         ({"search": CORES | {"core": 1}}, "core"),
         ({"embedder": EMBEDDER | {"model": "brt"}}, "clients.1.embedder.model: no model"),
@@ -302,8 +307,18 @@ def test_it_passes_the_checks_of_clients():
 
 
 def test_it_fails_and_another_one_serves_what_was_lost():
-    clients = [by_hand(), RagClient("more", **{"passage_tokens": 10, "index": FlatIndex(num_vectors=9, dimensions=4), "search": Search()})]
-    workload = Workload.from_lists([5] * 8, [1] * 8, [0.0] * 8, pipeline=lambda _: (Rag(), Prefill(num_prompt_tokens=5)))
+    clients = [
+        by_hand(),
+        RagClient(
+            "more",
+            passage_tokens=10,
+            index=FlatIndex(num_vectors=9, dimensions=4),
+            search=Search(),
+        ),
+    ]
+    workload = Workload.from_lists(
+        [5] * 8, [1] * 8, [0.0] * 8, pipeline=lambda _: (Rag(), Prefill(num_prompt_tokens=5))
+    )
     fails = Failures(clients=("docs",), at=(1.0,), repair=100.0)
     result = Simulation(
         clients=[*clients, engine(None, name="llm")],

@@ -15,9 +15,7 @@ from mist_sim.hardware.vector_search.coefficients import Rates
 from tests.effort import examples
 
 FLAT = FlatIndex(num_vectors=1_000_000, dimensions=768)
-IVF = IvfPqIndex(
-    num_vectors=1_000_000, dimensions=768, num_lists=1024, num_probes=16, pq_bytes=64
-)
+IVF = IvfPqIndex(num_vectors=1_000_000, dimensions=768, num_lists=1024, num_probes=16, pq_bytes=64)
 HNSW = HnswIndex(num_vectors=1_000_000, dimensions=768, num_links=32, ef_search=64)
 INDEXES = (FLAT, IVF, HNSW)
 CORES = SearchCores(cores=8, memory=1e12, memory_bandwidth=150e9)

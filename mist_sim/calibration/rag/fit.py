@@ -168,9 +168,7 @@ def _amounts(shape: Rates, search: TimedSearch, names: Sequence[str]) -> list[fl
     work = index_of(search).work(shape.shape)
     each = dict(zip(QueryWork._fields, work, strict=True))
     each["results"] = search.num_results
-    return [
-        1.0 if name == "batches" else search.batch_size * float(each[name]) for name in names
-    ]
+    return [1.0 if name == "batches" else search.batch_size * float(each[name]) for name in names]
 
 
 def _core_exponent(searches: Sequence[TimedSearch]) -> float:

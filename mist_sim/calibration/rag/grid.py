@@ -69,9 +69,7 @@ def indexes() -> Iterator[TimedSearch]:
             is_held_out=out,
         )
     for vectors, dimensions, out in _FLAT:
-        yield TimedSearch(
-            index="flat", num_vectors=vectors, dimensions=dimensions, is_held_out=out
-        )
+        yield TimedSearch(index="flat", num_vectors=vectors, dimensions=dimensions, is_held_out=out)
 
 
 def searches(index: TimedSearch) -> Iterator[TimedSearch]:

@@ -2,9 +2,9 @@
 
 Vectors are drawn: mixtures of Gaussians in 16 hidden dimensions, turned into all dimensions with a
 little noise, since embeddings of texts fill few of theirs. Lists of a k-means on them are as uneven
-as lists are. Every call has other queries than the call before. Of several rounds over the same calls
-the fastest counts. Seconds are those of the processor, shared evenly by the threads: what a search
-takes on a machine that does nothing else, so that others who use this one count little.
+as lists are. Every call has other queries than the call before. Of several rounds over the same
+calls the fastest counts. Seconds are those of the processor, shared evenly by the threads: the time
+of a search on a machine that does nothing else, so that others who use this one count little.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def measure(tell: Callable[[str], None]) -> Iterator[TimedSearch]:
     """
     faiss = _faiss()
     for index in grid.indexes():
-        tell(
-            f"{index.index}: {index.num_vectors:,} vectors of {index.dimensions} dimensions"
-        )
+        tell(f"{index.index}: {index.num_vectors:,} vectors of {index.dimensions} dimensions")
         yield from _of_index(faiss, index)
 
 
@@ -91,9 +89,7 @@ def _built(faiss: Any, index: TimedSearch, vectors: Vectors) -> Any:
         built = faiss.IndexHNSWFlat(index.dimensions, index.num_links)
         built.hnsw.efConstruction = index.ef_construction
     else:
-        built = faiss.index_factory(
-            index.dimensions, f"IVF{index.num_lists},PQ{index.pq_bytes}"
-        )
+        built = faiss.index_factory(index.dimensions, f"IVF{index.num_lists},PQ{index.pq_bytes}")
         built.cp.niter = 4
         built.pq.cp.niter = 4
         built.train(vectors[:_TRAINED_ON])

@@ -90,6 +90,9 @@ def searches_text(searches: Sequence[TimedSearch], notes: Sequence[str]) -> str:
     writer.writeheader()
     for search in searches:
         row = asdict(search)
-        row["seconds"], row["num_distances"] = f"{search.seconds:.4g}", f"{search.num_distances:.6g}"
+        row["seconds"], row["num_distances"] = (
+            f"{search.seconds:.4g}",
+            f"{search.num_distances:.6g}",
+        )
         writer.writerow(row)
     return out.getvalue()

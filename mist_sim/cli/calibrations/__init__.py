@@ -1,1 +1,1 @@
-"""What `mist calibrate` does for each kind of measurements that has a form of its own."""
+"""Kinds of measurements of `mist calibrate` that have a form of their own."""

@@ -1,4 +1,4 @@
-"""`mist calibrate rag`: time searches of vector indexes, and fit the seconds of their operations."""
+"""`mist calibrate rag`: time searches of vector indexes, and fit the seconds of operations."""
 
 from __future__ import annotations
 

@@ -143,7 +143,9 @@ class RagClient(BatchedClient):
     def _check_table(self, table: LatencyTable) -> None:
         for name in ("embedder", "index", "search", "reranker", "store"):
             if getattr(self, name) is not None:
-                raise ValueError(f"{name} must be left out with latency_table, which takes its place")
+                raise ValueError(
+                    f"{name} must be left out with latency_table, which takes its place"
+                )
         if table.largest_batch < self.max_batch_size:
             raise ValueError(
                 f"max_batch_size must be <= {table.largest_batch}, the largest of latency_table, "

@@ -1,4 +1,4 @@
-"""Passes of a model over batches of texts: what embeds queries, and what ranks passages."""
+"""Passes of a model over batches of texts, which embed queries and rank passages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EncoderPass:
         return sum([self._pass(tuple(texts[k : k + size])) for k in range(0, len(texts), size)])
 
     def _pass(self, lengths: tuple[int, ...]) -> float:
-        """Return the seconds of one pass; those over texts of equal lengths come again and again."""
+        """Return the seconds of one pass; those over texts of equal lengths are remembered."""
         if (known := self._known.get(lengths)) is not None:
             return known
         seconds = self._predictor.step_time(StepBatch(tuple((length, 0) for length in lengths)))

@@ -1,4 +1,4 @@
-"""What searches an index: cores of a processor, or a GPU; whether it fits, and how long it takes."""
+"""Cores of a processor, or a GPU, that search an index: whether it fits, and how long it takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from mist_sim.hardware.vector_search.coefficients import (
 from mist_sim.hardware.vector_search.indexes import FlatIndex, IvfPqIndex, VectorIndex
 from mist_sim.registry import Registry
 from mist_sim.units import Bytes, BytesPerSecond
-
 
 SEARCHERS = Registry("searchers")
 """Kinds of hardware that search an index (see `Searcher`)."""
@@ -83,7 +82,9 @@ class SearchCores:
 
     def check(self, index: VectorIndex) -> None:
         """Raise ScenarioError for an index that does not fit the memory."""
-        remedy = "give more memory, fewer pq_bytes or dimensions, or several clients with a part each"
+        remedy = (
+            "give more memory, fewer pq_bytes or dimensions, or several clients with a part each"
+        )
         _check_fits(index, self.memory, f"{self.cores} cores", remedy)
 
     def seconds(self, index: VectorIndex, batch_size: int, num_results: int) -> float:
@@ -99,7 +100,9 @@ class SearchCores:
     def _shared_bytes(self, index: VectorIndex, batch_size: int) -> float:
         """Return the bytes that a batch reads; cores that scan all vectors read them together."""
         each = self._measured.memory_traffic(index)
-        return each * (math.ceil(batch_size / self.cores) if isinstance(index, FlatIndex) else batch_size)
+        return each * (
+            math.ceil(batch_size / self.cores) if isinstance(index, FlatIndex) else batch_size
+        )
 
 
 _FLOAT = 4

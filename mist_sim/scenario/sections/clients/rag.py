@@ -20,7 +20,7 @@ from mist_sim.hardware.vector_search import INDEXES, SEARCHERS, Searcher, Vector
 from mist_sim.scenario.format.families import LENGTH, Family, Marker, Settings
 from mist_sim.scenario.format.parts import Part, part_type, written
 from mist_sim.scenario.format.paths import named_file
-from mist_sim.scenario.format.problems import Problem, shown
+from mist_sim.scenario.format.problems import shown
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.keys import GpuName, PassModelName
 from mist_sim.stages import Rag
