@@ -18,6 +18,7 @@ from mist_sim import (
     simulate,
 )
 from mist_sim.clients.rag.client import Query
+from mist_sim.hardware import load_gpu
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.scenario.build import build
 from mist_sim.scenario.json_schema import json_schema
@@ -327,3 +328,34 @@ def test_it_fails_and_another_one_serves_what_was_lost():
     ).run()
     assert (result.requests["status"] == "finished").all()
     assert result.summary["num_lost_visits"] == 4
+
+
+def test_its_gpus_work_draw_and_cost():
+    """GPU seconds are those of the passes, group by group; both cards are paid for all the time."""
+    result = simulate(served(FULL, cost={}, slo={"ttft": "100 s"}))
+    steps = result.steps[result.steps["client"] == "docs"]
+    passes = steps["end"] - steps["start"]
+    assert (passes > 0).all()
+    assert steps["num_prefill_tokens"].sum() > 50 * 20 * 100
+    docs = result.clients.set_index("client").loc["docs"]
+    assert docs["num_gpus"] == 2
+    assert docs["idle_energy"] < docs["energy"]
+    seconds = result.summary["duration"]
+    waiting = 2 * seconds - passes.sum()
+    l4 = load_gpu("l4")
+    idle_watts = l4.draw.idle * l4.power
+    assert docs["idle_energy"] == pytest.approx(idle_watts * waiting, rel=1e-6)
+    in_steps = docs["energy"] - docs["idle_energy"]
+    assert idle_watts * passes.sum() < in_steps < l4.power * passes.sum()
+    dear = FULL | {"reranker": RERANKER | {"gpu_price": "1000 $/h"}}
+    more = simulate(served(dear, cost={}, slo={"ttft": "100 s"}))
+    assert more.summary["cost_usd"] > 100 * result.summary["cost_usd"]
+
+
+def test_a_price_needs_a_cost_and_a_gpu_that_is_known():
+    dear = FULL | {"embedder": EMBEDDER | {"gpu_price": "1 $/h"}}
+    with pytest.raises(ScenarioError, match="embedder.gpu_price: has no effect without cost"):
+        build(served(dear))
+    searches = DOCS | {"search": {"type": "gpu", "gpu": "l4"}}
+    with pytest.raises(ScenarioError, match="nobody knows the GPUs of docs"):
+        simulate(served(searches, cost={}))

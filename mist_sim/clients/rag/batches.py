@@ -42,6 +42,9 @@ class BatchedClient(Client):
     def batch_seconds(self, batch: Sequence[Visit]) -> float:
         """Return how long a batch takes that begins now (>= 0)."""
 
+    def batch_ended(self) -> None:  # noqa: B027
+        """Note that the batch is over; its visits are handed back next."""
+
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._queue: deque[Visit] = deque()
@@ -97,6 +100,7 @@ class BatchedClient(Client):
             yield self.env.at(self._begin_batch(), self._end_phase)
             if life is not self._life:
                 return
+            self.batch_ended()
             batch, self._batch = self._batch, []
             for visit in batch:
                 self.finish(visit)

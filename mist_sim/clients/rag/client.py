@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 from mist_sim.clients.rag.batches import BatchedClient
 from mist_sim.clients.rag.latency_table import LatencyTable
-from mist_sim.clients.rag.passes import TextPass
+from mist_sim.clients.rag.machine import PassMachine
+from mist_sim.clients.rag.passes import EncoderPass, TextPass
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.traits import ClientTraits
+from mist_sim.clients.step_track import StepTrack
+from mist_sim.clients.traits import ClientTraits, TimesOrigin
+from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Longer, Served, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.vector_search import Searcher, VectorIndex
+from mist_sim.hardware.vector_search import Searcher, SearchGpu, VectorIndex
 from mist_sim.stages import Prefill, Rag
 from mist_sim.units import Bytes, BytesPerSecond, Seconds
 
@@ -71,6 +74,34 @@ class Query(NamedTuple):
         return sum(self.candidates[: self.num_documents])
 
 
+def embedded(queries: Sequence[Query]) -> list[int]:
+    """Return the tokens of the texts that an embedder reads."""
+    return [query.num_tokens for query in queries]
+
+
+def ranked(queries: Sequence[Query]) -> list[int]:
+    """Return the tokens of the texts that a re-ranker reads: each query with each candidate."""
+    return [query.num_tokens + each for query in queries for each in query.candidates]
+
+
+def rag_traits(
+    embedder: object, reranker: object, search: Searcher | None = None
+) -> ClientTraits:
+    """Return what a client is that finds passages with these models, and searches on this.
+
+    Its GPUs are known where all of them are those of an `EncoderPass`.
+    """
+    plain, passes = ClientTraits.serving([Rag.kind]), [each for each in (embedder, reranker) if each]
+    known = [each.machine for each in passes if isinstance(each, EncoderPass)]
+    searches = isinstance(search, SearchGpu)
+    if not passes and not searches:
+        return plain
+    times = TimesOrigin(estimate="analytic", settings={})
+    if searches or len(known) < len(passes):
+        return replace(plain, times=times)
+    return replace(plain, times=times, machine=PassMachine(tuple(known)))
+
+
 @CLIENTS.register("rag")
 @dataclass(eq=False)
 class RagClient(BatchedClient):
@@ -115,7 +146,7 @@ class RagClient(BatchedClient):
     max_wait: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        super().__init__(self.name, ClientTraits.serving([Rag.kind]))
+        super().__init__(self.name, rag_traits(self.embedder, self.reranker, self.search))
         self.check_batches()
         self._check_numbers()
         if self.latency_table is not None:
@@ -163,6 +194,9 @@ class RagClient(BatchedClient):
         super().start(env, client_id, recorder)
         self._passages = self._lengths()
         self._found: dict[Visit, int] = {}
+        self._queries: list[Query] = []
+        number = len(self._writing)
+        self._tracks = [StepTrack(recorder, client_id) for _ in range(number)]
 
     def restart(self) -> None:
         """Come back with no visit; passages go on where the last one was drawn."""
@@ -183,9 +217,36 @@ class RagClient(BatchedClient):
             asked = [self._query(visit, stage) for stage in visit.stages if isinstance(stage, Rag)]
             self._found[visit] = sum([query.num_found_tokens for query in asked])
             queries += asked
+        self._queries, self._begun_at = queries, self.env.now
         if self.latency_table is not None:
             return self.latency_table.seconds(len(batch))
         return sum(self.steps(queries).values())
+
+    @property
+    def _writing(self) -> list[str]:
+        """Steps whose passes are written, in the order of their tracks."""
+        known = {"embed": self.embedder, "rerank": self.reranker}
+        return [step for step, each in known.items() if isinstance(each, EncoderPass)]
+
+    def batch_ended(self) -> None:
+        """Write the passes of the models, from which watts and GPU time follow."""
+        if not self._writing:
+            return
+        at, queries = self._begun_at, self._queries
+        for step, seconds in self.steps(queries).items():
+            if step in self._writing:
+                self._write(self._tracks[self._writing.index(step)], step, at, queries)
+            at += seconds
+
+    def _write(self, track: StepTrack, step: str, at: float, queries: Sequence[Query]) -> None:
+        reader = self.embedder if step == "embed" else self.reranker
+        if not isinstance(reader, EncoderPass):
+            return
+        texts = embedded(queries) if step == "embed" else ranked(queries)
+        for lengths, seconds in reader.passes(texts):
+            batch = StepBatch(tuple([(length, 0) for length in lengths]))
+            track.step(at, at + seconds, batch, num_waiting=self.view.num_waiting)
+            at += seconds
 
     def steps(self, queries: Sequence[Query]) -> dict[str, float]:
         """Return the seconds of the steps of a batch by name, in order; without those left out.
@@ -194,13 +255,12 @@ class RagClient(BatchedClient):
         """
         found: dict[str, float] = {}
         if self.embedder is not None:
-            found["embed"] = self.embedder.seconds([query.num_tokens for query in queries])
+            found["embed"] = self.embedder.seconds(embedded(queries))
         if self.index is not None and self.search is not None:
             most = max([len(query.candidates) for query in queries])
             found["search"] = self.search.seconds(self.index, len(queries), most)
         if self.reranker is not None:
-            pairs = [q.num_tokens + each for q in queries for each in q.candidates]
-            found["rerank"] = self.reranker.seconds(pairs)
+            found["rerank"] = self.reranker.seconds(ranked(queries))
         if self.store is not None:
             num_tokens = sum([query.num_found_tokens for query in queries])
             found["fetch"] = self.store.seconds(num_tokens)

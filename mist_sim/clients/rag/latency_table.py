@@ -89,7 +89,10 @@ def _read(path: Path) -> dict[float, Curve]:
             raise ScenarioError(f"{path}:{wrong[0]}: {name} must be {what}")
     if _PROBES not in rows:
         rows[_PROBES] = 0
-    return {float(probes): _curve(path, of) for probes, of in rows.groupby(_PROBES)} or _empty(path)
+    if not len(rows):
+        raise ScenarioError(f"{path}: must have a row with batch_size 1, got no rows")
+    numbers: list[float] = rows[_PROBES].unique().tolist()
+    return {probes: _curve(path, rows[rows[_PROBES] == probes]) for probes in numbers}
 
 
 def _curve(path: Path, rows: pd.DataFrame) -> Curve:
@@ -101,7 +104,3 @@ def _curve(path: Path, rows: pd.DataFrame) -> Curve:
     if sizes[0] != 1:
         raise ScenarioError(f"{path}: must have a row with batch_size 1, got {sizes[0]:g} first")
     return tuple(sizes), tuple(seconds)
-
-
-def _empty(path: Path) -> dict[float, Curve]:
-    raise ScenarioError(f"{path}: must have a row with batch_size 1, got no rows")

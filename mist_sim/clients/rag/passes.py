@@ -10,8 +10,10 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.loading import load_gpu
+from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
 from mist_sim.models import load_model
+from mist_sim.units import DollarsPerHour
 
 
 class TextPass(Protocol):
@@ -31,6 +33,7 @@ class EncoderPass:
     tensor_parallel_size: GPUs that each hold a slice of a layer.
     max_num_texts: most texts of a pass; 32 is the default of sentence-transformers (`batch_size`).
     enforce_eager: whether the host launches every kernel, as PyTorch does by itself.
+    gpu_price: dollars of a GPU an hour; the median of the catalog's offers without it.
 
     A text is cut at the longest that the model reads (`max_position_embeddings`). Passes are timed
     by the roofline of the model's operators; tokenising is not among them.
@@ -42,6 +45,7 @@ class EncoderPass:
     tensor_parallel_size: int = 1
     max_num_texts: int = 32
     enforce_eager: bool = True
+    gpu_price: DollarsPerHour | None = None
     _predictor: RooflinePredictor = field(init=False, repr=False, compare=False)
     _known: dict[tuple[int, ...], float] = field(init=False, repr=False, compare=False)
 
@@ -67,12 +71,22 @@ class EncoderPass:
         """What times the passes."""
         return self._predictor
 
+    @property
+    def machine(self) -> Machine:
+        """The GPUs that it runs on, which draw power and cost money."""
+        predictor = self._predictor
+        return Machine(model=predictor.model, cluster=predictor.cluster, price=self.gpu_price)
+
     def seconds(self, lengths: Sequence[int]) -> float:
         """Return how long passes over texts of so many tokens take, one pass after the other."""
-        most = self._predictor.model.max_position_embeddings
+        return sum([seconds for _, seconds in self.passes(lengths)])
+
+    def passes(self, lengths: Sequence[int]) -> list[tuple[tuple[int, ...], float]]:
+        """Return the passes over texts of so many tokens: the tokens that each reads, its seconds."""
+        most, size = self._predictor.model.max_position_embeddings, self.max_num_texts
         texts = [min(length, most) for length in lengths if length > 0]
-        size = self.max_num_texts
-        return sum([self._pass(tuple(texts[k : k + size])) for k in range(0, len(texts), size)])
+        cut = [tuple(texts[first : first + size]) for first in range(0, len(texts), size)]
+        return [(each, self._pass(each)) for each in cut]
 
     def _pass(self, lengths: tuple[int, ...]) -> float:
         """Return the seconds of one pass; those over texts of equal lengths are remembered."""

@@ -91,7 +91,7 @@ class SearchCores:
         """Return how long a batch of queries takes."""
         rates = self._measured.rates(index)
         active = min(batch_size, self.cores)
-        speed = active**self._measured.core_exponent
+        speed = float(active**self._measured.core_exponent)
         turns = math.ceil(batch_size / active) * active  # a core with one query more is waited for
         computing = turns / speed * self._measured.query_seconds(index, num_results)
         reading = self._shared_bytes(index, batch_size) / self.memory_bandwidth

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from mist_sim.clients import Client, RagClient
-from mist_sim.clients.rag.client import PassageStore, TokenLaw
+from mist_sim.clients.rag.client import PassageStore, TokenLaw, rag_traits
 from mist_sim.clients.rag.latency_table import LatencyTable
 from mist_sim.clients.rag.passes import EncoderPass, TextPass
 from mist_sim.clients.traits import ClientTraits
@@ -75,7 +75,18 @@ class RagPart(ClientPart):
 
     def describe(self, model: str | None) -> ClientTraits:
         """Return what the client is. model: the scenario's."""
-        return ClientTraits.serving([Rag.kind])
+        said = self.parameters()
+        return rag_traits(said["embedder"], said["reranker"], said["search"])
+
+    @property
+    def prices(self) -> Mapping[str, float | None]:
+        """Dollars an hour of its GPUs, by key; None where the file does not say."""
+        parts = {"embedder": self.embedder, "reranker": self.reranker}
+        return {
+            f"{name}.gpu_price": part.parameters()["gpu_price"]
+            for name, part in parts.items()
+            if part is not None
+        }
 
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies, which share their hardware's figures."""
