@@ -40,7 +40,7 @@ def useless_options(
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
-    """What a retrieval searches for, where all that serve it take the same time for anything."""
+    """Yield keys of a retrieval that change nothing at any client that serves it."""
     serving = [client for client in clients if Rag.kind in client.stages]
     if not serving or not all(client.is_ours for client in serving):
         return
