@@ -42,7 +42,7 @@ class BatchedClient(Client):
     def batch_seconds(self, batch: Sequence[Visit]) -> float:
         """Return how long a batch takes that begins now (>= 0)."""
 
-    def batch_ended(self) -> None:  # noqa: B027
+    def batch_ended(self) -> None:
         """Note that the batch is over; its visits are handed back next."""
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:

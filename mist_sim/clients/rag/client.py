@@ -84,14 +84,15 @@ def ranked(queries: Sequence[Query]) -> list[int]:
     return [query.num_tokens + each for query in queries for each in query.candidates]
 
 
-def rag_traits(
-    embedder: object, reranker: object, search: Searcher | None = None
-) -> ClientTraits:
+def rag_traits(embedder: object, reranker: object, search: Searcher | None = None) -> ClientTraits:
     """Return what a client is that finds passages with these models, and searches on this.
 
     Its GPUs are known where all of them are those of an `EncoderPass`.
     """
-    plain, passes = ClientTraits.serving([Rag.kind]), [each for each in (embedder, reranker) if each]
+    plain, passes = (
+        ClientTraits.serving([Rag.kind]),
+        [each for each in (embedder, reranker) if each],
+    )
     known = [each.machine for each in passes if isinstance(each, EncoderPass)]
     searches = isinstance(search, SearchGpu)
     if not passes and not searches:
