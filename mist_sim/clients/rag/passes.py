@@ -82,7 +82,7 @@ class EncoderPass:
         return sum([seconds for _, seconds in self.passes(lengths)])
 
     def passes(self, lengths: Sequence[int]) -> list[tuple[tuple[int, ...], float]]:
-        """Return the passes over texts of so many tokens: the tokens that each reads, its seconds."""
+        """Return passes over texts of so many tokens: those that each reads, and its seconds."""
         most, size = self._predictor.model.max_position_embeddings, self.max_num_texts
         texts = [min(length, most) for length in lengths if length > 0]
         cut = [tuple(texts[first : first + size]) for first in range(0, len(texts), size)]
