@@ -91,8 +91,6 @@ def test_what_is_given_up_or_lost_is_accounted_for(arrivals, size, wait, limit, 
 class Free:
     """Searches in no time."""
 
-    estimate = "custom"
-
     def check(self, index: object) -> None:
         """Fits."""
 

@@ -63,8 +63,6 @@ class Each:
 class Search:
     """A quarter of a second a query, and a sixteenth for each neighbour."""
 
-    estimate = "custom"
-
     def check(self, index):
         """Fits."""
 

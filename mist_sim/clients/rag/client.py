@@ -89,10 +89,8 @@ def rag_traits(embedder: object, reranker: object, search: Searcher | None = Non
 
     Its GPUs are known where all of them are those of an `EncoderPass`.
     """
-    plain, passes = (
-        ClientTraits.serving([Rag.kind]),
-        [each for each in (embedder, reranker) if each],
-    )
+    plain = ClientTraits.serving([Rag.kind])
+    passes = [each for each in (embedder, reranker) if each is not None]
     known = [each.machine for each in passes if isinstance(each, EncoderPass)]
     searches = isinstance(search, SearchGpu)
     if not passes and not searches:

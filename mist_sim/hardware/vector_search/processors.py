@@ -27,10 +27,6 @@ SEARCHERS = Registry("searchers")
 class Searcher(Protocol):
     """Searches an index for batches of queries."""
 
-    @property
-    def estimate(self) -> str:
-        """Where its seconds come from, such as fitted or analytic."""
-
     def check(self, index: VectorIndex) -> None:
         """Raise ScenarioError for an index that it has no memory for, or cannot search."""
 
@@ -74,11 +70,6 @@ class SearchCores:
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be finite and > 0, got {value}")
         object.__setattr__(self, "_measured", load_coefficients(self.coefficients))
-
-    @property
-    def estimate(self) -> str:
-        """Fitted to measurements."""
-        return "fitted"
 
     def check(self, index: VectorIndex) -> None:
         """Raise ScenarioError for an index that does not fit the memory."""
@@ -132,11 +123,6 @@ class SearchGpu:
     def spec(self) -> GpuSpec:
         """What the GPU is."""
         return self._spec
-
-    @property
-    def estimate(self) -> str:
-        """From its figures alone."""
-        return "analytic"
 
     def check(self, index: VectorIndex) -> None:
         """Raise ScenarioError for an index that does not fit, and for graphs."""
