@@ -357,3 +357,14 @@ def test_a_price_needs_a_cost_and_a_gpu_that_is_known():
     searches = DOCS | {"search": {"type": "gpu", "gpu": "l4"}}
     with pytest.raises(ScenarioError, match="nobody knows the GPUs of docs"):
         simulate(served(searches, cost={}))
+
+
+def test_its_gpus_are_counted_through_a_failure():
+    """The tracks that it opens when it comes back are those of its models again."""
+    fails = {"failures": [{"clients": ["docs"], "at": ["5 s"], "repair": "200 ms"}]}
+    result = simulate(served(FULL, cost={}, slo={"ttft": "100 s"}, lifecycle=fails))
+    assert result.summary["completed"] == 50
+    steps = result.steps[result.steps["client"] == "docs"]
+    assert steps["track"].nunique() == 4
+    docs = result.clients.set_index("client").loc["docs"]
+    assert 0 < docs["idle_energy"] < docs["energy"]
