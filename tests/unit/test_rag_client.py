@@ -120,6 +120,18 @@ def test_each_step_may_be_left_out():
     assert simulate(served(DOCS)).requests["num_prompt_tokens"].min() > 400
 
 
+def test_two_retrievals_are_two_visits():
+    """The second one finds more for the same prompt, in a batch of its own."""
+    stages = (Rag(num_query_tokens=5), Rag(num_query_tokens=5), Prefill(num_prompt_tokens=5))
+    workload = Workload.from_lists([5], [1], [0.0], pipeline=lambda _: stages)
+    result = Simulation(clients=[by_hand(), engine(None, name="llm")], workload=workload).run()
+    rows = result.stages[result.stages["stage"] == "rag"].sort_values("started_at")
+    seconds = rows.finished_at - rows.started_at
+    assert len(rows) == 2
+    assert seconds.nunique() == 1
+    assert result.requests["num_prompt_tokens"].tolist() == [5 + 2 * 20]
+
+
 def test_a_query_without_a_length_is_the_prompt():
     def seconds(stage):
         row = Workload.from_lists(

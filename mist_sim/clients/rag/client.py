@@ -19,6 +19,7 @@ from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.traits import ClientTraits, TimesOrigin
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Stage
 from mist_sim.core.visit import Longer, Served, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
@@ -189,6 +190,10 @@ class RagClient(BatchedClient):
         if self.index is not None and self.search is not None:
             self.search.check(self.index)
 
+    def takes(self, stages: Sequence[Stage]) -> int:
+        """Return 1 for a retrieval that is next: each one is a visit, and a query of a batch."""
+        return min(super().takes(stages), 1)
+
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._passages = self._lengths()
@@ -211,11 +216,9 @@ class RagClient(BatchedClient):
 
     def batch_seconds(self, batch: Sequence[Visit]) -> float:
         """Return the seconds of all steps of a batch, and note what its visits find."""
-        queries = []
-        for visit in batch:
-            asked = [self._query(visit, stage) for stage in visit.stages if isinstance(stage, Rag)]
-            self._found[visit] = sum([query.num_found_tokens for query in asked])
-            queries += asked
+        queries = [self._query(visit) for visit in batch]
+        for visit, query in zip(batch, queries, strict=True):
+            self._found[visit] = query.num_found_tokens
         self._queries, self._begun_at = queries, self.env.now
         if self.latency_table is not None:
             return self.latency_table.seconds(len(batch))
@@ -265,12 +268,14 @@ class RagClient(BatchedClient):
             found["fetch"] = self.store.seconds(num_tokens)
         return found
 
-    def _query(self, visit: Visit, stage: Rag) -> Query:
-        """Return what a stage asks, and draw the passages that it finds."""
-        num_documents = stage.num_documents or self.num_documents
+    def _query(self, visit: Visit) -> Query:
+        """Return what a visit asks, and draw the passages that it finds."""
+        stage = visit.stages[0]
+        asked = stage if isinstance(stage, Rag) else Rag()
+        num_documents = asked.num_documents or self.num_documents
         number = max(num_documents, self.num_candidates or 0)
         candidates = tuple([next(self._passages) for _ in range(number)])
-        num_tokens = stage.num_query_tokens or visit.request.num_prompt_tokens
+        num_tokens = asked.num_query_tokens or visit.request.num_prompt_tokens
         return Query(num_tokens, candidates, num_documents)
 
     def _lengths(self) -> Iterator[int]:
