@@ -32,7 +32,7 @@ from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.overhead import EXPOSED
-from mist_sim.models import ModelSpec, load_model
+from mist_sim.models import ModelSpec, load_generating
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
@@ -250,7 +250,7 @@ class EngineConfig:
         if dtype != "auto":
             return dtype
         return (
-            load_model(self.model) if isinstance(self.model, str) else self.model
+            load_generating(self.model) if isinstance(self.model, str) else self.model
         ).kv_cache_dtype
 
     @property

@@ -54,6 +54,25 @@ def load_model(name_or_path: str) -> ModelSpec:
     )
 
 
+def load_generating(name_or_path: str) -> ModelSpec:
+    """Return a model as `load_model` does, to generate with.
+
+    Raises ScenarioError for an encoder as well.
+    """
+    model = load_model(name_or_path)
+    check_generates(model)
+    return model
+
+
+def check_generates(model: ModelSpec) -> None:
+    """Raise ScenarioError for an encoder."""
+    if model.is_encoder:
+        raise ScenarioError(
+            f"{model.name} is an encoder: it reads a text in one pass, has no KV cache and "
+            "generates nothing; it can be the embedder or the reranker of a client of type rag"
+        )
+
+
 @cache
 def _catalog() -> Mapping[str, Mapping[str, object]]:
     """The config of every catalog entry by name."""

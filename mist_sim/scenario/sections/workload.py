@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from mist_sim.core.request import Stage
-from mist_sim.models import load_model
+from mist_sim.models import load_generating
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import (
     ARRIVAL,
@@ -61,7 +61,7 @@ def _with_known_names(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        paths.spec(key, info, ".json", load_model) if isinstance(key, str) else key: share
+        paths.spec(key, info, ".json", load_generating) if isinstance(key, str) else key: share
         for key, share in value.items()
     }
 
