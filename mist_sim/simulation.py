@@ -19,6 +19,7 @@ from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import Members, check_lengths
@@ -185,8 +186,14 @@ class Simulation:
             power=self.power,
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
+            step_limits=[self._step_limits(client) for client in self.clients],
             presenter=RUN,
         )
+
+    def _step_limits(self, client: Client) -> StepLimits | None:
+        """Return what limits a client's steps; None where that, or the client, may change."""
+        changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
+        return None if changes else client.traits.step_limits
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
         """Let the clients join the run, and seed the router."""
