@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mist_sim.clients.kv_cache.tiers.use_order import UseOrder
@@ -124,25 +124,13 @@ class WriteBackStore(TierStore):
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
         """Return where the first block is missing; what the tier above has may begin anywhere."""
-        for key, span_end in spans:
-            last = min(span_end, end)
-            if start < last:
-                start = self._order.run_end(key, start, last)
-                if start < last:
-                    break
-        return start
+        return reach_of(self._order, spans, start, end)
 
     def use(self, spans: Spans, num_blocks: int) -> None:
         """Those of the blocks that are there are the latest used, the first one last of all."""
-        order = self._order
-        starts = [0, *(end for _, end in spans)]
-        for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
-            end = min(span_end, num_blocks)
-            while start < end:
-                part, is_there = order.last_part(key, start, end)
-                if is_there:
-                    order.use(key, part, end)
-                end = part
+        for key, start, end, is_there in parts_of(self._order, spans, num_blocks):
+            if is_there:
+                self._order.use(key, start, end)
 
     def compute(self, spans: Spans, num_blocks: int) -> None:
         """They are written when the tier above gives them up."""
@@ -169,6 +157,53 @@ class WriteBackStore(TierStore):
                     self.below(lost, first, last)
             order.add(key, end - num_blocks, end)
             end -= num_blocks
+
+
+def reach_of(order: UseOrder, spans: Spans, start: int, end: int) -> int:
+    """Return up to where, at most `end`, all blocks are there from position `start` on."""
+    for key, span_end in spans:
+        last = min(span_end, end)
+        if start < last:
+            start = order.run_end(key, start, last)
+            if start < last:
+                break
+    return start
+
+
+def parts_of(
+    order: UseOrder, spans: Spans, num_blocks: int
+) -> Iterator[tuple[Hashable, int, int, bool]]:
+    """Yield the first blocks of spans in parts, the last one first: id, [start, end), is it there.
+
+    A part that is there lies in one segment. It may be used, or taken out, before the next one.
+    """
+    starts = [0, *(end for _, end in spans)]
+    for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
+        end = min(span_end, num_blocks)
+        while start < end:
+            part, is_there = order.last_part(key, start, end)
+            yield key, part, end, is_there
+            end = part
+
+
+def found_in(
+    stores: Sequence[TierStore], spans: Spans, start: int, end: int
+) -> tuple[list[int], int]:
+    """Return how many of the blocks [start, end) come from each store, the nearest first.
+
+    The blocks from `start` on come from the nearest store that has the first of them, as far as it
+    has them; those behind these in the same way. And which store has the last of them.
+    """
+    counts = [0] * len(stores)
+    number = last = 0
+    while number < len(stores):
+        reached = stores[number].reach(spans, start, end)
+        if reached > start:
+            counts[number] += reached - start
+            start, number, last = reached, 0, number
+        else:
+            number += 1
+    return counts, last
 
 
 def _chain(spans: Spans) -> Chain:
