@@ -4,10 +4,12 @@ from mist_sim.clients import CLIENTS as CLIENTS
 from mist_sim.clients import AfdClient as AfdClient
 from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
+from mist_sim.clients import KvRetrievalClient as KvRetrievalClient
 from mist_sim.clients import LlmClient as LlmClient
 from mist_sim.clients import SequentialClient as SequentialClient
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
+from mist_sim.clients.retrieval.levels import StorageLevel as StorageLevel
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
 from mist_sim.clients.scheduling import ChunkedScheduler as ChunkedScheduler
 from mist_sim.clients.scheduling import ContinuousScheduler as ContinuousScheduler

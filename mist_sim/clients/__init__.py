@@ -11,7 +11,18 @@ from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
+    from mist_sim.clients.retrieval.client import KvRetrievalClient
 
-__all__ = ["CLIENTS", "AfdClient", "Client", "EngineConfig", "LlmClient", "SequentialClient"]
+__all__ = [
+    "CLIENTS",
+    "AfdClient",
+    "Client",
+    "EngineConfig",
+    "KvRetrievalClient",
+    "LlmClient",
+    "SequentialClient",
+]
 
-__getattr__ = on_demand(__name__, {"AfdClient": "afd.client"})
+__getattr__ = on_demand(
+    __name__, {"AfdClient": "afd.client", "KvRetrievalClient": "retrieval.client"}
+)

@@ -2,4 +2,10 @@
 
 from mist_sim.registry import Registry
 
-CLIENTS = Registry("clients", later={"afd": "mist_sim.clients.afd.client:AfdClient"})
+CLIENTS = Registry(
+    "clients",
+    later={
+        "afd": "mist_sim.clients.afd.client:AfdClient",
+        "kv_retrieval": "mist_sim.clients.retrieval.client:KvRetrievalClient",
+    },
+)

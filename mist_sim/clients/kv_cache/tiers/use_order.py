@@ -108,11 +108,11 @@ class UseOrder:
         """Add a part, which is not there, as used now. num_uses: as of `Rank`; None: it is new."""
         uses = int(self._counts) if num_uses is None else num_uses
         latest = self._latest
-        if latest is not None and latest.key == key and latest.start == end:
-            if latest.rank.num_uses == uses:
-                latest.start = start
-                self.num_blocks += end - start
-                return
+        is_next = latest is not None and latest.key == key and latest.start == end
+        if is_next and latest is not None and latest.rank.num_uses == uses:
+            latest.start = start
+            self.num_blocks += end - start
+            return
         self._num_uses += 1
         self._latest = Segment(key, start, end, Rank(uses, self._num_uses))
         self._keep(self._latest)

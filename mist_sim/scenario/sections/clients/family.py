@@ -24,10 +24,17 @@ def _afd_part(name: str) -> type[Part]:
     return afd_part(name)
 
 
+def _retrieval_part(name: str) -> type[Part]:
+    from mist_sim.scenario.sections.clients.retrieval import retrieval_part
+
+    return retrieval_part(name)
+
+
 _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
     "afd": _afd_part,
+    "kv_retrieval": _retrieval_part,
 }
 
 
