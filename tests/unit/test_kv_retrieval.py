@@ -315,4 +315,3 @@ def test_bytes_from_another_rack_share_its_links():
     assert alone == pytest.approx(20e-3 + 10e9 / slowest + route.latency)
     shared = 20e-3 + 20e9 / slowest + route.latency
     assert both == pytest.approx([shared, shared])
-

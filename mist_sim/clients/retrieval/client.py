@@ -271,7 +271,7 @@ class KvRetrievalClient(Client):
             del self._kept[kept]
 
         num_bytes = num_tokens * self.bytes_per_token
-        store = _AtTheEngine(self.name, self.env, self.bytes_per_token)
+        store = _AtTheEngine(self.name, self.env)
         kept = StoredKv(store, let_go, num_tokens=num_tokens, num_bytes=num_bytes)
         visit.held_kv = kept
         self._kept[kept] = None
@@ -280,14 +280,13 @@ class KvRetrievalClient(Client):
 class _AtTheEngine(KvStore):
     """Entries whose way is behind them: the times of levels are those of all of it."""
 
-    def __init__(self, name: str, env: Environment, bytes_per_token: float) -> None:
+    def __init__(self, name: str, env: Environment) -> None:
         self.name = name
         self._env = env
-        self._bytes_per_token = bytes_per_token
 
     def fetch(self, move: KvMove) -> Transit:
-        num_bytes = move.num_tokens * self._bytes_per_token
-        return Transit(num_bytes, self._env.at(self._env.now, ARRIVE))
+        """Let them be used at once; their bytes were counted when they came."""
+        return Transit(0.0, self._env.at(self._env.now, ARRIVE))
 
 
 def retrieval_traits(client: KvRetrievalClient) -> ClientTraits:

@@ -23,7 +23,7 @@ from mist_sim.scenario.sections.clients.keys import DEVICE, ModelName
 from mist_sim.stages import KvRetrieval
 from mist_sim.units import Bytes
 
-_ANY_SIZE = 131_072.0  # bytes of a token, where the scenario's model is not known yet
+_ANY_SIZE = 1.0  # byte of a token, where the scenario's model is not known yet
 
 
 class RetrievalPart(ClientPart):
