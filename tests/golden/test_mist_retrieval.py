@@ -25,8 +25,8 @@ def level(bandwidth: float, latency: float = 0.0, hit_rate: float = 1.0) -> Stor
 
 def test_bytes_of_the_contexts():
     assert TOKEN == 327_680
-    assert SHORT * TOKEN == pytest.approx(1.342e9, rel=1e-3)
-    assert LONG * TOKEN == pytest.approx(8.053e9, rel=1e-3)
+    assert pytest.approx(1.342e9, rel=1e-3) == SHORT * TOKEN
+    assert pytest.approx(8.053e9, rel=1e-3) == LONG * TOKEN
 
 
 @pytest.mark.parametrize(

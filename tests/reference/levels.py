@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 Block = tuple[Hashable, int]
+BatchSeconds = Callable[[Sequence[float]], float]
 
 
 @dataclass
@@ -96,3 +97,21 @@ def expected_seconds(
         total += reached * hit_rate * (latency + num_bytes / bandwidth)
         reached *= 1 - hit_rate
     return total + reached * recomputation
+
+
+def batches(
+    arrivals: Sequence[float], sizes: Sequence[float], most: int | None, seconds: BatchSeconds
+) -> list[float]:
+    """Return when each retrieval ends that is served in batches, in order of arrival.
+
+    seconds: of a batch, by the sizes in it.
+    """
+    ends, now, number = [0.0] * len(arrivals), 0.0, 0
+    while number < len(arrivals):
+        now = max(now, arrivals[number])
+        waiting = [k for k in range(number, len(arrivals)) if arrivals[k] <= now][:most]
+        now += seconds([sizes[k] for k in waiting])
+        for k in waiting:
+            ends[k] = now
+        number += len(waiting)
+    return ends

@@ -1,8 +1,8 @@
 """Clients that run on one card or processor contend for its slots: time lines by hand.
 
-MIST Fig. 1 (b) and footnote 3 cut one processor and three GPUs into clusters in three ways: in the
-first two the processor has the retrieval and the text processing of all three requests, in the third
-the retrieval has a GPU of its own.
+MIST Fig. 1 (b) and footnote 3 cut one processor and three GPUs into clusters in three ways: in
+the first two the processor has the retrieval and the text processing of all three requests, in
+the third the retrieval has a GPU of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def news_search(*clients: Any, at: tuple[float, ...] = (0.0,) * 3, **more: Any) 
     limits = more.pop("time_limits", None)
     stages = more.pop("stages", [Rag(), Postprocess()])
     workload = Workload(
-        Rows([TraceRow(1, 1, time) for time in at]), TraceArrivals(), template(stages), time_limits=limits
+        Rows([TraceRow(1, 1, time) for time in at]),
+        TraceArrivals(),
+        template(stages),
+        time_limits=limits,
     )
     return mist.Simulation(clients=list(clients), workload=workload, **more).run()
 

@@ -16,8 +16,8 @@ from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.network import Fabric
 from mist_sim.simulation import Simulation
-from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload, template
 from mist_sim.stages import Decode, KvRetrieval, Prefill
+from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload, template
 from tests.unit.test_hand_over import row
 from tests.unit.test_prompts_from_entries import PROMPT, STEP, in_fours
 
@@ -106,7 +106,7 @@ def test_a_batch_has_no_more_than_its_size():
 
 
 def test_measured_times_stand_in_for_the_model(tmp_path):
-    """Of 1,000 bytes 1/8 s and of 5,000 1/2 s: eight tokens, 2,000 bytes, take a quarter between."""
+    """1,000 bytes take 1/8 s and 5,000 take 1/2 s: eight tokens, 2,000 bytes, lie between."""
     path = tmp_path / "reads.csv"
     path.write_text("num_bytes,device,seconds\n1000,nvme,0.125\n5000,nvme,0.5\n")
     measured = StorageLevel(name="nvme", measured=str(path), hit_rate=1.0)
@@ -296,7 +296,7 @@ def test_clients_share_what_a_level_gives_to_all():
 
 
 def test_bytes_from_another_rack_share_its_links():
-    """Two stores bring 10 GB from the same node of the other rack, whose host sends them by PCIe."""
+    """Two stores bring 10 GB each from one node of the other rack, whose way out they share."""
     racks = Fabric(topology="racks-h100", nodes=16)
     level = StorageLevel(name="other rack", at="node8/host", latency=20e-3, hit_rate=1.0)
 
