@@ -106,7 +106,9 @@ class KvRetrievalClient(Client):
         """Raise ValueError for options of contents without any, and levels without a block."""
         for name in ("eviction", "block_size"):
             if self.hits != "stored" and getattr(self, name) is not None:
-                raise ValueError(f"{name} has no effect with hits: {self.hits}")
+                raise ValueError(
+                    f"{name} must be left out with hits: {self.hits}, got {getattr(self, name)}"
+                )
         size = self.block_size or BLOCK_SIZE
         for level in self.levels:
             if not num_blocks_of(level, size, self.bytes_per_token):
@@ -120,9 +122,9 @@ class KvRetrievalClient(Client):
         """Raise ValueError where a level lies in a topology and the client does not, or back."""
         away = [level.name for level in self.levels if level.at is not None]
         if away and self.to is None:
-            raise ValueError(f"to is required, since the level {away[0]} is in a topology")
+            raise ValueError(f"to must be given, since the level {away[0]} lies in a topology")
         if self.to is not None and not away:
-            raise ValueError("to has no effect: no level says at")
+            raise ValueError(f"to must be left out, since no level says at, got {self.to}")
 
     def join_network(self, network: Network | None) -> None:
         """Look whether there is a way from each level. Raises ScenarioError."""

@@ -67,12 +67,12 @@ class StorageLevel:
     def _check_way(self) -> None:
         """Raise ValueError unless exactly one thing says how long its bytes take."""
         if self.total_bandwidth is not None and not self.shared:
-            raise ValueError("total_bandwidth has no effect without shared: true")
+            raise ValueError("total_bandwidth must be left out without shared: true")
         timed = [self.read_bandwidth or self.total_bandwidth, self.at, self.measured]
         if sum(each is not None for each in timed) != 1:
             raise ValueError(
-                "read_bandwidth is required (or total_bandwidth of a shared level, or at, or "
-                "measured in place of it), and one of them alone"
+                "read_bandwidth must be given, or one in place of it: total_bandwidth of a shared "
+                "level, at, or measured; no two of these"
             )
         if self.measured is not None and self.latency:
             raise ValueError("latency must be left out with measured, which has it")
@@ -150,11 +150,11 @@ def _problems(level: StorageLevel, hits: str) -> list[str]:
     """Return what a level lacks, and what has no effect, with a kind of hits."""
     if hits != "stored":
         useless = [name for name in ("capacity", "capacity_tokens") if getattr(level, name)]
-        found = [f"{name} has no effect with hits: {hits}" for name in useless]
+        found = [f"{name} must be left out with hits: {hits}" for name in useless]
         if level.hit_rate is None:
-            found.append(f"hit_rate is required with hits: {hits}")
+            found.append(f"hit_rate must be given with hits: {hits}")
         if level.shared and level.total_bandwidth is None:
-            found.append(f"shared has no effect with hits: {hits} and no total_bandwidth")
+            found.append(f"shared must be left out with hits: {hits} and no total_bandwidth")
         return found
     if level.hit_rate is not None:
         return ["hit_rate must be left out with hits: stored, of which it is an outcome"]
