@@ -149,7 +149,7 @@ def test_what_is_wrong_is_one_message(levels, client, message):
 
 def test_places_that_a_topology_lacks_are_named():
     far = {"name": "far", "at": "node77/host"} | HALF
-    with pytest.raises(mist.ScenarioError, match="kv: levels: at: .* no place 'node77/host'"):
+    with pytest.raises(mist.ScenarioError, match="kv: levels.at: .* no place 'node77/host'"):
         mist.simulate(scenario(far, to="node0/host", more={"network": {"topology": "racks-h100"}}))
 
 

@@ -11,9 +11,9 @@ import simpy
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS, Eviction
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.retrieval.arrived import Arrived
 from mist_sim.clients.retrieval.contents import Contents, contents_of, num_blocks_of
 from mist_sim.clients.retrieval.hits import (
     KINDS,
@@ -27,20 +27,23 @@ from mist_sim.clients.retrieval.hits import (
 from mist_sim.clients.retrieval.keeper import Keeper
 from mist_sim.clients.retrieval.levels import StorageLevel, check_levels, described, shares
 from mist_sim.clients.retrieval.links import LevelLink, link_of
-from mist_sim.clients.stores.base import KvStore, StoredKv, Transit
+from mist_sim.clients.stores.base import StoredKv
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.devices import Device
+from mist_sim.clients.workers.fetching import check_way
 from mist_sim.clients.workers.waiting import Waiting
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import HeldKv, Visit
-from mist_sim.environment import ARRIVE, PLAN, Environment
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.environment import PLAN, Environment
+from mist_sim.errors import brief, did_you_mean
 from mist_sim.network import Network
 from mist_sim.stages import KvRetrieval
 from mist_sim.units import Bytes
 
 BLOCK_SIZE = 256
 """Tokens of a block: LMCache's default (`chunk_size`)."""
+
+_TINY = 1e-6  # tokens: what adding up shares of a retrieval may leave
 
 
 @CLIENTS.register("kv_retrieval")
@@ -100,7 +103,26 @@ class KvRetrievalClient(Client):
         self._check_places()
         for level in self.levels:
             level.times  # noqa: B018  a file that is none is found now
-        super().__init__(self.name, retrieval_traits(self))
+        super().__init__(self.name, self._own_traits())
+
+    def _own_traits(self) -> ClientTraits:
+        """Return what it is, and what clients say alike that share its levels or its device."""
+        contents: dict[str, object] = {}
+        if self.hits == "stored":
+            contents = {
+                "bytes_per_token": self.bytes_per_token,
+                "block_size": self.block_size or BLOCK_SIZE,
+                "eviction": self.eviction or "lru",
+            }
+        shared: dict[str, dict[str, object]] = {} if self.device is None else self.device.shared
+        for level in self.levels:
+            if level.shared:
+                shared[f"level {level.name}"] = described(level) | contents
+        return ClientTraits(
+            serves=(KvRetrieval.kind,),
+            uses_links=any(level.at is not None for level in self.levels),
+            shared_parts=shared,
+        )
 
     def _check_contents(self) -> None:
         """Raise ValueError for options of contents without any, and levels without a block."""
@@ -130,7 +152,7 @@ class KvRetrievalClient(Client):
         """Look whether there is a way from each level. Raises ScenarioError."""
         for level in self.levels:
             if level.at is not None and self.to is not None:
-                _check_way(self.name, level.at, self.to, network)
+                check_way(self.name, "levels.at", (level.at, self.to), network)
 
     # --- a run ----------------------------------------------------------------------------
 
@@ -246,7 +268,7 @@ class KvRetrievalClient(Client):
         missed = _num_tokens(visit) - sum(found)
         parts = [*zip((level.name for level in self.levels), found, strict=True), (None, missed)]
         for source, num_tokens in parts:
-            if num_tokens > 0:
+            if num_tokens > _TINY:
                 self.recorder.record_retrieval(
                     self.client_id,
                     visit.request.request_id,
@@ -273,60 +295,12 @@ class KvRetrievalClient(Client):
             del self._kept[kept]
 
         num_bytes = num_tokens * self.bytes_per_token
-        store = _AtTheEngine(self.name, self.env)
+        store = Arrived(self.name, self.env)
         kept = StoredKv(store, let_go, num_tokens=num_tokens, num_bytes=num_bytes)
         visit.held_kv = kept
         self._kept[kept] = None
 
 
-class _AtTheEngine(KvStore):
-    """Entries whose way is behind them: the times of levels are those of all of it."""
-
-    def __init__(self, name: str, env: Environment) -> None:
-        self.name = name
-        self._env = env
-
-    def fetch(self, move: KvMove) -> Transit:
-        """Let them be used at once; their bytes were counted when they came."""
-        return Transit(0.0, self._env.at(self._env.now, ARRIVE))
-
-
-def retrieval_traits(client: KvRetrievalClient) -> ClientTraits:
-    """Return what a retrieval client is, and what it shares with others by name."""
-    shared: dict[str, dict[str, object]] = {}
-    for level in client.levels:
-        if level.shared:
-            said = described(level)
-            if client.hits == "stored":
-                said |= {
-                    "bytes_per_token": client.bytes_per_token,
-                    "block_size": client.block_size or BLOCK_SIZE,
-                    "eviction": client.eviction or "lru",
-                }
-            shared[f"level {level.name}"] = said
-    if client.device is not None:
-        shared |= client.device.shared
-    return ClientTraits(
-        serves=(KvRetrieval.kind,),
-        uses_links=any(level.at is not None for level in client.levels),
-        shared_parts=shared,
-    )
-
-
 def _num_tokens(visit: Visit) -> int:
     """Return the tokens whose entries a visit asks for."""
     return sum([stage.num_tokens for stage in visit.stages if isinstance(stage, KvRetrieval)])
-
-
-def _check_way(name: str, at: str, to: str, network: Network | None) -> None:
-    """Raise ScenarioError where bytes have no way from a place to another."""
-    ways = network.ways if network is not None else None
-    if ways is None:
-        raise ScenarioError(
-            f"{name}: to must be left out, since the network has no topology; set "
-            "network.topology, such as racks-h100"
-        )
-    try:
-        ways.check_route(at, to)
-    except ScenarioError as error:
-        raise ScenarioError(f"{name}: levels: at: {error}") from None

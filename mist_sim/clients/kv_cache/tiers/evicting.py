@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from mist_sim.clients.kv_cache.tiers.stores import (
-    CacheTier,
-    Spans,
-    TierStore,
-    parts_of,
-    reach_of,
-)
-from mist_sim.clients.kv_cache.tiers.use_order import Eviction, Rank, UseOrder
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier, OrderedStore, Spans, parts_of
+from mist_sim.clients.kv_cache.tiers.use_order import Eviction, Rank
 
 
-class EvictingStore(TierStore):
+class EvictingStore(OrderedStore):
     """Has what was written, up to its capacity; what it gives up is lost.
 
     With `lru` it holds what `WriteThroughStore` holds. With `fifo` the first blocks of a prompt may
@@ -24,8 +18,7 @@ class EvictingStore(TierStore):
     """
 
     def __init__(self, tier: CacheTier, eviction: Eviction = "lru") -> None:
-        super().__init__(tier, below=None)
-        self._order = UseOrder(eviction)
+        super().__init__(tier, None, eviction)
         self.num_written = 0
         self.num_given_up = 0
 
@@ -33,15 +26,6 @@ class EvictingStore(TierStore):
     def num_blocks(self) -> int:
         """Blocks that it holds."""
         return self._order.num_blocks
-
-    def reach(self, spans: Spans, start: int, end: int) -> int:
-        return reach_of(self._order, spans, start, end)
-
-    def use(self, spans: Spans, num_blocks: int) -> None:
-        """Note that the first blocks are read, as far as they are there; the first one last."""
-        for key, start, end, is_there in parts_of(self._order, spans, num_blocks):
-            if is_there:
-                self._order.use(key, start, end)
 
     def compute(self, spans: Spans, num_blocks: int) -> None:
         """Write the first blocks; of more than the tier holds, the first ones.

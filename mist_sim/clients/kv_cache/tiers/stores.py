@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mist_sim.clients.kv_cache.tiers.use_order import UseOrder
+from mist_sim.clients.kv_cache.tiers.use_order import Eviction, UseOrder
 from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.errors import ScenarioError
 
@@ -115,22 +115,32 @@ class WriteThroughStore(TierStore):
             self.cache.queue.append(None, num_blocks)
 
 
-class WriteBackStore(TierStore):
-    """Has what the tier above gave up."""
+class OrderedStore(TierStore):
+    """Blocks of any positions, in the order in which they are given up."""
 
-    def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
+    def __init__(self, tier: CacheTier, below: Evicted | None, eviction: Eviction = "lru") -> None:
         super().__init__(tier, below)
-        self._order = UseOrder()
+        self._order = UseOrder(eviction)
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
         """Return where the first block is missing; what the tier above has may begin anywhere."""
-        return reach_of(self._order, spans, start, end)
+        for key, span_end in spans:
+            last = min(span_end, end)
+            if start < last:
+                start = self._order.run_end(key, start, last)
+                if start < last:
+                    break
+        return start
 
     def use(self, spans: Spans, num_blocks: int) -> None:
         """Those of the blocks that are there are the latest used, the first one last of all."""
         for key, start, end, is_there in parts_of(self._order, spans, num_blocks):
             if is_there:
                 self._order.use(key, start, end)
+
+
+class WriteBackStore(OrderedStore):
+    """Has what the tier above gave up."""
 
     def compute(self, spans: Spans, num_blocks: int) -> None:
         """They are written when the tier above gives them up."""
@@ -157,17 +167,6 @@ class WriteBackStore(TierStore):
                     self.below(lost, first, last)
             order.add(key, end - num_blocks, end)
             end -= num_blocks
-
-
-def reach_of(order: UseOrder, spans: Spans, start: int, end: int) -> int:
-    """Return up to where, at most `end`, all blocks are there from position `start` on."""
-    for key, span_end in spans:
-        last = min(span_end, end)
-        if start < last:
-            start = order.run_end(key, start, last)
-            if start < last:
-                break
-    return start
 
 
 def parts_of(
