@@ -79,6 +79,17 @@ def test_the_expected_share_is_found_and_the_rest_is_computed():
     assert table["num_bytes"].tolist() == [8 * TOKEN, 4 * TOKEN, 0.0]
 
 
+def test_shares_that_do_not_add_up_to_the_bit_leave_nothing_over():
+    rates = (0.1, 0.7, 1.0)
+    levels = [
+        StorageLevel(name=f"{rate}", read_bandwidth=1e6 / (1 + rate), hit_rate=rate)
+        for rate in rates
+    ]
+    result = served([row(0.0, n, 1) for n in range(1, 30)], store(*levels), in_fours())
+    assert "" not in set(result.retrievals["level"])
+    assert result.clients["num_prefill_tokens"].tolist() == [0, 29]
+
+
 def test_what_is_never_there_is_computed_in_no_more_time_than_without():
     never = StorageLevel(name="none", read_bandwidth=1.0, latency=9.0, hit_rate=0.0)
     result = served([row(0.0, 8, 1)], store(never), in_fours())
