@@ -306,6 +306,16 @@ def test_clients_share_what_a_level_gives_to_all():
     assert finished(result) == [2.5, 3.5]  # Table V as the paper reads it
 
 
+def test_a_level_may_say_what_it_gives_to_all_alone():
+    """Each could have all 8 tokens/s; at the same time each has half of it."""
+    rack = StorageLevel(name="rack", total_bandwidth=8 * TOKEN, shared=True, hit_rate=1.0)
+    clients = [store(rack, name=f"store-{n}") for n in range(2)]
+    rows = [row(0.0, 8, 1), row(0.0, 8, 1), row(5.0, 8, 1)]
+    result = served(rows, *clients, pipeline=template([KvRetrieval]))
+    assert finished(result) == pytest.approx([2.0, 2.0, 6.0])
+    assert rack.read_time(8 * TOKEN) == 1.0
+
+
 def test_bytes_from_another_rack_share_its_links():
     """Two stores bring 10 GB each from one node of the other rack, whose way out they share."""
     racks = Fabric(topology="racks-h100", nodes=16)
