@@ -11,6 +11,7 @@ from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
+    from mist_sim.clients.rag.client import RagClient
     from mist_sim.clients.retrieval.client import KvRetrievalClient
 
 __all__ = [
@@ -20,9 +21,15 @@ __all__ = [
     "EngineConfig",
     "KvRetrievalClient",
     "LlmClient",
+    "RagClient",
     "SequentialClient",
 ]
 
 __getattr__ = on_demand(
-    __name__, {"AfdClient": "afd.client", "KvRetrievalClient": "retrieval.client"}
+    __name__,
+    {
+        "AfdClient": "afd.client",
+        "KvRetrievalClient": "retrieval.client",
+        "RagClient": "rag.client",
+    },
 )

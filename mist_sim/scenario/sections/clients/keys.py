@@ -12,7 +12,7 @@ from mist_sim.clients.engine_config import AUTO_LENGTH
 from mist_sim.clients.workers.devices import Device
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
-from mist_sim.models import load_model
+from mist_sim.models import load_generating, load_model
 from mist_sim.scenario.engines.version_names import NAMES, known_name
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import Settings
@@ -22,6 +22,10 @@ from mist_sim.scenario.format.problems import shown
 
 
 def _model(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".json", load_generating)
+
+
+def _pass_model(text: str, info: ValidationInfo) -> str:
     return paths.spec(text, info, ".json", load_model)
 
 
@@ -46,6 +50,15 @@ ModelName = Annotated[
         description="a catalog name, a Hugging Face id, or the path of a config.json",
     ),
     AfterValidator(_model),
+]
+PassModelName = Annotated[
+    str,
+    Field(
+        max_length=TEXT_LENGTH,
+        description="a catalog name, a Hugging Face id, or the path of a config.json; an encoder, "
+        "or a language model that reads texts in one pass",
+    ),
+    AfterValidator(_pass_model),
 ]
 HostName = Annotated[str | dict[str, Any] | None, BeforeValidator(_host)]
 GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]
