@@ -11,9 +11,9 @@ from time import monotonic
 from simpy.events import Event
 
 from mist_sim.clients import Client
-from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.rules.flows import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
@@ -206,11 +206,11 @@ class Simulation:
         roster.pools = self._pools
         if self.lifecycle is not None:
             let_stay_alone(self.clients, roster)
-        shared = SharedTiers()
+        parts = SharedParts()
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
-            client.shared_tiers = shared
+            client.shared_parts = parts
             client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)

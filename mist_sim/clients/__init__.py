@@ -12,15 +12,24 @@ from mist_sim.on_demand import on_demand
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
     from mist_sim.clients.rag.client import RagClient
+    from mist_sim.clients.retrieval.client import KvRetrievalClient
 
 __all__ = [
     "CLIENTS",
     "AfdClient",
     "Client",
     "EngineConfig",
+    "KvRetrievalClient",
     "LlmClient",
     "RagClient",
     "SequentialClient",
 ]
 
-__getattr__ = on_demand(__name__, {"AfdClient": "afd.client", "RagClient": "rag.client"})
+__getattr__ = on_demand(
+    __name__,
+    {
+        "AfdClient": "afd.client",
+        "KvRetrievalClient": "retrieval.client",
+        "RagClient": "rag.client",
+    },
+)

@@ -253,7 +253,7 @@ class LlmClient(LaidOutClient):
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
         state = LaneState(
-            self.memory.manager(self.shared_tiers),
+            self.memory.manager(self.shared_parts.tiers if self.shared_parts else None),
             EntriesFirst() if flow else self.scheduler.new_queue(),
             max_num_seqs=max_num_seqs,
             speculation=self._speculation(),

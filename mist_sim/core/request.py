@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf, nan
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
@@ -148,6 +148,7 @@ class Request:
     num_losses: how often it was lost with a client since then.
     num_appended_input_tokens, num_appended_output_tokens: of stages that outcomes have appended.
     declared: what it was when it was sent; None: that is what it still is.
+    keeper: told of each visit as it ends, where what it computed is kept for other requests.
     """
 
     request_id: int
@@ -171,6 +172,7 @@ class Request:
     num_appended_input_tokens: int = 0
     num_appended_output_tokens: int = 0
     declared: Declared | None = None
+    keeper: Callable[[Any], None] | None = None  # of a `Visit`, which lies above
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""
@@ -184,6 +186,7 @@ class Request:
         self.chosen_ahead = None
         self.has_token = False
         self.num_losses = 0
+        self.keeper = None
 
     def limits_left(self, now: float) -> Limits | None:
         """Return the limits of a child sent now: it ends when the sender of its parent gives up."""

@@ -24,6 +24,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_columns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_columns
+from mist_sim.metrics.requests.retrievals import retrievals_columns
 from mist_sim.metrics.spending.added import (
     spending_summary,
     spent_by_clients,
@@ -47,6 +48,7 @@ TABLES = (
     "steps",
     "clients",
     "transfers",
+    "retrievals",
     "client_states",
     "breakdown",
     "over_time",
@@ -218,6 +220,11 @@ class Result(Findings):
         return frame_of(self.columns("transfers"))
 
     @cached_property
+    def retrievals(self) -> pd.DataFrame:
+        """KV entries asked for, by level (see `retrievals.retrievals_columns`)."""
+        return frame_of(self.columns("retrievals"))
+
+    @cached_property
     def client_states(self) -> pd.DataFrame:
         """Times of clients up, starting, draining or away (see `lives.states_columns`)."""
         return frame_of(self.columns("client_states"))
@@ -240,6 +247,8 @@ class Result(Findings):
                 return found | spent_by_clients(recorder, self.ledger, self._bill, self.slo)
             case "transfers":
                 return result_columns.transfers_columns(recorder, names)
+            case "retrievals":
+                return retrievals_columns(recorder, names)
             case "client_states":
                 return states_columns(self.ledger.lives, names)
             case "breakdown":
@@ -291,9 +300,8 @@ class Result(Findings):
     def _usual_tables(self) -> list[str]:
         """Return the tables that are written where nobody names any."""
         tables = ["requests", "stages", "steps", "clients"]
-        return tables + [
-            name for name in ("transfers", "client_states") if num_rows(self.columns(name))
-        ]
+        others = ("transfers", "retrievals", "client_states")
+        return tables + [name for name in others if num_rows(self.columns(name))]
 
 
 def check_tables(names: Collection[str]) -> None:

@@ -23,6 +23,7 @@ from mist_sim.metrics.requests.by_model import by_model
 from mist_sim.metrics.requests.communication import communication
 from mist_sim.metrics.requests.figures import goodput, samples, volume
 from mist_sim.metrics.requests.rates import Mask, throughput
+from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.stability import Stays, stability
 
 _MS = 1e3
@@ -175,6 +176,7 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
     request_ids = c["request_id"][counted]
     memory |= _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
     memory |= _fetches(recorder, request_ids) | answers_moved(recorder, request_ids)
+    memory |= retrievals_summary(recorder, request_ids)
     return memory | communication(recorder, request_ids)
 
 

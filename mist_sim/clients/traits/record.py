@@ -128,6 +128,8 @@ class ClientTraits:
     stores: memory below the GPU that its engines read over a network with a topology, by name.
     shared_tiers: (blocks, tokens of a block) of the tiers of its KV cache that it shares with other
         clients, by name.
+    shared_parts: what else it has together with all clients that name it, such as `device cpu0`;
+        and what all of them have to say alike of it.
     machine: the GPUs that draw power and cost money for it; None: none, or nobody knows them.
     times: where its step times come from; None: it has no steps.
     step_limits: what limits its steps; None: they take requests in batch by batch, or nobody knows.
@@ -159,6 +161,7 @@ class ClientTraits:
     uses_links: bool = False
     stores: Mapping[str, Store] = field(default_factory=dict)
     shared_tiers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    shared_parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     machine: GpuMachine | None = None
     times: TimesOrigin | None = None
     step_limits: StepLimits | None = None

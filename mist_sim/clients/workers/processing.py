@@ -12,6 +12,7 @@ from simpy.events import Event, Process
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.traits import ClientTraits
+from mist_sim.clients.workers.devices import Device
 from mist_sim.clients.workers.fetching import Fetch, check_fetch
 from mist_sim.clients.workers.service_times import (
     GivenServiceTime,
@@ -53,6 +54,7 @@ class SequentialClient(Client):
         two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
         the client's own.
     fetch: bytes that each stage brings over a topology when these times are over.
+    device: the card or processor whose slots it shares with other clients; a visit takes one slot.
     Raises ValueError for values outside these ranges, and where no time is given.
     Source: MIST §III-E, scheduler "Sequential".
     """
@@ -65,10 +67,14 @@ class SequentialClient(Client):
     time_per_token: SecondsOrLaw | None = None
     service_time: GivenServiceTime | None = None
     fetch: Fetch | None = None
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
-        super().__init__(self.name, worker_traits(serves, fetches=self.fetch is not None))
+        traits = worker_traits(serves, fetches=self.fetch is not None)
+        if self.device is not None:
+            traits = replace(traits, shared_parts=self.device.shared)
+        super().__init__(self.name, traits)
         if self.num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
         self._check_times()
@@ -95,6 +101,7 @@ class SequentialClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
+        self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)
         self._services: dict[Visit, Process] = {}  # of visits that may be given up
         self._seconds: Callable[[Stage], float] = (
             linear(self.name, self.streams, self.base_time, self.time_per_token)
@@ -126,17 +133,25 @@ class SequentialClient(Client):
     def _serve(self, visit: Visit) -> Generator[Event, object, None]:
         with self._workers.request() as turn:
             yield turn
-            self.begin(visit)
-            for stage in visit.stages:
-                seconds = self._seconds(stage)
-                if not is_time(seconds):
-                    raise ScenarioError(
-                        f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
-                        f"got {seconds} at {self.env.now} s"
-                    )
-                yield self.env.timeout(float(seconds))
-                if self.fetch is not None:
-                    yield from self._bring(self.fetch, stage)
+            if self._slots is None:
+                yield from self._serve_stages(visit)
+                return
+            with self._slots.request() as slot:
+                yield slot
+                yield from self._serve_stages(visit)
+
+    def _serve_stages(self, visit: Visit) -> Generator[Event, object, None]:
+        self.begin(visit)
+        for stage in visit.stages:
+            seconds = self._seconds(stage)
+            if not is_time(seconds):
+                raise ScenarioError(
+                    f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
+                    f"got {seconds} at {self.env.now} s"
+                )
+            yield self.env.timeout(float(seconds))
+            if self.fetch is not None:
+                yield from self._bring(self.fetch, stage)
 
     def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
         """Wait until a stage's bytes are there."""

@@ -117,6 +117,11 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
         yield "prompt tokens cached", found, f"prefix cache hit rate; one cache for all: {known}"
         for tier, rate in summary.get("tier_hit_rates", {}).items():
             yield f"  from {tier}", percent(rate, digits=1), "of the prompt tokens"
+    if "retrieval_hit_rate" in summary:
+        found = percent(summary["retrieval_hit_rate"], digits=1)
+        yield "context tokens retrieved", found, "of those that were asked for"
+        for level, rate in summary["retrieval_hit_rates"].items():
+            yield f"  from {level}", percent(rate, digits=1), "of those that were asked for"
     if "request_goodput" in summary:
         good = percent(summary["good_request_fraction"], digits=1)
         yield "goodput", number(summary["request_goodput"]), f"/s, {good} of the requests keep"

@@ -24,6 +24,12 @@ def _afd_part(name: str) -> type[Part]:
     return afd_part(name)
 
 
+def _retrieval_part(name: str) -> type[Part]:
+    from mist_sim.scenario.sections.clients.retrieval import retrieval_part
+
+    return retrieval_part(name)
+
+
 def _rag_part(name: str) -> type[Part]:
     from mist_sim.scenario.sections.clients.rag import rag_part  # with all that indexes are
 
@@ -34,6 +40,7 @@ _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
     "afd": _afd_part,
+    "kv_retrieval": _retrieval_part,
     "rag": _rag_part,
 }
 
