@@ -21,6 +21,7 @@ from mist_sim.cli.verbs.plan import plan
 from mist_sim.cli.verbs.profile import profile
 from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
+from mist_sim.cli.verbs.search import search
 from mist_sim.cli.verbs.sliders import sliders
 from mist_sim.cli.verbs.timeline import timeline
 from mist_sim.cli.verbs.validate import validate
@@ -125,6 +126,7 @@ app.command()(sliders)
 app.command()(bestserve)
 app.command()(compare)
 app.command()(plan)
+app.command()(search)
 
 
 def _print_version(wanted: bool) -> None:
