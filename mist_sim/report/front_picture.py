@@ -10,9 +10,7 @@ from mist_sim.report.plane_picture import can_draw
 
 __all__ = ["MISSING", "can_draw", "draw"]
 
-MISSING = (
-    "front.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
-)
+MISSING = "front.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
 _FRONT, _KEPT = "#2a6f97", "#b8b8b8"
 _MOST_NAMES = 12  # on the picture
 

@@ -13,7 +13,14 @@ from mist_sim.report.elements.cells import count, number, percent, section, warn
 from mist_sim.report.elements.layout import columns, listed
 from mist_sim.report.elements.pairs import pairs
 
-_MOST_ROWS = 15  # beside the front; all are in the files
+_MOST_ROWS = 15  # of a table; all are in the files
+_SHORT = {
+    "tensor_parallel_size": "TP",
+    "pipeline_parallel_size": "PP",
+    "data_parallel_size": "DP",
+    "max_num_batched_tokens": "chunk",
+    "max_num_seqs": "seqs",
+}
 _WORDS = {
     "front": "on the front",
     "kept": "keep everything, and others are ahead",
@@ -33,12 +40,10 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
     kept.sort(key=lambda row: _order(row, summary))
     told = [f"{row['name']}: {text}" for row in best for text in row["warnings"]]
-    shown = kept[:_MOST_ROWS]
-    of_kept = f", {len(shown)} of {len(kept)} shown" if len(kept) > len(shown) else ""
     return Group(
         *section("Best", Text(summary["sentence"])),
         *section("The front" if len(best) > 1 else "The best", _rows(best, summary)),
-        *(section(f"Others that keep everything{of_kept}", _rows(shown, summary)) if shown else ()),
+        *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
         *section(_title(summary), _statuses(summary)),
         *warnings(told),
     )
@@ -96,16 +101,41 @@ def _reasons(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> RenderableType:
+    """Return a table of rows, of those that are equal in all objectives the first one."""
     keys = list(summary["objectives"])
     own = ("num_gpus", "usd_per_hour", "goodput")
     keys += [key for key in own if key not in keys and any(key in r["figures"] for r in rows)]
-    found = [summary["titles"][key] for key in keys]
-    titles, below = ["row", "", *(t for t, _ in found)], ["", "", *(unit for _, unit in found)]
+    equal: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        values = tuple(row["figures"].get(key, nan) for key in summary["objectives"])
+        equal.setdefault(values, []).append(row)
+    shown = [mine[0] for mine in equal.values()][:_MOST_ROWS]
+    set_here = list(summary["labels"])
+    titles = ["row", *(_title_of(summary["labels"][key]) for key in set_here)]
+    below = [""] * len(titles)
+    for key in keys:
+        title, unit = summary["titles"][key]
+        titles.append(title)
+        below.append(unit)
     cells = [
-        [str(row["number"]), row["name"], *(number(row["figures"].get(key, nan)) for key in keys)]
-        for row in rows
+        [
+            str(row["number"]),
+            *(str(row["values"].get(key, "")) for key in set_here),
+            *(number(row["figures"].get(key, nan)) for key in keys),
+        ]
+        for row in shown
     ]
-    return listed(titles, cells, right=[0, *range(2, len(titles))], below=below)
+    right = [0, *range(1 + len(set_here), len(titles))]
+    left_out = len(rows) - len(shown)
+    note = f"{left_out} more, some of them equal to one of these; --out writes all"
+    table = listed(titles, cells, right=right, below=below)
+    return Group(table, *([Text(note, style="dim")] if left_out else ()))
+
+
+def _title_of(label: str) -> str:
+    """Return a short title for what is set, as people say it."""
+    *before, last = label.split(".")
+    return ".".join([*before, _SHORT.get(last, last)])
 
 
 def _order(row: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[float, int]:

@@ -10,12 +10,14 @@ import typer
 from mist_sim.cli.options import (
     AsIs,
     AsJson,
+    Cluster,
     Force,
     Jobs,
     MostRequests,
     Out,
     Quiet,
     Resume,
+    executor_of,
     require_out,
 )
 from mist_sim.cli.scenario_input import AllowPrograms, Settings
@@ -64,6 +66,7 @@ def search(
         show_default=False,
     ),
     jobs: Jobs = None,
+    cluster: Cluster = None,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -90,8 +93,11 @@ def search(
         as_is=as_is,
     )
     read = read_space(space, _overrides(settings), allow_programs=allow_programs)
+    executor = executor_of(cluster, jobs)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
-    found = session.search(lambda how: search_space(read, options, jobs=jobs, **how))
+    found = session.search(
+        lambda how: search_space(read, options, jobs=jobs, executor=executor, **how)
+    )
     if explain is not None:
         _show(found.row(explain), as_json=as_json)
     if len(found.objectives) > 1 and out is not None and not quiet and not can_draw():

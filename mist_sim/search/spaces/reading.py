@@ -78,9 +78,7 @@ def _scenario(
             f"{source}: scenario must be a file, a preset or a mapping, got {brief(said)}"
         )
     text = yaml_text.dump(dict(said))
-    return Scenario.from_yaml(
-        text, overrides, source=f"{source}: scenario", allow_programs=allowed
-    )
+    return Scenario.from_yaml(text, overrides, source=f"{source}: scenario", allow_programs=allowed)
 
 
 def _vary(given: object) -> dict[str, list[Any]]:

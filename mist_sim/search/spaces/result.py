@@ -22,7 +22,7 @@ from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.space import Space
 from mist_sim.search.trials import Trial
-from mist_sim.studies.points import value_text
+from mist_sim.studies.points import labels_of, value_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +58,7 @@ class SpaceSearch(Findings):
     ) -> Self:
         """Return the result of a search. outcomes: by the number of their configuration."""
         number_of = {each.configuration.number: each for each in prepared}
-        rows = [
-            _row(each, outcomes.get(number, Outcome())) for number, each in number_of.items()
-        ]
+        rows = [_row(each, outcomes.get(number, Outcome())) for number, each in number_of.items()]
         on_front = [number for number, found in outcomes.items() if found.status == "front"]
         return cls(
             rows=tuple(rows),
@@ -68,9 +66,7 @@ class SpaceSearch(Findings):
             options=dict(options),
             title=space.scenario.headline,
             sentence=_sentence(space.objectives, number_of, outcomes),
-            best={
-                number: number_of[number].scenario.resolved() for number in sorted(on_front)
-            },
+            best={number: number_of[number].scenario.resolved() for number in sorted(on_front)},
         )
 
     @property
@@ -111,9 +107,8 @@ class SpaceSearch(Findings):
         return {
             "sentence": self.sentence,
             "objectives": list(self.objectives),
-            "titles": {
-                name: [found.title, found.unit] for name, found in OBJECTIVES.items()
-            },
+            "labels": labels_of(list(dict.fromkeys(key for r in self.rows for key in r["values"]))),
+            "titles": {name: [found.title, found.unit] for name, found in OBJECTIVES.items()},
             "better": {name: OBJECTIVES[name].better for name in self.objectives},
             "options": dict(self.options),
             "front": [row["number"] for row in self.front],
@@ -210,7 +205,9 @@ def _sentence(
         names = []
         for each in objectives:
             best = _best(each, {number: fit[number] for number in ends})
-            names.append(f"{prepared[best].name} for {each.name} ({fit[best].figures[each.name]:.4g})")
+            names.append(
+                f"{prepared[best].name} for {each.name} ({fit[best].figures[each.name]:.4g})"
+            )
         return f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
     best = _best(first, fit)
     value = fit[best].figures[first.name]

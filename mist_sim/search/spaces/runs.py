@@ -63,9 +63,7 @@ class Runs:
         found = self._results(tasks)
         return [each if isinstance(each, Failure) else Trial.of(each) for each in found]
 
-    def goodputs(
-        self, several: Sequence[tuple[Prepared, float | None]]
-    ) -> list[Goodput | Failure]:
+    def goodputs(self, several: Sequence[tuple[Prepared, float | None]]) -> list[Goodput | Failure]:
         """Search the goodput of each, from a rate (requests per second) on; None: its own."""
         builts = []
         for each, rate in several:

@@ -105,9 +105,7 @@ class _Axes:
     def __init__(self, several: Sequence[Prepared]) -> None:
         self._several = several
         found = [_axes_of(each) for each in several]
-        self._values = {
-            key: sorted({each[key] for each in found}, key=_order) for key in found[0]
-        }
+        self._values = {key: sorted({each[key] for each in found}, key=_order) for key in found[0]}
         self._is_ordered = {
             key: all(isinstance(value, int | float) for value in values)
             for key, values in self._values.items()
