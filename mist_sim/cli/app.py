@@ -23,6 +23,7 @@ from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
 from mist_sim.cli.verbs.search import search
 from mist_sim.cli.verbs.sliders import sliders
+from mist_sim.cli.verbs.sweep import sweep
 from mist_sim.cli.verbs.timeline import timeline
 from mist_sim.cli.verbs.validate import validate
 from mist_sim.errors import InvariantError, MistError
@@ -127,6 +128,7 @@ app.command()(bestserve)
 app.command()(compare)
 app.command()(plan)
 app.command()(search)
+app.command()(sweep)
 
 
 def _print_version(wanted: bool) -> None:
