@@ -12,6 +12,7 @@ __all__ = ["MISSING", "can_draw", "draw"]
 
 MISSING = "front.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
 _FRONT, _KEPT = "#2a6f97", "#b8b8b8"
+_WIDE = 30  # the largest value over the smallest, from which on an axis is logarithmic
 _MOST_NAMES = 12  # on the picture
 
 
@@ -35,6 +36,10 @@ def draw(summary: Mapping[str, Any], path: Path) -> None:
     )
     for across, up, name in front if len(front) <= _MOST_NAMES else ():
         axes.annotate(name, (across, up), xytext=(5, 4), textcoords="offset points", fontsize=7)
+    for axis, place in (("x", 0), ("y", 1)):
+        values = [point[place] for point in (*kept, *front)]
+        if min(values) > 0 and max(values) > _WIDE * min(values):
+            getattr(axes, f"set_{axis}scale")("log")
     axes.set(xlabel=_words(x), ylabel=_words(y))
     axes.margins(0.12)
     axes.legend(fontsize=8)

@@ -13,9 +13,7 @@ from mist_sim.report.plane_picture import can_draw
 
 __all__ = ["MISSING", "can_draw", "draw"]
 
-MISSING = (
-    "sweep.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
-)
+MISSING = "sweep.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
 _LINE = "#2a6f97"
 
 
@@ -65,6 +63,6 @@ def _cells(figure: Any, axes: Any, summary: Mapping[str, Any]) -> None:
 def _number(text: str) -> float | None:
     """Return a value as a place on a scale, its unit left out; None for what is no number."""
     try:
-        return float(text.split()[0])
+        return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
         return None

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from mist_sim import Scenario, ScenarioError, study
+from mist_sim import Scenario, study
 from mist_sim.studies.clusters import executor_at
-from mist_sim.studies.clusters.work import check_versions, versions
 
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,

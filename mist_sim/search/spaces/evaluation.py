@@ -3,7 +3,7 @@
 In a race a configuration is run once at the rate by which it would get on the front. It goes on
 until the verdict is known: hopeless ones end at the first look, after 400 requests, and others
 after half as many again each time, so that most of the work goes to those that are near the best.
-What serves that rate is searched from there on.
+What serves that rate is searched, as `mist goodput` does.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class Evaluation:
         if "at rate" in self.sources or self.constraints.latencies:
             left = self._run_once(left)
         if self.searches:
-            begin: list[tuple[Prepared, float | None]] = [(each, None) for each in left]
-            left = self._search(self._raced(left) if self.races else begin)
+            left = self._search(self._raced(left) if self.races else left)
             if "at goodput" in self.sources:
                 left = self._run_at_goodput(left)
         elif self.judges:
@@ -163,9 +162,9 @@ class Evaluation:
             self._exclude(each, {f"slo, {limit}": f"{verb} {limit}: {share}"})
         return kept
 
-    def _raced(self, several: Sequence[Prepared]) -> list[tuple[Prepared, float | None]]:
-        """Return those that are worth a search, with the rate to begin at; None: their own."""
-        found: list[tuple[Prepared, float | None]] = []
+    def _raced(self, several: Sequence[Prepared]) -> list[Prepared]:
+        """Return those that are worth a search."""
+        found: list[Prepared] = []
         tried: list[tuple[Prepared, float]] = []
         for each in several:
             rate = rate_to_beat(each.known, self._rivals, self.objectives)
@@ -178,10 +177,10 @@ class Evaluation:
             elif self._lowest_missed is not None and not self._rivals:
                 tried.append((each, self._lowest_missed))
             else:
-                found.append((each, None))
+                found.append(each)
         for each, trial in self._tried(tried):
             if trial.seems_attained:
-                found.append((each, trial.rate))
+                found.append(each)
                 continue
             outcome = self._of(each)
             outcome.status, outcome.guess = "stopped", trial.rate * trial.attainment
@@ -192,10 +191,10 @@ class Evaluation:
             )
         return found
 
-    def _search(self, several: Sequence[tuple[Prepared, float | None]]) -> list[Prepared]:
+    def _search(self, several: Sequence[Prepared]) -> list[Prepared]:
         """Search the goodput of each; return those that have one."""
         kept = []
-        for (each, _), found in zip(several, self.runs.goodputs(several), strict=True):
+        for each, found in zip(several, self.runs.goodputs(several), strict=True):
             if isinstance(found, Failure):
                 self._fail(each, found)
             elif self._take(each, found):

@@ -236,6 +236,8 @@ def _how_sure(
         )
         for number, found in fit.items()
     }
+    if not any(found.goodput and found.goodput.is_steady for found in fit.values()):
+        return ", for the workload as it stands; short ones flatter."
     near = rivals(ranked[best], objective.name, list(ranked.values()))
     if not near:
         return f", and no other may be more than {100 * NEAR:g} % better, by the 95 % intervals."

@@ -63,15 +63,9 @@ class Runs:
         found = self._results(tasks)
         return [each if isinstance(each, Failure) else Trial.of(each) for each in found]
 
-    def goodputs(self, several: Sequence[tuple[Prepared, float | None]]) -> list[Goodput | Failure]:
-        """Search the goodput of each, from a rate (requests per second) on; None: its own."""
-        builts = []
-        for each, rate in several:
-            built = Built(each.scenario)
-            if rate is not None:
-                changes = Rates(each.scenario, built).at(rate)
-                built = Built(Scenario.from_dict(as_data(each.scenario), changes))
-            builts.append(built)
+    def goodputs(self, several: Sequence[Prepared]) -> list[Goodput | Failure]:
+        """Search the goodput of each, as `find_goodput` does."""
+        builts = [Built(each.scenario) for each in several]
         found = search_goodputs(builts, self.options, self.driver, keep_errors=True)
         return [(each.failure or _NO_RUN) if isinstance(each, Row) else each for each in found]
 

@@ -108,5 +108,7 @@ def _better(metric: str) -> Better | None:
     if metric in FIGURES:
         return FIGURES[metric]
     parts = metric.split("_")
-    is_latency = len(parts) == 3 and parts[2] == "ms" and parts[1] in ("ttft", "tpot", "itl", "e2el")
+    is_latency = (
+        len(parts) == 3 and parts[2] == "ms" and parts[1] in ("ttft", "tpot", "itl", "e2el")
+    )
     return "less" if is_latency else None
