@@ -14,6 +14,7 @@ from mist_sim.report.elements.layout import columns, listed
 from mist_sim.report.elements.pairs import pairs
 
 _MOST_ROWS = 15  # of a table; all are in the files
+_MOST_WARNINGS = 3
 _SHORT = {
     "tensor_parallel_size": "TP",
     "pipeline_parallel_size": "PP",
@@ -40,6 +41,8 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
     kept.sort(key=lambda row: _order(row, summary))
     told = [f"{row['name']}: {text}" for row in best for text in row["warnings"]]
+    if len(told) > _MOST_WARNINGS:
+        told = [*told[:_MOST_WARNINGS], f"{len(told) - _MOST_WARNINGS} more: --explain ROW"]
     return Group(
         *section("Best", Text(summary["sentence"])),
         *section("The front" if len(best) > 1 else "The best", _rows(best, summary)),
@@ -111,8 +114,11 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
         equal.setdefault(values, []).append(row)
     shown = [mine[0] for mine in equal.values()][:_MOST_ROWS]
     set_here = list(summary["labels"])
-    titles = ["row", *(_title_of(summary["labels"][key]) for key in set_here)]
-    below = [""] * len(titles)
+    titles, below = ["row"], [""]
+    for key in set_here:
+        title, where = _title_of(summary["labels"][key])
+        titles.append(title)
+        below.append(where)
     for key in keys:
         title, unit = summary["titles"][key]
         titles.append(title)
@@ -132,10 +138,10 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     return Group(table, *([Text(note, style="dim")] if left_out else ()))
 
 
-def _title_of(label: str) -> str:
-    """Return a short title for what is set, as people say it."""
+def _title_of(label: str) -> tuple[str, str]:
+    """Return a short title for what is set, as people say it, and whose it is."""
     *before, last = label.split(".")
-    return ".".join([*before, _SHORT.get(last, last)])
+    return _SHORT.get(last, last), ".".join(before)
 
 
 def _order(row: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[float, int]:

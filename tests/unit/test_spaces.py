@@ -80,15 +80,23 @@ def random_space(number, objectives=None, counts=(1, 2, 3)):
     return space(objectives or drawn, vary=vary, scenario=scenario)
 
 
+def is_feasible(asked):
+    try:
+        found(asked, thorough=True, tolerance=0.5)
+    except ScenarioError as error:
+        if "no configuration keeps the constraints" in str(error):
+            return False
+        raise
+    return True
+
+
 def check_nothing_is_lost(asked):
     """Check that a race finds what the goodputs of all configurations show."""
-    try:
-        whole = found(asked, thorough=True)
-    except ScenarioError as error:
-        assert "no configuration keeps the constraints" in str(error)
+    if not is_feasible(asked):
         with pytest.raises(ScenarioError, match="no configuration keeps the constraints"):
             found(asked)
         return
+    whole = found(asked, thorough=True)
     raced = found(asked)
     assert best_value(raced) >= best_value(whole) * (1 - TOLERANCE)
     for row, other in zip(whole.rows, raced.rows, strict=True):
