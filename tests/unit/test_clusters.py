@@ -9,8 +9,12 @@ import sys
 
 import pytest
 
-from mist_sim import Scenario, study
-from mist_sim.studies.clusters import executor_at
+from mist_sim import Scenario, ScenarioError, study
+from mist_sim.search import SearchOptions, Space, search_space
+from mist_sim.search.spaces.constraints import constraints_of
+from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.studies.clusters import executor_at, on_dask
+from mist_sim.studies.clusters.work import check_versions, versions
 
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,
@@ -62,3 +66,48 @@ def test_a_dask_cluster_gives_identical_results(dask):
     there = study(scenario, **asked, executor=executor_at(dask))
     assert there.summary == here.summary
     assert there.num_failed == here.num_failed > 0
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_search_on_a_dask_cluster_finds_the_same(dask):
+    asked = Space(
+        scenario=Scenario.from_dict(ASKED),
+        vary={"clients.0.gpu": ["h100-sxm", "l40s"], "clients.0.count": [1, 2]},
+        constraints=constraints_of({}),
+        objectives=objectives_of(["goodput_per_usd", "num_gpus"]),
+    )
+    options = SearchOptions(as_is=True)
+    here = search_space(asked, options, jobs=1)
+    there = search_space(asked, options, executor=executor_at(dask))
+    assert there.summary == here.summary
+
+
+@needs_dask
+def test_a_scheduler_that_nobody_runs(monkeypatch):
+    monkeypatch.setattr(on_dask, "_PATIENCE", 1)
+    with pytest.raises(ScenarioError, match="dask://127.0.0.1:9: no Dask scheduler answers"):
+        study(Scenario.from_dict(ASKED), seeds=2, executor=executor_at("dask://127.0.0.1:9"))
+
+
+@pytest.mark.parametrize("address", ["", "dask", "tcp://a:1", "dask://a", "ray://a:b", "ray://a:0"])
+def test_addresses_that_are_none(address):
+    with pytest.raises(
+        ScenarioError, match="--cluster must be dask://HOST:PORT or ray://HOST:PORT"
+    ):
+        executor_at(address)
+
+
+@pytest.mark.parametrize(
+    ("package", "address"), [("distributed", "dask://a:1"), ("ray", "ray://a:1")]
+)
+def test_a_package_that_is_missing(monkeypatch, package, address):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ScenarioError, match=r"pip install 'mist-sim\[(dask|ray)\]'"):
+        study(Scenario.from_dict(ASKED), seeds=2, executor=executor_at(address))
+
+
+def test_workers_that_might_compute_something_else_are_refused():
+    check_versions("c", {"one": versions()})
+    with pytest.raises(ScenarioError, match="c: worker two has numpy 1.0, and here it is"):
+        check_versions("c", {"one": versions(), "two": versions() | {"numpy": "1.0"}})
