@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from weakref import finalize
 
 from mist_sim.errors import ScenarioError
 from mist_sim.studies.clusters.work import There, check_versions, do, there, versions
@@ -20,20 +20,24 @@ _NO_PACKAGE = (
 )
 
 
-@dataclass(frozen=True)
 class OnDask:
-    """Does tasks on the workers of a Dask scheduler.
+    """Does tasks on the workers of a Dask scheduler, over one connection, however many studies.
 
     scheduler: its address, such as tcp://10.0.0.7:8786. name: what messages call it.
     """
 
-    scheduler: str
-    name: str
+    def __init__(self, scheduler: str, name: str) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self._client: Any = None
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
         """Yield tasks as they are done. Raises ScenarioError where there is no such cluster."""
         distributed = _package()
-        client = self._connected(distributed)
+        if self._client is None:
+            self._client = self._connected(distributed)
+            finalize(self, self._client.close)
+        client = self._client
         futures: dict[Any, Task] = {}
         try:
             yield from self._done(distributed, client, iter(tasks), futures)
@@ -42,8 +46,8 @@ class OnDask:
                 f"{self.name}: the scheduler is gone; what was found stays: --resume goes on"
             ) from error
         finally:
-            client.cancel(list(futures), force=True) if futures else None
-            client.close()
+            if futures:  # nobody waits for what they do
+                client.cancel(list(futures), force=True)
 
     def _connected(self, distributed: Any) -> Any:
         try:

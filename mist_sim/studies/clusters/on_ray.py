@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from warnings import catch_warnings, simplefilter
+from weakref import finalize
 
 from mist_sim.errors import ScenarioError
 from mist_sim.studies.clusters.work import check_versions, do, there, versions
@@ -17,17 +18,30 @@ from mist_sim.studies.workers import StoppedError
 _AHEAD = 2  # tasks a core: the one that it does, and the next
 
 
-@dataclass(frozen=True)
 class OnRay:
-    """Does tasks on a Ray cluster. address: of its client server, such as ray://10.0.0.7:10001."""
+    """Does tasks on a Ray cluster, over one connection, however many studies.
 
-    address: str
+    address: of its client server, such as ray://10.0.0.7:10001.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._is_connected = False
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
         """Yield tasks as they are done. Raises ScenarioError where there is no such cluster."""
         ray = _package()
+        if not self._is_connected:
+            self._connect(ray)
+            self._is_connected = True
+            finalize(self, ray.shutdown)
+        yield from self._done(ray, iter(tasks))
+
+    def _connect(self, ray: Any) -> None:
         try:
-            ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
+            with catch_warnings():
+                simplefilter("ignore")  # the message says what they would
+                ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, RuntimeError, ValueError, AssertionError) as error:
             raise ScenarioError(
                 f"{self.address}: no Ray cluster answers; start one with ray start --head "
@@ -35,9 +49,9 @@ class OnRay:
             ) from error
         try:
             self._check(ray)
-            yield from self._done(ray, iter(tasks))
-        finally:
+        except BaseException:
             ray.shutdown()
+            raise
 
     def _check(self, ray: Any) -> None:
         try:
