@@ -213,6 +213,7 @@ class Evaluation:
             return True
         if found.status == "all attained":
             self._fail(prepared, _UNKNOWN)
+            outcome.guess = max(t.rate for search in found.searches for t in search.trials)
             return False
         lowest = min(trial.rate for search in found.searches for trial in search.trials)
         self._lowest_missed = max(lowest, self._lowest_missed or 0.0)

@@ -65,7 +65,7 @@ def sample(
 def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
     """Return what a method learns of a configuration: its objectives, or as bad as can be."""
     outcome = evaluation.outcomes[prepared.configuration.number]
-    is_lost = outcome.status in ("excluded", "failed")
+    is_lost = outcome.status in ("excluded", "failed") and isnan(outcome.guess)
     found = []
     for each in evaluation.objectives:
         value = evaluation.value(prepared, each)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any
-from weakref import finalize
 
 from mist_sim.errors import ScenarioError
 from mist_sim.studies.clusters.work import There, check_versions, do, there, versions
@@ -36,7 +35,6 @@ class OnDask:
         distributed = _package()
         if self._client is None:
             self._client = self._connected(distributed)
-            finalize(self, self._client.close)
         client = self._client
         futures: dict[Any, Task] = {}
         try:
@@ -48,6 +46,12 @@ class OnDask:
         finally:
             if futures:  # nobody waits for what they do
                 client.cancel(list(futures), force=True)
+
+    def close(self) -> None:
+        """End the connection; the next study makes another."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def _connected(self, distributed: Any) -> Any:
         try:

@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any
 from warnings import catch_warnings, simplefilter
-from weakref import finalize
 
 from mist_sim.errors import ScenarioError
 from mist_sim.studies.clusters.work import check_versions, do, there, versions
@@ -34,8 +33,13 @@ class OnRay:
         if not self._is_connected:
             self._connect(ray)
             self._is_connected = True
-            finalize(self, ray.shutdown)
         yield from self._done(ray, iter(tasks))
+
+    def close(self) -> None:
+        """End the connection; the next study makes another."""
+        if self._is_connected:
+            _package().shutdown()
+            self._is_connected = False
 
     def _connect(self, ray: Any) -> None:
         try:
