@@ -37,7 +37,7 @@ def draw(summary: Mapping[str, Any], path: Path) -> None:
     for across, up, name in front if len(front) <= _MOST_NAMES else ():
         axes.annotate(name, (across, up), xytext=(5, 4), textcoords="offset points", fontsize=7)
     for axis, place in (("x", 0), ("y", 1)):
-        values = [point[place] for point in (*kept, *front)]
+        values = [float(point[place]) for point in (*kept, *front)]
         if min(values) > 0 and max(values) > _WIDE * min(values):
             getattr(axes, f"set_{axis}scale")("log")
     axes.set(xlabel=_words(x), ylabel=_words(y))

@@ -442,35 +442,28 @@ class Remembers(InTurn):
             yield Done(task, self.known[name])
 
 
-def wide_space(number):
-    """Return a space of 128 configurations drawn from a number."""
-    asked = random_space(number)
-    wider = {
+def wide_space(objective):
+    """Return a space of 128 configurations."""
+    vary = {
         "clients.0.gpu": ["h100-sxm", "l40s", "a100-80gb-sxm", "h200"],
         "clients.0.count": [1, 2, 3, 4],
         "clients.0.tensor_parallel_size": [1, 2],
         "clients.0.scheduler.max_num_batched_tokens": [256, 512, 2048, 8192],
     }
-    objectives = (OBJECTIVES["goodput_per_usd" if number % 2 else "goodput_per_gpu"],)
-    return replace(asked, vary=wider, objectives=objectives)
-
-
-def share_of_best(number, methods=("tpe", "nsga2")):
-    """Return by method what it finds in a fifth of the runs, as a share of the best there is."""
-    asked, executor = wide_space(number), Remembers()
-    whole = search_space(asked, SearchOptions(as_is=True, thorough=True), executor=executor)
-    found = {}
-    for method in methods:
-        options = SearchOptions(as_is=True, method=method)
-        found[method] = best_value(search_space(asked, options, executor=executor))
-    return {method: value / best_value(whole) for method, value in found.items()}
+    return space(objective, vary=vary)
 
 
 @needs_optuna
 @pytest.mark.deep
-@pytest.mark.parametrize("number", range(10))
-def test_a_fifth_of_the_runs_finds_nearly_the_best(number):
-    assert min(share_of_best(number).values()) >= 0.98
+@pytest.mark.parametrize(
+    "objective", ["p99_ttft", "p99_tpot", "p90_e2el", "p50_itl", "energy_per_output_token_j"]
+)
+def test_tpe_finds_nearly_the_best_in_a_fifth_of_the_runs(objective):
+    asked, executor = wide_space(objective), Remembers()
+    whole = search_space(asked, SearchOptions(), executor=executor)
+    fifth = search_space(asked, SearchOptions(method="tpe"), executor=executor)
+    assert sum(row["status"] != "not tried" for row in fifth.rows) == 26
+    assert best_value(fifth) <= best_value(whole) / 0.98
 
 
 def test_every_objective_is_a_figure_of_a_run_or_known():
