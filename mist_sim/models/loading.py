@@ -19,6 +19,11 @@ def model_names() -> list[str]:
     return sorted(_catalog())
 
 
+def names_of(model: str) -> list[str]:
+    """Return all names of a model of the catalog, in small letters."""
+    return _names(model, _catalog()[model])
+
+
 def load_model(name_or_path: str) -> ModelSpec:
     """Return a model of the catalog, or one read from a Hugging Face `config.json`.
 

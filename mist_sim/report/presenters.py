@@ -1,4 +1,4 @@
-"""Which tables show what is found; they are made, and rich is imported, when they are asked for."""
+"""The tables of each kind of findings; rich is imported when they are asked for."""
 
 from __future__ import annotations
 
@@ -84,6 +84,12 @@ def _of_plan(found: Any) -> RenderableType:
     return plan_table(found.summary)
 
 
+def _of_step(found: Any) -> RenderableType:
+    from mist_sim.report.step import step_table
+
+    return step_table(found.summary)
+
+
 def _of_space(found: Any) -> RenderableType:
     from mist_sim.report.space import space_table
 
@@ -104,5 +110,6 @@ SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)
 PLAN = Tables(_of_plan)
+STEP = Tables(_of_step)
 SPACE = Tables(_of_space)
 SWEEP = Tables(_of_sweep)

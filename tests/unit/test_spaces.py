@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import replace
 from math import inf, nan
 
 import pytest
