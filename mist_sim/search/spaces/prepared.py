@@ -10,10 +10,10 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.machine import Machine
 from mist_sim.metrics import CostOptions, Slo
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.goodput_result import LIMITS
 from mist_sim.search.planning.bounds import Least, Needs, alone, least_of_client, most
 from mist_sim.search.planning.demand import Demand, demand_on
 from mist_sim.search.request_times import Target
@@ -141,7 +141,7 @@ class Preparation:
         if key not in self._shares:
             self._shares[key] = alone(least, demand)
         missed = [
-            LIMITS.get(name, "the limits")
+            SHORT_NAMES.get(name, "the limits")
             for name, share in self._shares[key].items()
             if share < target.attainment - _ROUNDING
         ]
