@@ -42,6 +42,7 @@ READ_SCENARIOS = {
     "sliders",
     "bestserve",
     "plan",
+    "explain",
     "search",
     "sweep",
     "compare",
