@@ -364,7 +364,7 @@ class LlmClient(LaidOutClient):
         return sequence
 
     def serve_whole(
-        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
+        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
         first = stages[0]
         if request.content or not self._enters_at_once or type(first) is not Prefill:
@@ -376,8 +376,8 @@ class LlmClient(LaidOutClient):
         visit = Visit(request, stages, self.env.now)
         sequence = SequenceState(visit, first.num_prompt_tokens, num_output_tokens)
         self.stays[visit] = sequence
-        sequence.load, sequence.leaves = self.view, leaves
-        sequence.become(WAITING)
+        sequence.leaves = leaves
+        sequence.enter(self.view)
         longest = self.max_model_len
         is_too_long = longest is not None and sequence.num_final_tokens > longest
         if is_too_long or sequence.num_tokens > self.memory.num_tokens:
