@@ -19,7 +19,7 @@ from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
 from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
-from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
+from mist_sim.core.views import OUT, RUNNING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError

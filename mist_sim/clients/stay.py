@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mist_sim.core.views import OUT, WAITING, ClientState
+from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import Visit
 
 
@@ -40,8 +40,18 @@ class Stay:
         if load.has_watchers:
             load.tell(OUT, WAITING, self.visit)
 
+    def begin(self) -> None:
+        """Run after waiting, as `become` does."""
+        load = self.load
+        self.phase = RUNNING
+        load.num_waiting -= 1
+        load.num_waiting_tokens -= self.num_queued_tokens
+        load.num_running += 1
+        if load.has_watchers:
+            load.tell(WAITING, RUNNING, self.visit)
+
     def become(self, phase: int) -> None:
-        """Go to a phase; with `enter` the one place where what routers count changes."""
+        """Go to a phase; with `enter` and `begin` the one place where routers' counts change."""
         load, before = self.load, self.phase
         self.phase = phase
         if before == OUT:

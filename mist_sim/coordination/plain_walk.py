@@ -64,7 +64,7 @@ class PlainWalk:
 
     def _end(self, client_id: int, visit: Visit) -> None:
         """Write down a visit that is over, and the request with it."""
-        if visit.outcome is SERVED:
+        if visit.outcome is SERVED and visit.first_token_at == visit.first_token_at:
             request = visit.request
             request.to_serve = ()
             self._recorder.record_whole(client_id, visit)

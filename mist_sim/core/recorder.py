@@ -102,7 +102,7 @@ class Recorder(Protocol):
     def record_whole(self, client_id: int, visit: Visit) -> None:
         """A request left a client that served it whole, in its only visit, and the system.
 
-        As `record_visit` and `record_end` do, now.
+        As `record_visit` and `record_end` write it: a prompt, and its answer of a token or more.
         """
 
     def record_move(

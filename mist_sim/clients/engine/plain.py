@@ -23,7 +23,6 @@ from mist_sim.clients.scheduling import ChunkedScheduler, StepPlan
 from mist_sim.clients.scheduling.chunked import steps_of
 from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.core.views import RUNNING
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.decode_line import DecodeLine
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.engine.plan_ahead import PlanAhead
     from mist_sim.clients.sequence_state import SequenceState
 
+_NO_RUN = Run((), 0.0, 0.0, 1, 0.0)  # that is never in flight
 _accumulate = add.accumulate
 Prefills = list[tuple["SequenceState", int]]
 
@@ -111,7 +111,9 @@ class PlainEngine(Engine):
             ahead.halt()  # nothing is in flight: it may know everything
         else:
             if arrived:
-                ahead.let_in(latest.last_start)
+                known_until = latest.last_start
+                while arrived and arrived[0][0] <= known_until:
+                    state.add_request(arrived.popleft()[1])
             if state.kv_cache.shares_blocks:
                 state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
                 state.kv_cache.note_plan(is_ahead=True)
@@ -132,13 +134,13 @@ class PlainEngine(Engine):
             batch.chunks = tuple([(new, each.num_computed_tokens) for each, new in plan.prefills])
         else:
             line, batch.chunks = self._lines[num_decodes], ()
-        step_time = self.predictor.step_time
+        timed: Predictor | PlanAhead = self.predictor
         if ahead is not None:
             if state.leaving:
                 self._free_leaving()
-            ahead.was_on_the_spot = ahead.latest is None
-            if ahead.was_on_the_spot:
-                num_steps, line, step_time = 1, None, ahead.step_time  # nothing overlaps with it
+            ahead.was_on_the_spot = on_the_spot = ahead.latest is None
+            if on_the_spot:
+                num_steps, line, timed = 1, None, ahead  # nothing overlaps with it
         if line is None and not self._lines.are_known:
             self._tell_longest(batch)
         if num_steps > 1:
@@ -147,12 +149,15 @@ class PlainEngine(Engine):
             else:
                 growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
                 times = self.predictor.run(batch, growth, num_steps)
-            times[0] += now
+            times[0] = now + times.item(0)
             run.ends = _accumulate(times, 0, None, times)
             run.end = end = times.item(-1)
         else:
-            keys = clock.context_sum + num_decodes
-            run.ends = run.end = end = now + (step_time(batch) if line is None else line.step(keys))
+            if line is None:
+                end = now + timed.step_time(batch)
+            else:
+                end = now + line.step(clock.context_sum + num_decodes)
+            run.ends = run.end = end
         run.num_steps = num_steps
         if ahead is not None:
             ahead.latest = run
@@ -220,7 +225,7 @@ class PlainEngine(Engine):
             state.prefilling.append(sequence)
             prefills.append((sequence, num_new))
             budget -= num_new
-            sequence.become(RUNNING)
+            sequence.begin()
             visit = sequence.visit
             if not visit.num_preemptions:
                 visit.started_at = self.env.now
@@ -246,7 +251,7 @@ class PlainEngine(Engine):
     def _end(self, event: Event) -> None:
         """Account for the steps that have ended, and plan again."""
         env, run = self.env, self._run
-        if run is not self._plain_run or not self._is_plain:
+        if run is not self._plain_run:
             super()._end(event)
             return
         self._run = None
@@ -336,7 +341,7 @@ class PlainEngine(Engine):
         """Queue a sequence; cut the run that it could join."""
         visit, ahead, run = sequence.visit, self._ahead, self._run
         if visit.kv is not None or visit.is_followed:
-            self._is_plain = False
+            self._is_plain, self._plain_run = False, _NO_RUN
         if ahead is None or self._idle:
             super().add_request(sequence)
             return

@@ -87,9 +87,7 @@ class StepRecords:
         )
         self._num_steps += num_steps
 
-    def plain_run(
-        self, run: Run, batch: StepBatch, num_waiting: int, num_used_blocks: int
-    ) -> None:
+    def plain_run(self, run: Run, batch: StepBatch, num_waiting: int, num_used_blocks: int) -> None:
         """Write the same for a client that drafts nothing, of one rank."""
         if self._sink is None:
             self.run(run, batch, num_waiting, num_used_blocks)

@@ -28,17 +28,23 @@ class DecodeLine(NamedTuple):
     def step(self, keys: int) -> float:
         """Return the seconds of one step."""
         seconds = keys * self.per_key + self.fixed
-        return (seconds if seconds > self.least else self.least) + self.beyond
+        if seconds < self.least:  # max() would be a call  # noqa: PLR1730
+            seconds = self.least
+        return seconds + self.beyond
 
     def run(self, keys: int, num_decodes: int, num_steps: int) -> NDArray[np.float64]:
         """Return the seconds of consecutive steps; each adds a key for every decode."""
         per_key, fixed, least, beyond = self
-        seconds = arange(keys, keys + num_steps * num_decodes, num_decodes, float)
+        end = keys + num_steps * num_decodes
+        # a dtype by name would double what a short array costs
+        seconds: NDArray[np.float64] = arange(keys, end, num_decodes, float)  # type: ignore[call-overload]
         multiply(seconds, per_key, seconds)
         add(seconds, fixed, seconds)
         if keys * per_key + fixed < least:  # otherwise no later step is below it, either
             np.maximum(seconds, least, out=seconds)
-        return add(seconds, beyond, seconds) if beyond else seconds
+        if beyond:
+            add(seconds, beyond, seconds)
+        return seconds
 
     def beside(self, host: float) -> DecodeLine | None:
         """Return it with a host that works meanwhile, so that the longer of the two counts."""

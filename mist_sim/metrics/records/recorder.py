@@ -204,7 +204,8 @@ class ColumnRecorder:
         request, stages = visit.request, visit.stages
         first_token_at, time = visit.first_token_at, visit.finished_at
         num_queried, num_cached = visit.num_queried_tokens, visit.num_cached_tokens
-        num_output_tokens, model = visit.num_output_tokens, request.model
+        num_prompt_tokens, num_output_tokens = request.num_prompt_tokens, visit.num_output_tokens
+        model = request.model
         self.visits.rows.append(
             (
                 request.request_id,
@@ -216,7 +217,7 @@ class ColumnRecorder:
                 time,
                 num_queried,
                 num_cached,
-                num_input_tokens(visit),
+                max(0, num_prompt_tokens - num_cached - visit.num_fetched_tokens),
                 num_output_tokens,
                 True,
                 len(stages),
@@ -234,7 +235,7 @@ class ColumnRecorder:
                 visit.started_at - visit.queued_at,
                 visit.last_token_at - first_token_at if num_output_tokens else 0.0,
                 num_output_tokens - 1 if num_output_tokens else 0,
-                request.num_prompt_tokens,
+                num_prompt_tokens,
                 num_output_tokens,
                 visit.num_preemptions,
                 num_queried,
