@@ -32,7 +32,7 @@ from tests.property.strategies import (
     with_time_outs_on_boundaries,
 )
 from tests.reference.comparison import Case, workload
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN, LINES
 from tests.reference.scenarios import PRESSED, scenario
 
 NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
@@ -126,7 +126,7 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 
 @pytest.mark.exact
 @examples(300)
-@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC, LINES]), data=st.data())
 def test_loops_give_the_same_bits(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)
@@ -187,7 +187,7 @@ class Watched(ColumnRecorder):
 @examples(200)
 @given(
     several=st.lists(engines(longest=60), min_size=1, max_size=4),
-    predictor=st.sampled_from([AWKWARD, DYADIC, EVEN]),
+    predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]),
     router=st.sampled_from(NAMES),
     data=st.data(),
 )
