@@ -125,11 +125,12 @@ class LlmClient(LaidOutClient):
     def needs_general_loop(self) -> str:
         """The option for which its steps take the general loop; empty where the plain one does.
 
-        Also that one does as the general loop from the first request on that brings KV entries or
-        leaves some to other clients, and in a layout that the client changes to.
+        Without a role also that one does as the general loop from the first request on that brings
+        KV entries or leaves some to other clients; and so do all in a layout that the client
+        changes to.
         """
         for option, is_set in (
-            ("role", self.config.role is not None),
+            (f"role {self.config.role}", self.config.role not in (None, "prefill", "decode")),
             ("pipeline_parallel_size", len(self.predictor.ranks) > 1),
             ("enable_expert_parallel and data_parallel_size", self.lockstep),
             ("speculative_config", self.speculative_config is not None),
@@ -241,6 +242,7 @@ class LlmClient(LaidOutClient):
             async_scheduling=self.async_scheduling,
             client_id=self.client_id,
             plain=self._takes_plain_loop,
+            role=self.config.role,
         )
 
     @property

@@ -32,7 +32,7 @@ from tests.property.strategies import (
     with_time_outs_on_boundaries,
 )
 from tests.reference.comparison import Case, workload
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN, LINES
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES
 from tests.reference.scenarios import PRESSED, scenario
 
 NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
@@ -126,7 +126,7 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 
 @pytest.mark.exact
 @examples(300)
-@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC, LINES]), data=st.data())
+@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC, LINES, HOSTED]), data=st.data())
 def test_loops_give_the_same_bits(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.hardware.predictors import PredictorTraits
+from mist_sim.hardware.predictors import EngineOverhead, PredictorTraits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 
 
@@ -114,3 +114,8 @@ class KeysPredictor:
 
 
 LINES = KeysPredictor()
+
+HOSTED = EngineOverhead(step=3.7e-4, sequence=1e-5 / 7, exposed_step=1e-5 / 3).around(
+    replace(LINES, beyond=0.0), overlapped=True
+)
+"""The same with a host that shows in steps which were not planned ahead."""

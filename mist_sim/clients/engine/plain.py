@@ -40,8 +40,12 @@ class PlainEngine(Engine):
     """One lane, of whose options none needs the general loop (`LlmClient.needs_general_loop`).
 
     scheduler: of the lane. From the first request on that brings KV entries or leaves some to
-    others, it does all as the general engine.
+    others, it does all as the general engine; unless its client has a role (`plain_role.py`).
+
+    has_role: whether it is of a client with one.
     """
+
+    has_role = False
 
     def __init__(
         self,
@@ -79,8 +83,12 @@ class PlainEngine(Engine):
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
-        if num_free < 0 or (state.prefilling and not self._go_on(prefills, num_free, budget)):
-            super()._plan(event)  # it preempts
+        if (
+            num_free < 0
+            or (self.has_role and self._awaits_entries())
+            or (state.prefilling and not self._go_on(prefills, num_free, budget))
+        ):
+            super()._plan(event)  # it preempts, or begins with entries of others
             return
         state.num_taken = num_blocks
         if shares and num_decodes:
@@ -102,6 +110,10 @@ class PlainEngine(Engine):
         else:
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
         self._start_plain(event, plan, num_decodes)
+
+    def _awaits_entries(self) -> bool:
+        """Whether entries of others decide about the next plan."""
+        return False
 
     def _hear(self, ahead: PlanAhead) -> int:
         """Let the next plan know what it may, planned ahead; return the most steps that it has."""
@@ -340,8 +352,8 @@ class PlainEngine(Engine):
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; cut the run that it could join."""
         visit, ahead, run = sequence.visit, self._ahead, self._run
-        if visit.kv is not None or visit.is_followed:
-            self._is_plain, self._plain_run = False, _NO_RUN
+        if (visit.kv is not None or visit.is_followed) and not self.has_role:
+            self._do_as_general()
         if ahead is None or self._idle:
             super().add_request(sequence)
             return
@@ -350,6 +362,10 @@ class PlainEngine(Engine):
         ahead.arrived.append((env.now, sequence))
         if run is not None and run.num_steps > 1 and len(state.running) < state.max_num_seqs:
             self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)
+
+    def _do_as_general(self) -> None:
+        """Do all as the general engine from now on, the end of the run in flight included."""
+        self._is_plain, self._plain_run = False, _NO_RUN
 
 
 class _Lines(dict[int, DecodeLine | None]):
