@@ -31,6 +31,8 @@ from tests.property.strategies import (
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
+from tests.property.test_hand_overs import apart
+from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, workload
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES
 from tests.reference.scenarios import PRESSED, scenario
@@ -174,6 +176,39 @@ def test_each_hard_feature_is_reached():
     )
     seen = features_seen(engines(), lambda case: features(run_case(case, DYADIC, "plain")), wanted)
     assert not missing(seen, wanted), seen
+
+
+# --- prefill and decode apart -----------------------------------------------------------------
+
+
+@st.composite
+def roles(draw: st.DrawFn) -> ClusterCase:
+    """Clients of prompts and of answers, with users who give up, each stepped by the plain loop."""
+    case = draw(apart())
+    clients = []
+    for options in case.clients:
+        most = max(options.max_num_batched_tokens or 64, options.max_num_seqs)
+        chunked = replace(options, policy="chunked", max_num_batched_tokens=most)
+        made = plain(Case(chunked, ())).options
+        clients.append(replace(made, async_scheduling=draw(st.booleans())))
+    return replace(case, clients=tuple(clients))
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
+def test_loops_give_the_same_bits_apart(case, predictor):
+    with general_loops():
+        expected = case.simulate(predictor)
+    assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
+    for feature in features(expected):
+        event(feature)
+
+
+def general_loops() -> Any:
+    return patch.object(
+        LlmClient, "_takes_plain_loop", new_callable=PropertyMock, return_value=False
+    )
 
 
 # --- the walk ---------------------------------------------------------------------------------
