@@ -33,9 +33,10 @@ from tests.property.strategies import (
 )
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
-from tests.reference.comparison import Case, workload
+from tests.reference.comparison import Case, EngineOptions, workload
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES
 from tests.reference.scenarios import PRESSED, scenario
+from tests.reference.stepwise import Job
 
 NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
 
@@ -138,6 +139,16 @@ def test_loops_give_the_same_bits(case, predictor, data):
     assert_same(all_bits(run_case(case, predictor, "plain")), all_bits(expected))
     for feature in features(expected):
         event(feature)
+
+
+@pytest.mark.exact
+def test_loops_leave_the_same_blocks_to_those_who_run():
+    """The third prompt would fit, but for the blocks that are reserved."""
+    jobs = (Job(0.0, 40, 30), Job(0.0, 36, 30), Job(0.0, 30, 10))
+    case = Case(EngineOptions("chunked", 30, 4, 8, 128, watermark=0.3), jobs)
+    expected = run_case(case, AWKWARD, "general")
+    assert_same(all_bits(run_case(case, AWKWARD, "plain")), all_bits(expected))
+    assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
 
 
 @examples(100)
