@@ -151,6 +151,17 @@ def test_loops_leave_the_same_blocks_to_those_who_run():
     assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
 
 
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_single_steps_of_decodes_last_as_long_as_those_of_runs(ahead):
+    """Answers end one after the other, so that between two ends there is one step."""
+    options = EngineOptions("chunked", 100, 8, 8, 128, async_scheduling=ahead)
+    case = Case(options, tuple(Job(0.0, 8, length) for length in range(2, 7)))
+    expected = run_case(case, LINES, "general")
+    assert_same(all_bits(run_case(case, LINES, "plain")), all_bits(expected))
+    assert (expected.steps["num_steps"] == 1).sum() > 3
+
+
 @examples(100)
 @given(case=engines(longest=60), first=st.integers(1, 4), longest=st.integers(4, 64))
 def test_loops_give_the_same_bits_however_long_runs_are(case, first, longest):
