@@ -19,12 +19,13 @@ from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
-from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
+from mist_sim.load_generation import CappedOpenLoop, LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network
@@ -185,8 +186,14 @@ class Simulation:
             power=self.power,
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
+            step_limits=[self._step_limits(client) for client in self.clients],
             presenter=RUN,
         )
+
+    def _step_limits(self, client: Client) -> StepLimits | None:
+        """Return what limits a client's steps; None where that, or the client, may change."""
+        changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
+        return None if changes else client.traits.step_limits
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
         """Let the clients join the run, and seed the router."""
@@ -240,9 +247,12 @@ class Simulation:
     def _load_generator(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
     ) -> LoadGenerator:
-        """Return what sends the workload's requests: an open loop, or users."""
+        """Return what sends the workload's requests: an open loop, capped or not, or users."""
         retries, rng = self.workload.retries, self.streams.generator("retries")
         loop = self.workload.closed_loop
+        most = self.workload.max_concurrency
+        if most is not None:
+            return CappedOpenLoop(env, coordinator, recorder, retries, rng, most)
         if loop is None:
             load = OpenLoop(env, coordinator, recorder, retries, rng)
             if self._walks_are_plain:

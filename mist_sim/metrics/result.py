@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.sliders import Sliders
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.layout_period import LayoutPeriod
@@ -16,6 +17,7 @@ from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import result_columns
 from mist_sim.metrics.clients.layouts import layouts_summary
 from mist_sim.metrics.clients.lives import states_columns
+from mist_sim.metrics.clients.room import Room, least_room, room_columns, rooms
 from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
@@ -73,6 +75,7 @@ class Result(Findings):
     client_models: the model that each client serves, empty for none.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
     sliders: when TaiChi's sliders moved (seconds), and where; None: nobody moves them.
+    step_limits: what limits the steps of each client; None: not known; empty: of no client.
     presenter: shows it as tables.
     """
 
@@ -97,6 +100,7 @@ class Result(Findings):
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
     sliders: tuple[tuple[float, Sliders], ...] | None = None
+    step_limits: list[StepLimits | None] = field(default_factory=list)
     presenter: Presenter = ONE_LINE
 
     @cached_property
@@ -122,6 +126,8 @@ class Result(Findings):
             assumed_hosts=self.assumed_hosts,
             settings=self.settings,
         )
+        if self.step_limits:
+            found["room"] = least_room(self.rooms)
         if self.layouts:
             found["layouts"] = layouts_summary(self.layouts)
         if self.collectives:
@@ -154,6 +160,12 @@ class Result(Findings):
             if known
         }
         return Ledger(self.recorder, machines, self.power, by_layout)
+
+    @cached_property
+    def rooms(self) -> list[Room]:
+        """How much more each client's steps could have held (see `metrics.clients.room`)."""
+        limits = self.step_limits or [None] * len(self.client_names)
+        return rooms(self.recorder, limits, self.warmup)
 
     @property
     def power_unknown(self) -> list[str]:
@@ -224,6 +236,7 @@ class Result(Findings):
             case "clients":
                 models, blocks = self.client_models or [""] * len(names), self.num_gpu_blocks
                 found = result_columns.clients_columns(recorder, names, models, blocks)
+                found |= room_columns(self.rooms)
                 return found | spent_by_clients(recorder, self.ledger, self._bill, self.slo)
             case "transfers":
                 return result_columns.transfers_columns(recorder, names)

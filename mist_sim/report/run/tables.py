@@ -18,6 +18,7 @@ from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import models_section
+from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
 
@@ -49,15 +50,9 @@ def results_table(result: Result) -> RenderableType:
         *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
-        *section("Clients", clients_table(result, _seconds(result))),
+        *section("Clients", clients_table(result)),
         *warnings(_warning_lines(result, summary)),
     )
-
-
-def _seconds(result: Result) -> float:
-    """Return how long the run took, whatever became of its requests; above 0, to divide by."""
-    ended: Any = result.recorder.requests.columns()["finished_at"]
-    return max(float(ended.max(initial=0.0)), 1e-12)
 
 
 def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -142,6 +137,8 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
             "until the last arrival. Latencies depend on how long the run is; lower the rate or "
             "add clients."
         )
+    if line := overload_line(summary):
+        yield line
     if summary["completed"] and summary.get("stability") == "too short to tell":
         yield f"Too short to tell whether {TOO_SHORT}"
     if summary["num_truncated"]:
