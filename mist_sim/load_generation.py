@@ -21,7 +21,7 @@ from mist_sim.coordination.plain_walk import PlainWalk
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
-from mist_sim.environment import Environment
+from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 from mist_sim.traces import ClosedLoop, Retries
 

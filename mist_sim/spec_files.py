@@ -68,6 +68,11 @@ def _files_in(package: str, folder: str, ending: str) -> dict[str, Traversable]:
     }
 
 
+def tables_in(package: str, folder: str) -> Tables:
+    """Return the tables of a folder's TOML files."""
+    return Tables(package, folder)
+
+
 def name_of(text: str, tables: Mapping[str, Table]) -> str | None:
     """Return the table that a name or one of its `aliases`, in any case, stands for."""
     if text.lower() in tables:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.specs import HostSpec, Interconnect
-from mist_sim.spec_files import Table, Tables, load_toml, read_table
+from mist_sim.spec_files import Table, load_toml, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 DEFAULT_HOST = "host-bridge"
@@ -106,7 +106,7 @@ def _measured(rates: list[tuple[int, float]], ranks: int) -> float:
 @cache
 def _catalog() -> Mapping[str, Table]:
     """The table of every catalog entry by name."""
-    return Tables("mist_sim.hardware", "catalog/hosts")
+    return tables_in("mist_sim.hardware", "catalog/hosts")
 
 
 @cache

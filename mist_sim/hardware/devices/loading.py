@@ -22,7 +22,7 @@ from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.specs import GpuSpec
-from mist_sim.spec_files import Table, Tables, load_toml, name_of, read_table
+from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
@@ -135,13 +135,13 @@ def _flatten(table: object, prefix: str = "") -> dict[str, object]:
 @cache
 def _catalog() -> Mapping[str, Table]:
     """The table of every catalog entry by name."""
-    return Tables("mist_sim.hardware", "catalog")
+    return tables_in("mist_sim.hardware", "catalog")
 
 
 @cache
 def _architectures() -> Mapping[str, Table]:
     """The table of kernels of every architecture by name."""
-    return Tables("mist_sim.hardware", "architectures")
+    return tables_in("mist_sim.hardware", "architectures")
 
 
 @cache

@@ -15,7 +15,7 @@ from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.network.topology.graph import Topology
-from mist_sim.spec_files import Table, Tables, load_toml, name_of, read_table
+from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 _NOT_FIGURES = ("aliases", "based_on")
@@ -75,7 +75,7 @@ def _sources(table: Table) -> dict[str, object]:
 @cache
 def _presets() -> Mapping[str, Table]:
     """The table of every preset by name."""
-    return Tables("mist_sim.network.topology", "presets")
+    return tables_in("mist_sim.network.topology", "presets")
 
 
 def _unknown(name: str, problem: str) -> ScenarioError:
