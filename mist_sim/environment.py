@@ -25,7 +25,7 @@ in the same place as one that was cut a moment ago.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -114,6 +114,18 @@ class Environment(simpy.Environment):
         event.callbacks = []
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
         return event
+
+    def repeat(
+        self, event: Event, callback: Callable[[Event], None], time: float, phase: int = MOVE
+    ) -> None:
+        """Let an event that has happened happen again, at `time` in `phase`, and call `callback`.
+
+        Raises ValueError for the past.
+        """
+        if time < self.now:
+            raise _in_the_past(time, self.now)
+        event.callbacks = [callback]
+        heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
 
     def trigger(self, event: Event, time: float, phase: int, value: object = None) -> None:
         """Let a pending event succeed at `time` in `phase`. Raises ValueError for the past."""

@@ -161,7 +161,44 @@ class OpenLoop(LoadGenerator):
 
     def walk_plainly(self, *, at_once: bool) -> None:
         """Walk all requests plainly from now on (see `PlainWalk`); none may be sent again."""
-        self._plain = PlainWalk(self.env, self.coordinator, self._end_plainly, at_once=at_once)
+        self._plain = PlainWalk(
+            self.env,
+            self.coordinator,
+            self.recorder,
+            self._end_plainly,
+            self._count_end,
+            at_once=at_once,
+        )
+
+    def start(self, requests: Iterator[Request]) -> None:
+        if self._plain is None:
+            super().start(requests)
+            return
+        self._num_sources = 1
+        self._plainly = self._plain, requests
+        self._await_next(None)
+
+    def _await_next(self, event: Event | None) -> None:
+        """Let the next request arrive at its time. event: of the arrival before; None: the first.
+
+        What `_generate` does, with one event for all arrivals.
+        """
+        env, (_, requests) = self.env, self._plainly
+        request = next(requests, None)
+        if request is None:
+            self._stop_sending()
+            return
+        self._next, time = request, _arrival_time(request, env)
+        if event is None:
+            event = env.at(time)
+            event.callbacks.append(self._arrive)
+        else:
+            env.repeat(event, self._arrive, time)
+
+    def _arrive(self, event: Event) -> None:
+        self.num_sent += 1
+        self._plainly[0].begin(self._next)
+        self._await_next(event)
 
     def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
         """Note that a request is over that was walked plainly."""
@@ -172,19 +209,9 @@ class OpenLoop(LoadGenerator):
         self._count_end(request, len(visits))
 
     def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
-        plain = self._plain
         for request in requests:
-            if request.arrival_time is None:
-                raise InvariantError(
-                    f"open-loop request {request.request_id} has no arrival time at "
-                    f"{self.env.now} s"
-                )
-            yield self.env.at(request.arrival_time, MOVE)
-            if plain is None:
-                self.env.start(self.send(request))
-            else:
-                self.num_sent += 1
-                plain.begin(request)
+            yield self.env.at(_arrival_time(request, self.env))
+            self.env.start(self.send(request))
         self._stop_sending()
 
 
@@ -277,6 +304,15 @@ class Users(LoadGenerator):
             if next_at > self.env.now:
                 yield self.env.at(next_at)
         self._stop_sending()
+
+
+def _arrival_time(request: Request, env: Environment) -> float:
+    """Return when a request of an open loop arrives, seconds."""
+    if request.arrival_time is None:
+        raise InvariantError(
+            f"open-loop request {request.request_id} has no arrival time at {env.now} s"
+        )
+    return request.arrival_time
 
 
 def _gone_at(request: Request) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,6 +21,8 @@ from mist_sim.inputs.texts import check_plain
 from mist_sim.units import Kind
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from _typeshed import DataclassInstance
 
 Table = Mapping[str, object]
@@ -31,26 +33,53 @@ Spec = TypeVar("Spec", bound="DataclassInstance")
 
 def texts_in(package: str, folder: str, ending: str) -> dict[str, str]:
     """Return the texts of a folder's files that end so, by name without the ending, sorted."""
+    files = _files_in(package, folder, ending)
+    return {name: entry.read_text("utf-8") for name, entry in files.items()}
+
+
+class Tables(Mapping[str, Table]):
+    """The tables of a folder's TOML files, by name without the ending, sorted.
+
+    Each file is read when its table is asked for.
+    """
+
+    def __init__(self, package: str, folder: str) -> None:
+        self._files = _files_in(package, folder, ".toml")
+        self._read: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._read:
+            text = self._files[name].read_text("utf-8")
+            self._read[name] = parse_toml(text, f"{name}.toml")
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _files_in(package: str, folder: str, ending: str) -> dict[str, Traversable]:
     place = resources.files(package).joinpath(*folder.split("/"))
     entries = sorted(place.iterdir(), key=lambda entry: entry.name)
     return {
-        entry.name.removesuffix(ending): entry.read_text("utf-8")
-        for entry in entries
-        if entry.name.endswith(ending)
+        entry.name.removesuffix(ending): entry for entry in entries if entry.name.endswith(ending)
     }
 
 
-def tables_in(package: str, folder: str) -> dict[str, Table]:
-    """Return the tables of a folder's TOML files, by name without the ending, sorted."""
-    texts = texts_in(package, folder, ".toml")
-    return {name: parse_toml(text, f"{name}.toml") for name, text in texts.items()}
+def tables_in(package: str, folder: str) -> Tables:
+    """Return the tables of a folder's TOML files."""
+    return Tables(package, folder)
 
 
 def name_of(text: str, tables: Mapping[str, Table]) -> str | None:
     """Return the table that a name or one of its `aliases`, in any case, stands for."""
+    if text.lower() in tables:
+        return text.lower()
     for name, table in tables.items():
         aliases = table.get("aliases")
-        if text.lower() in [name, *(aliases if isinstance(aliases, list) else [])]:
+        if isinstance(aliases, list) and text.lower() in aliases:
             return name
     return None
 

@@ -19,7 +19,7 @@ from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
 from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
-from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
+from mist_sim.core.views import OUT, RUNNING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
@@ -141,9 +141,8 @@ class Client(ABC):
         """
         visit = Visit(request, stages, self.env.now, kv, is_followed, is_silent)
         self.stays[visit] = stay = self.new_stay(visit)
-        stay.load = self.view
         stay.end = end = Event(self.env)
-        stay.become(WAITING)
+        stay.enter(self.view)
         self.accept(visit)
         if request.limits is not None and not visit.is_over:
             self._watch(visit)
@@ -155,17 +154,16 @@ class Client(ABC):
         return self.traits.serves_whole and Client.serve is type(self).serve
 
     def serve_whole(
-        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
+        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
-        """Queue a request for all its stages; `leaves` is called with the `Visit` when it is over.
+        """Queue a request for all its stages; `leaves` is called when that is over (see `Stay`).
 
         The request has no time limits.
         """
         visit = Visit(request, stages, self.env.now)
         self.stays[visit] = stay = self.new_stay(visit)
-        stay.load = self.view
         stay.leaves = leaves
-        stay.become(WAITING)
+        stay.enter(self.view)
         self.accept(visit)
 
     def takes(self, stages: Sequence[Stage]) -> int:
@@ -237,11 +235,11 @@ class Client(ABC):
                 visit.request.keeper(visit)
         stay = self.stays.pop(visit)
         stay.become(OUT)
-        self.recorder.record_visit(self.client_id, visit)
         if stay.leaves is None:
+            self.recorder.record_visit(self.client_id, visit)
             self.env.trigger(stay.end, now, MOVE, visit)
         else:
-            stay.leaves(visit)
+            stay.leaves(self.client_id, visit)
 
     def _drop_entries(self, visit: Visit, kv: HeldKv) -> None:
         """Let go of the entries with which a visit began, unless it is lost and they are there."""

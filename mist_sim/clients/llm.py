@@ -126,11 +126,12 @@ class LlmClient(LaidOutClient):
     def needs_general_loop(self) -> str:
         """The option for which its steps take the general loop; empty where the plain one does.
 
-        Also that one does as the general loop from the first request on that brings KV entries or
-        leaves some to other clients, and in a layout that the client changes to.
+        Without a role also that one does as the general loop from the first request on that brings
+        KV entries or leaves some to other clients; and so do all in a layout that the client
+        changes to.
         """
         for option, is_set in (
-            ("role", self.config.role is not None),
+            (f"role {self.config.role}", self.config.role not in (None, "prefill", "decode")),
             ("pipeline_parallel_size", len(self.predictor.ranks) > 1),
             ("enable_expert_parallel and data_parallel_size", self.lockstep),
             ("speculative_config", self.speculative_config is not None),
@@ -243,6 +244,7 @@ class LlmClient(LaidOutClient):
             async_scheduling=self.async_scheduling,
             client_id=self.client_id,
             plain=self._takes_plain_loop,
+            role=self.config.role,
         )
 
     @property
@@ -366,7 +368,7 @@ class LlmClient(LaidOutClient):
         return sequence
 
     def serve_whole(
-        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
+        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
         first = stages[0]
         if request.content or not self._enters_at_once or type(first) is not Prefill:
@@ -378,8 +380,8 @@ class LlmClient(LaidOutClient):
         visit = Visit(request, stages, self.env.now)
         sequence = SequenceState(visit, first.num_prompt_tokens, num_output_tokens)
         self.stays[visit] = sequence
-        sequence.load, sequence.leaves = self.view, leaves
-        sequence.become(WAITING)
+        sequence.leaves = leaves
+        sequence.enter(self.view)
         longest = self.max_model_len
         is_too_long = longest is not None and sequence.num_final_tokens > longest
         if is_too_long or sequence.num_tokens > self.memory.num_tokens:

@@ -8,7 +8,7 @@ from typing import Protocol
 from mist_sim.clients.draft_paths import DraftPath
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.stay import Stay
-from mist_sim.core.views import WAITING
+from mist_sim.core.views import OUT, WAITING
 from mist_sim.core.visit import HeldKv, Visit
 
 
@@ -66,7 +66,10 @@ class SequenceState(Stay):
 
     def __init__(self, visit: Visit, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """num_output_tokens: of the whole answer."""
-        super().__init__(visit)
+        # as in `Stay`, without a call for every request
+        self.visit = visit
+        self.phase = OUT
+        self.leaves = None
         self.lane: Home | None = None
         self.arrival = 0
         self.num_prompt_tokens = self.num_queued_tokens = num_prompt_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mist_sim.core.views import OUT, WAITING, ClientState
+from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import Visit
 
 
@@ -16,7 +16,8 @@ class Stay:
     num_queued_tokens: tokens to compute before the visit's next token, counted while it waits.
     load: the client's counts, which routers see.
     end: happens when the visit is over, with the visit as its value.
-    leaves: called with the visit instead, where nobody waits for that event; else None.
+    leaves: called with the client's number and the visit instead, where nobody waits for that
+        event; it writes the visit down. Else None.
     """
 
     __slots__ = ("end", "leaves", "load", "num_queued_tokens", "phase", "visit")
@@ -27,11 +28,30 @@ class Stay:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.phase = OUT
-        self.leaves: Callable[[Visit], None] | None = None
+        self.leaves: Callable[[int, Visit], None] | None = None
         self.num_queued_tokens = 0
 
+    def enter(self, load: ClientState) -> None:
+        """Wait from now on at a client with these counts, as `become` does."""
+        self.load, self.phase = load, WAITING
+        load.num_outstanding += 1
+        load.num_waiting += 1
+        load.num_waiting_tokens += self.num_queued_tokens
+        if load.has_watchers:
+            load.tell(OUT, WAITING, self.visit)
+
+    def begin(self) -> None:
+        """Run after waiting, as `become` does."""
+        load = self.load
+        self.phase = RUNNING
+        load.num_waiting -= 1
+        load.num_waiting_tokens -= self.num_queued_tokens
+        load.num_running += 1
+        if load.has_watchers:
+            load.tell(WAITING, RUNNING, self.visit)
+
     def become(self, phase: int) -> None:
-        """Go to a phase: the one place where what routers count changes."""
+        """Go to a phase; with `enter` and `begin` the one place where routers' counts change."""
         load, before = self.load, self.phase
         self.phase = phase
         if before == OUT:

@@ -13,6 +13,7 @@ from functools import partial
 from simpy.events import Event
 
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import SERVED, Failure, Visit
 from mist_sim.environment import Environment
@@ -26,17 +27,25 @@ Ended = Callable[[Request, list[Visit], Failure | None], None]
 class PlainWalk:
     """Walks requests through clients whose traits say `serves_whole`.
 
-    ended: called when a request is over. at_once: whether it is told as the step ends, and not when
-        requests move at that instant: where all requests walk plainly and nobody looks at the
-        records meanwhile, that is the same.
+    ended: called when a request is over; it writes that down. counted: called with a request that
+        is over and written down, and how many visits it had. at_once: whether that is as the step
+        ends, and not when requests move at that instant: where all requests walk plainly and nobody
+        looks at the records meanwhile, that is the same.
     """
 
     def __init__(
-        self, env: Environment, coordinator: Coordinator, ended: Ended, *, at_once: bool
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        ended: Ended,
+        counted: Callable[[Request, int], None],
+        *,
+        at_once: bool,
     ) -> None:
-        self._env = env
+        self._env, self._recorder = env, recorder
         self._coordinator, self._route = coordinator, coordinator.dispatch.route
-        self._ended = ended
+        self._ended, self._counted = ended, counted
         self._leave = self._end if at_once else self._end_soon
 
     def begin(self, request: Request) -> None:
@@ -53,14 +62,23 @@ class PlainWalk:
         else:
             client.serve_whole(request, stages, self._leave)
 
-    def _end_soon(self, visit: Visit) -> None:
+    def _end(self, client_id: int, visit: Visit) -> None:
+        """Write down a visit that is over, and the request with it."""
+        if visit.outcome is SERVED and visit.first_token_at == visit.first_token_at:
+            request = visit.request
+            request.to_serve = ()
+            self._recorder.record_whole(client_id, visit)
+            self._counted(request, 1)
+        else:
+            self._recorder.record_visit(client_id, visit)
+            self._end_now(visit, None)
+
+    def _end_soon(self, client_id: int, visit: Visit) -> None:
+        self._recorder.record_visit(client_id, visit)
         event = self._env.at(self._env.now)
         event.callbacks.append(partial(self._end_now, visit))
 
-    def _end_now(self, visit: Visit, _: Event) -> None:
-        self._end(visit)
-
-    def _end(self, visit: Visit) -> None:
+    def _end_now(self, visit: Visit, _: Event | None) -> None:
         request, outcome = visit.request, visit.outcome
         if outcome is SERVED:
             request.to_serve = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,22 @@ class StepBatch:
     def num_prefill_tokens(self) -> int:
         """New prompt tokens in the step."""
         return sum([num_new for num_new, _ in self.chunks]) if self.chunks else 0
+
+
+def attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, int, int]:
+    """Return how many tokens of prompts a run's steps compute, and what they attend to.
+
+    Namely the tokens of each step, what the cache holds of the prompts before the run, and their
+    (query, key) pairs in it. The chunks of a run lie end to end, so its steps together are one
+    chunk of each prompt.
+    """
+    num_new = context = pairs = 0
+    for new, before in chunks:
+        num_tokens = new * num_steps
+        num_new += new
+        context += before
+        pairs += num_tokens * before + num_tokens * (num_tokens + 1) // 2
+    return num_new, context, pairs
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request
@@ -11,8 +11,26 @@ from mist_sim.core.states import State
 from mist_sim.core.visit import Failure, Visit
 
 if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
+
+StepRow = tuple[float, int, int, int, int, int, int, int, float, int, int, int, int]
+"""A run of steps: start, num_steps, num_chunks, num_prefill_tokens, num_decodes, context_sum,
+chunk_context_sum, num_prefill_pairs, busy, num_waiting, num_used_blocks, num_gaps and
+num_extrapolated, as the table of steps has them."""
+
+
+class StepSink(NamedTuple):
+    """Where runs of a track's steps go that each have one token a decode.
+
+    add: takes the row of a run. ends: of all its steps, which are to be added, too.
+    """
+
+    add: Callable[[StepRow], None]
+    ends: array[float]
 
 
 class Recorder(Protocol):
@@ -73,6 +91,18 @@ class Recorder(Protocol):
             duration is the time between two tokens of theirs.
         num_extrapolated: steps outside what the predictor's times were measured for.
         step_tokens: tokens that each step gave its decodes in all; None: one each.
+        """
+
+    def step_sink(self, track: int) -> StepSink | None:
+        """Return where runs of a track may be added without a call of `record_steps` for each.
+
+        None: nowhere, since that does something else.
+        """
+
+    def record_whole(self, client_id: int, visit: Visit) -> None:
+        """A request left a client that served it whole, in its only visit, and the system.
+
+        As `record_visit` and `record_end` write it: a prompt, and its answer of a token or more.
         """
 
     def record_move(

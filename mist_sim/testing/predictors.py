@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
-from mist_sim.hardware.predictors import Predictor
+from mist_sim.hardware.predictors import EngineOverhead, Predictor
 from mist_sim.testing.predictor_traits import check_traits, check_traits_hold
 from mist_sim.testing.rules import name_of, require, stream_of
 
@@ -20,7 +20,8 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
     """Check that a predictor's times are sound, and that `run` has the bits of `step_time`.
 
     Times are positive, finite floats that depend on the batch alone. `run` returns an array of
-    float64 of its own for each call, equal to `step_time` of every grown batch. With the trait
+    float64 of its own for each call, equal to `step_time` of every grown batch, and so is the line
+    of decodes alone, where it tells one (`decode_line`), also with an engine's time. With the trait
     `times_drafts` it is also asked for batches with drafts. Its traits are of the right types,
     are all in the record, and are kept by what engines wrap around it.
     """
@@ -62,6 +63,9 @@ def _check_run(
             f"{step!r} s for step {position} of {num_steps} from {batch} with {growth}",
         )
     require(batch == asked, f"{name_of(predictor)} must not change the batch {asked}")
+    if not (batch.chunks or batch.num_drafts) and growth.context_sum == batch.num_decodes:
+        for host in (None, EngineOverhead(step=5e-3), EngineOverhead(step=5e-3, exposed_step=1e-3)):
+            _check_line(predictor, host, batch, growth, num_steps)
     times[:] = -1.0
     require(
         predictor.run(batch, growth, num_steps).tolist() == steps,
@@ -69,6 +73,33 @@ def _check_run(
         f"for equal batches, for {batch}",
     )
     return steps
+
+
+def _check_line(
+    predictor: Predictor,
+    host: EngineOverhead | None,
+    batch: StepBatch,
+    growth: StepGrowth,
+    num_steps: int,
+) -> None:
+    """Check the line of decodes alone, if it tells one, against the times of their steps.
+
+    host: the time of an engine around it, too.
+    """
+    timed = predictor
+    if host is not None:
+        timed = host.around(predictor, overlapped=bool(host.exposed_step))
+    line_of = getattr(timed, "decode_line", None)
+    line = line_of(batch.num_decodes) if line_of is not None else None
+    if line is None:
+        return
+    keys, steps = batch.context_sum + batch.num_decodes, timed.run(batch, growth, num_steps)
+    times = line.run(keys, batch.num_decodes, num_steps)
+    require(
+        times.tolist() == steps.tolist() and line.step(keys) == steps[0],
+        f"{name_of(predictor)}.decode_line must have the times of its steps to the bit, got "
+        f"{line} for {batch}, whose first step takes {steps[0]!r} s",
+    )
 
 
 def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:

@@ -31,7 +31,13 @@ from mist_sim.testing import (
     check_trace_reader,
 )
 from mist_sim.traces import TraceRow
-from tests.reference.predictors import AWKWARD, AffinePredictor, ConstantPredictor
+from tests.reference.predictors import (
+    AWKWARD,
+    LINES,
+    AffinePredictor,
+    ConstantPredictor,
+    KeysPredictor,
+)
 
 # --- routers ----------------------------------------------------------------------------------
 
@@ -285,6 +291,11 @@ class ReturnsNumpyIntegers(AffinePredictor):
         return np.ones(num_steps)
 
 
+class TellsALineTooLow(KeysPredictor):
+    def decode_line(self, num_decodes):
+        return super().decode_line(num_decodes)._replace(least=0.0)
+
+
 class NegativeForNoPrompts(AffinePredictor):
     def step_time(self, batch):
         return super().step_time(batch) if batch.chunks else -1.0
@@ -302,8 +313,9 @@ def noisy() -> Predictor:
     return AffinePredictor(base=1.0 + np.random.Generator(np.random.PCG64()).random())
 
 
-def test_a_sound_predictor_passes():
-    check_predictor(lambda: AWKWARD)
+@pytest.mark.parametrize("predictor", [AWKWARD, LINES])
+def test_a_sound_predictor_passes(predictor):
+    check_predictor(lambda: predictor)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +326,7 @@ def test_a_sound_predictor_passes():
         (IgnoresGrowth, "must agree to the bit"),
         (LendsItsArray, "an array of its own"),
         (ReturnsNumpyIntegers, "finite floats > 0 s, got 1 for"),
+        (TellsALineTooLow, "decode_line must have the times"),
         (NegativeForNoPrompts, "finite floats > 0 s, got -1.0 for"),
         (ReturnsAList, "must return float64 of shape"),
         (noisy, "two predictors from the factory differ"),

@@ -31,9 +31,12 @@ from tests.property.strategies import (
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
-from tests.reference.comparison import Case, workload
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN
+from tests.property.test_hand_overs import apart
+from tests.reference.cluster_case import ClusterCase
+from tests.reference.comparison import Case, EngineOptions, workload
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES
 from tests.reference.scenarios import PRESSED, scenario
+from tests.reference.stepwise import Job
 
 NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
 
@@ -126,7 +129,7 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 
 @pytest.mark.exact
 @examples(300)
-@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC, LINES, HOSTED]), data=st.data())
 def test_loops_give_the_same_bits(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)
@@ -136,6 +139,27 @@ def test_loops_give_the_same_bits(case, predictor, data):
     assert_same(all_bits(run_case(case, predictor, "plain")), all_bits(expected))
     for feature in features(expected):
         event(feature)
+
+
+@pytest.mark.exact
+def test_loops_leave_the_same_blocks_to_those_who_run():
+    """The third prompt would fit, but for the blocks that are reserved."""
+    jobs = (Job(0.0, 40, 30), Job(0.0, 36, 30), Job(0.0, 30, 10))
+    case = Case(EngineOptions("chunked", 30, 4, 8, 128, watermark=0.3), jobs)
+    expected = run_case(case, AWKWARD, "general")
+    assert_same(all_bits(run_case(case, AWKWARD, "plain")), all_bits(expected))
+    assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_single_steps_of_decodes_last_as_long_as_those_of_runs(ahead):
+    """Answers end one after the other, so that between two ends there is one step."""
+    options = EngineOptions("chunked", 100, 8, 8, 128, async_scheduling=ahead)
+    case = Case(options, tuple(Job(0.0, 8, length) for length in range(2, 7)))
+    expected = run_case(case, LINES, "general")
+    assert_same(all_bits(run_case(case, LINES, "plain")), all_bits(expected))
+    assert (expected.steps["num_steps"] == 1).sum() > 3
 
 
 @examples(100)
@@ -176,6 +200,39 @@ def test_each_hard_feature_is_reached():
     assert not missing(seen, wanted), seen
 
 
+# --- prefill and decode apart -----------------------------------------------------------------
+
+
+@st.composite
+def roles(draw: st.DrawFn) -> ClusterCase:
+    """Clients of prompts and of answers, with users who give up, each stepped by the plain loop."""
+    case = draw(apart())
+    clients = []
+    for options in case.clients:
+        most = max(options.max_num_batched_tokens or 64, options.max_num_seqs)
+        chunked = replace(options, policy="chunked", max_num_batched_tokens=most)
+        made = plain(Case(chunked, ())).options
+        clients.append(replace(made, async_scheduling=draw(st.booleans())))
+    return replace(case, clients=tuple(clients))
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
+def test_loops_give_the_same_bits_apart(case, predictor):
+    with general_loops():
+        expected = case.simulate(predictor)
+    assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
+    for feature in features(expected):
+        event(feature)
+
+
+def general_loops() -> Any:
+    return patch.object(
+        LlmClient, "_takes_plain_loop", new_callable=PropertyMock, return_value=False
+    )
+
+
 # --- the walk ---------------------------------------------------------------------------------
 
 
@@ -187,7 +244,7 @@ class Watched(ColumnRecorder):
 @examples(200)
 @given(
     several=st.lists(engines(longest=60), min_size=1, max_size=4),
-    predictor=st.sampled_from([AWKWARD, DYADIC, EVEN]),
+    predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]),
     router=st.sampled_from(NAMES),
     data=st.data(),
 )

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.hardware.predictors import PredictorTraits
+from mist_sim.hardware.predictors import EngineOverhead, PredictorTraits
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,38 @@ class ConstantPredictor:
 
 EVEN = ConstantPredictor(2.0**-8)
 """Steps of all engines end together."""
+
+
+@dataclass(frozen=True)
+class KeysPredictor:
+    """Steps of decodes by the keys that they read, not below a least time, and of prompts more.
+
+    Its line is bent in the middle of most runs.
+    """
+
+    per_key: float = 1.7e-5 / 7
+    per_decode: float = 1.9e-5 / 11
+    per_prompt_token: float = 7.7e-6 / 9
+    least: float = 1.1e-3 / 3
+    beyond: float = 1.3e-4 / 7
+
+    def decode_line(self, num_decodes: int) -> DecodeLine:
+        return DecodeLine(self.per_key, num_decodes * self.per_decode, self.least, self.beyond)
+
+    def step_time(self, batch: StepBatch) -> float:
+        keys = batch.context_sum + batch.num_decodes
+        seconds = max(keys * self.per_key + batch.num_decodes * self.per_decode, self.least)
+        return seconds + self.beyond + self.per_prompt_token * batch.num_prefill_tokens
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        keys = growth.contexts(range(num_steps), batch.context_sum + batch.num_decodes)
+        seconds = np.maximum(keys * self.per_key + batch.num_decodes * self.per_decode, self.least)
+        return seconds + self.beyond + self.per_prompt_token * batch.num_prefill_tokens
+
+
+LINES = KeysPredictor()
+
+HOSTED = EngineOverhead(step=3.7e-4, sequence=1e-5 / 7, exposed_step=1e-5 / 3).around(
+    replace(LINES, beyond=0.0), overlapped=True
+)
+"""The same with a host that shows in steps which were not planned ahead."""

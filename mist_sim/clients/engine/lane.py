@@ -250,21 +250,25 @@ class Lane:
             if self.gate is not None:
                 self.gate.prompt_is_done(sequence)
         for sequence in finished:
-            records.finish(sequence)
-            visit = sequence.visit
-            visit.num_output_tokens = sequence.num_new_tokens
-            visit.last_token_at = end
-            if sequence in state.held:
-                visit.held_kv = self._hold(sequence)
-            if visit.is_silent:
-                visit.num_output_tokens, visit.last_token_at = 0, nan
-                visit.num_computed_tokens = sequence.num_prompt_tokens
-            self.leave(visit, None)
+            self.hand_back(sequence, end)
         if self.given_up or self.released:
             self.let_go(finished)
         if state.leaving and not (state.num_running or self.num_waiting):
             state.free_leaving()  # nothing is left to plan
         self.adapt(num_steps, plan.num_steps)
+
+    def hand_back(self, sequence: SequenceState, end: float) -> None:
+        """Let a sequence go that is done with the step that ends now, `end` seconds."""
+        self.records.finish(sequence)
+        visit = sequence.visit
+        visit.num_output_tokens = sequence.num_new_tokens
+        visit.last_token_at = end
+        if sequence in self.state.held:
+            visit.held_kv = self._hold(sequence)
+        if visit.is_silent:
+            visit.num_output_tokens, visit.last_token_at = 0, nan
+            visit.num_computed_tokens = sequence.num_prompt_tokens
+        self.leave(visit, None)
 
     def adapt(self, num_steps: int, num_planned: int) -> None:
         """Let runs be longer after one of all steps that it may have, shorter after one cut."""

@@ -23,14 +23,15 @@ from mist_sim.clients.scheduling import ChunkedScheduler, StepPlan
 from mist_sim.clients.scheduling.chunked import steps_of
 from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.core.views import RUNNING
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.plan_ahead import PlanAhead
     from mist_sim.clients.sequence_state import SequenceState
 
+_NO_RUN = Run((), 0.0, 0.0, 1, 0.0)  # that is never in flight
 _accumulate = add.accumulate
 Prefills = list[tuple["SequenceState", int]]
 
@@ -39,8 +40,12 @@ class PlainEngine(Engine):
     """One lane, of whose options none needs the general loop (`LlmClient.needs_general_loop`).
 
     scheduler: of the lane. From the first request on that brings KV entries or leaves some to
-    others, it does all as the general engine.
+    others, it does all as the general engine; unless its client has a role (`plain_role.py`).
+
+    has_role: whether it is of a client with one.
     """
+
+    has_role = False
 
     def __init__(
         self,
@@ -54,40 +59,43 @@ class PlainEngine(Engine):
         self._only, self._state, self._ahead = lane, lane.state, lane.ahead
         self._most_tokens = scheduler.max_num_batched_tokens
         self._whole_must_fit = scheduler.scheduler_reserve_full_isl
-        # what is in flight: one plan and one run that are filled anew for each
-        self._plain_plan = StepPlan()
-        self._plain_run = Run(((lane, self._plain_plan, StepBatch()),), 0.0, 0.0, 1, 0.0)
+        # what is in flight: one plan, batch and run that are filled anew for each
+        self._plain_plan, self._batch = StepPlan(), StepBatch()
+        self._plain_run = Run(((lane, self._plain_plan, self._batch),), 0.0, 0.0, 1, 0.0)
         self._at_end: Callable[[Event], None] = self._end  # bound once
-        self._tells_longest = lane.state.clock.tells_longest
+        self._lines = _Lines(predictor, is_known=not lane.state.clock.tells_longest)
         self._is_plain = True
 
     # --- a run begins -----------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
         """Plan the next steps and start them; what is rare, the general engine does."""
+        env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
         if not self._is_plain:
             super()._plan(event)
             return
-        env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
         if env.planned_at != env.now:
             env.planned_at, env.plan_phase = env.now, phase
         elif env.plan_phase < phase:
             env.plan_phase = phase
         limit = lane.run_limit if self._ahead is None else self._hear(self._ahead)
-        clock, pool, kv_cache = state.clock, state.pool, state.kv_cache
-        shares, num_decodes = kv_cache.shares_blocks, clock.num_decodes
-        num_blocks = clock.phases[clock.steps % clock.block_size]
+        clock, pool, shares = state.clock, state.pool, state.kv_cache.shares_blocks
+        num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
-        if num_free < 0 or (state.prefilling and not self._go_on(prefills, num_free, budget)):
-            super()._plan(event)  # it preempts
+        if (
+            num_free < 0
+            or (self.has_role and self._awaits_entries())
+            or (state.prefilling and not self._go_on(prefills, num_free, budget))
+        ):
+            super()._plan(event)  # it preempts, or begins with entries of others
             return
         state.num_taken = num_blocks
-        if num_blocks and not shares:
-            pool.allocate(num_blocks)
-        elif shares and num_decodes:
-            kv_cache.grow(num_blocks)
-            kv_cache.note_step()
+        if shares and num_decodes:
+            state.kv_cache.grow(num_blocks)
+            state.kv_cache.note_step()
+        else:
+            pool.num_free = num_free
         if prefills:
             budget -= self._take(prefills)
         if state.waiting and budget:
@@ -103,6 +111,10 @@ class PlainEngine(Engine):
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
         self._start_plain(event, plan, num_decodes)
 
+    def _awaits_entries(self) -> bool:
+        """Whether entries of others decide about the next plan."""
+        return False
+
     def _hear(self, ahead: PlanAhead) -> int:
         """Let the next plan know what it may, planned ahead; return the most steps that it has."""
         state = self._state
@@ -111,7 +123,9 @@ class PlainEngine(Engine):
             ahead.halt()  # nothing is in flight: it may know everything
         else:
             if arrived:
-                ahead.let_in(latest.last_start)
+                known_until = latest.last_start
+                while arrived and arrived[0][0] <= known_until:
+                    state.add_request(arrived.popleft()[1])
             if state.kv_cache.shares_blocks:
                 state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
                 state.kv_cache.note_plan(is_ahead=True)
@@ -124,34 +138,49 @@ class PlainEngine(Engine):
 
         event: which has happened, and happens again then: a new one for each run costs more.
         """
-        env, state, ahead, run = self.env, self._state, self._ahead, self._plain_run
-        now, clock, step_time = env.now, state.clock, self.predictor.step_time
-        if plan.prefills or self._tells_longest:
-            batch = state.batch(plan)
+        env, state, ahead = self.env, self._state, self._ahead
+        run, batch, clock, num_steps = self._plain_run, self._batch, state.clock, plan.num_steps
+        run.start = now = env.now
+        line, batch.num_decodes, batch.context_sum = None, num_decodes, clock.context_sum
+        if plan.prefills:
+            batch.chunks = tuple([(new, each.num_computed_tokens) for each, new in plan.prefills])
         else:
-            batch = StepBatch((), num_decodes, clock.context_sum)
-        num_steps = plan.num_steps
+            line, batch.chunks = self._lines[num_decodes], ()
+        timed: Predictor | PlanAhead = self.predictor
         if ahead is not None:
-            ahead.was_on_the_spot = ahead.latest is None
-            if ahead.was_on_the_spot:
-                num_steps, step_time = 1, ahead.step_time  # nothing overlaps with it
             if state.leaving:
                 self._free_leaving()
+            ahead.was_on_the_spot = on_the_spot = ahead.latest is None
+            if on_the_spot:
+                num_steps, line, timed = 1, None, ahead  # nothing overlaps with it
+        if line is None and not self._lines.are_known:
+            self._tell_longest(batch)
         if num_steps > 1:
-            growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
-            times = self.predictor.run(batch, growth, num_steps)
-            times[0] += now
+            if line is not None:
+                times = line.run(clock.context_sum + num_decodes, num_decodes, num_steps)
+            else:
+                growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
+                times = self.predictor.run(batch, growth, num_steps)
+            times[0] = now + times.item(0)
             run.ends = _accumulate(times, 0, None, times)
             run.end = end = times.item(-1)
         else:
-            run.ends = run.end = end = now + step_time(batch)
-        run.parts, run.start, run.num_steps = ((self._only, plan, batch),), now, num_steps
+            if line is None:
+                end = now + timed.step_time(batch)
+            else:
+                end = now + line.step(clock.context_sum + num_decodes)
+            run.ends = run.end = end
+        run.num_steps = num_steps
         if ahead is not None:
             ahead.latest = run
-        self._run = run
-        self._wake = event
+        self._run, self._wake = run, event
         event.callbacks = [self._at_end]
         heappush(env.agenda, (end, self._step_end, env.next_number(), event))
+
+    def _tell_longest(self, batch: StepBatch) -> None:
+        """Say how long the longest context is, to a predictor that asks for it."""
+        told = self._state.clock.batch(()) if batch.num_decodes else batch
+        batch.longest_context = told.longest_context if batch.num_decodes else None
 
     def _free_leaving(self) -> None:
         """Take back the seats and blocks of who leaves: the next plan knows of it."""
@@ -208,7 +237,7 @@ class PlainEngine(Engine):
             state.prefilling.append(sequence)
             prefills.append((sequence, num_new))
             budget -= num_new
-            sequence.become(RUNNING)
+            sequence.begin()
             visit = sequence.visit
             if not visit.num_preemptions:
                 visit.started_at = self.env.now
@@ -234,7 +263,7 @@ class PlainEngine(Engine):
     def _end(self, event: Event) -> None:
         """Account for the steps that have ended, and plan again."""
         env, run = self.env, self._run
-        if run is not self._plain_run or not self._is_plain:
+        if run is not self._plain_run:
             super()._end(event)
             return
         self._run = None
@@ -249,8 +278,7 @@ class PlainEngine(Engine):
     def _account(self, run: Run) -> None:
         """Enter what executed steps computed, write it down, and hand back who is done."""
         lane, state, plan, end = self._only, self._state, self._plain_plan, run.end
-        clock, pool, records = state.clock, state.pool, lane.records
-        prefills, num_steps = plan.prefills, run.num_steps
+        clock, pool, prefills, num_steps = state.clock, state.pool, plan.prefills, run.num_steps
         if prefills and num_steps > 1:
             compute_more(state, plan, num_steps)
         finished: list[SequenceState] = []
@@ -263,17 +291,11 @@ class PlainEngine(Engine):
             if clock.heap[0][0] <= clock.steps:
                 finished = clock.pop_finished()
         state.num_peak_blocks = num_used = pool.num_blocks - pool.num_free
+        lane.records.plain_run(run, self._batch, lane.load.num_waiting, num_used)
         for sequence in finished:
             self._let_go(sequence, state.leave_clock(sequence))
-        emitted: list[SequenceState] = []
-        if prefills:
-            emitted = [s for s, new in prefills if self._has_prompt(s, num_steps * new)]
-        records.run(run, run.parts[0][2], lane.load.num_waiting, num_used)
-        for sequence in emitted:
-            records.emit(sequence, end)
-            if lane.gate is not None:
-                lane.gate.prompt_is_done(sequence)
-            if sequence.num_tokens == sequence.num_final_tokens:
+        for sequence, num_new in prefills:
+            if self._has_prompt(sequence, num_steps * num_new, end):
                 finished.append(sequence)
         if finished or lane.given_up or state.leaving:
             self._hand_back(finished, end)
@@ -294,19 +316,26 @@ class PlainEngine(Engine):
         if state.leaving and len(state.leaving) == len(state.running) and not lane.num_waiting:
             state.free_leaving()  # nothing is left to plan
 
-    def _has_prompt(self, sequence: SequenceState, num_new: int) -> bool:
-        """Count computed tokens of a prompt; return whether that were all, which emits a token."""
-        state = self._state
+    def _has_prompt(self, sequence: SequenceState, num_new: int, end: float) -> bool:
+        """Count computed tokens of a prompt, whose last one emits a token; return whether it ends.
+
+        Namely the whole answer, with that token.
+        """
+        lane, state = self._only, self._state
         sequence.num_computed_tokens = num_computed = sequence.num_computed_tokens + num_new
         if num_computed < sequence.num_tokens:
             return False
         state.prefilling.remove(sequence)
         sequence.num_tokens += 1
-        if sequence.num_tokens < sequence.num_final_tokens:
-            state.clock.join(sequence)
-        else:
+        is_whole = sequence.num_tokens == sequence.num_final_tokens
+        if is_whole:
             self._let_go(sequence, num_computed)
-        return True
+        else:
+            state.clock.join(sequence)
+        lane.records.emit(sequence, end)
+        if lane.gate is not None:
+            lane.gate.prompt_is_done(sequence)
+        return is_whole
 
     def _let_go(self, sequence: SequenceState, num_tokens: int) -> None:
         """Take back seat and blocks of one that is done; planned ahead, the next plan does."""
@@ -323,8 +352,8 @@ class PlainEngine(Engine):
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; cut the run that it could join."""
         visit, ahead, run = sequence.visit, self._ahead, self._run
-        if visit.kv is not None or visit.is_followed:
-            self._is_plain = False
+        if (visit.kv is not None or visit.is_followed) and not self.has_role:
+            self._do_as_general()
         if ahead is None or self._idle:
             super().add_request(sequence)
             return
@@ -333,3 +362,28 @@ class PlainEngine(Engine):
         ahead.arrived.append((env.now, sequence))
         if run is not None and run.num_steps > 1 and len(state.running) < state.max_num_seqs:
             self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)
+
+    def _do_as_general(self) -> None:
+        """Do all as the general engine from now on, the end of the run in flight included."""
+        self._is_plain, self._plain_run = False, _NO_RUN
+
+
+class _Lines(dict[int, DecodeLine | None]):
+    """By number of decodes, the line of what their steps take; None where there is none.
+
+    are_known: whether all that such a line needs is known; a context that is the longest is not.
+    """
+
+    def __init__(self, predictor: Predictor, *, is_known: bool) -> None:
+        super().__init__()
+        self.are_known = is_known
+        of = getattr(predictor, "decode_line", None) if is_known else None
+        self._of: Callable[[int], DecodeLine | None] = of or _no_line
+
+    def __missing__(self, num_decodes: int) -> DecodeLine | None:
+        self[num_decodes] = line = self._of(num_decodes)
+        return line
+
+
+def _no_line(_: int) -> None:
+    return None

@@ -62,6 +62,11 @@ class PlanAhead:
         self._loaded: deque[tuple[float, SequenceState]] = deque()
         lane.ahead = self
 
+    @property
+    def comes_next(self) -> bool:
+        """Whether something has happened that no plan knows yet."""
+        return bool(self.arrived or self._loaded)
+
     def hold_arrival(self, sequence: SequenceState) -> None:
         """Hold a sequence that arrives now until a plan can know of it."""
         self.arrived.append((self._lane.env.now, sequence))
@@ -93,9 +98,8 @@ class PlanAhead:
             state.lacks_tokens = plan.decodes and not self.was_on_the_spot
             state.kv_cache.note_plan(is_ahead=True)
             self.let_in(self.latest.last_start)
-        comes_next = self.arrived or self._loaded
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
-        limit = 1 if comes_next or waits_for_room else None
+        limit = 1 if self.comes_next or waits_for_room else None
         next_plan = self._lane.plan(limit, self._plan_on_the_spot)
         self.was_on_the_spot = self.latest is None
         state.free_leaving()

@@ -10,6 +10,7 @@ from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
@@ -41,6 +42,7 @@ class Engines:
         async_scheduling: bool,
         client_id: int,
         plain: bool = False,
+        role: str | None = None,
     ) -> None:
         first, size = predictor.ranks[0], len(predictor.ranks)
         self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
@@ -59,7 +61,7 @@ class Engines:
                 if async_scheduling:
                     for lane in members:
                         PlanAhead(lane, first)
-                self.all.append(make_engine(env, members, first, phases, plain=plain))
+                self.all.append(make_engine(env, members, first, phases, plain=plain, role=role))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
@@ -117,11 +119,18 @@ def make_engine(
     phases: tuple[int, int],
     *,
     plain: bool,
+    role: str | None = None,
 ) -> Engine:
-    """Return an engine of lanes that step together; `plain`: of the only one, see `plain.py`."""
+    """Return an engine of lanes that step together; `plain`: of the only one, see `plain.py`.
+
+    role: of its client.
+    """
     scheduler = lanes[0].scheduler
     if plain and isinstance(scheduler, ChunkedScheduler):
-        return PlainEngine(env, lanes[0], scheduler, predictor, phases)
+        make = {"prefill": PlainRoleEngine, "decode": PlainDecodeEngine}.get(
+            role or "", PlainEngine
+        )
+        return make(env, lanes[0], scheduler, predictor, phases)
     return Engine(env, lanes, predictor, phases)
 
 

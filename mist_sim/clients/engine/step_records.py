@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import write_move
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch, StepGrowth, attended
 from mist_sim.core.recorder import Recorder
 
 
@@ -35,6 +35,7 @@ class StepRecords:
         self._recorder = recorder
         self._steps_inside = steps_inside
         self._track = recorder.add_track(client_id, layout)
+        self._sink = recorder.step_sink(self._track) if steps_inside is None else None
         self._num_steps = 0
         self._last_decode_end = 0.0
         self._num_drafts = 0  # of each decode, in the last decode step
@@ -83,6 +84,48 @@ class StepRecords:
             num_gaps,
             num_extrapolated,
             step_tokens,
+        )
+        self._num_steps += num_steps
+
+    def plain_run(self, run: Run, batch: StepBatch, num_waiting: int, num_used_blocks: int) -> None:
+        """Write the same for a client that drafts nothing, of one rank."""
+        if self._sink is None:
+            self.run(run, batch, num_waiting, num_used_blocks)
+            return
+        start, ends, end, num_steps = run.start, run.ends, run.end, run.num_steps
+        num_decodes = num_gaps = batch.num_decodes
+        if num_gaps:
+            if self._last_decode_end != start or self._some_resumed:
+                num_gaps = self._stalls(run, num_gaps)
+            self._last_decode_end = end
+            if self._newly_decoding or self._some_resumed:
+                self._newly_decoding.clear()
+                self._some_resumed = self.awaits_first = False
+        add, all_ends = self._sink
+        if num_steps == 1:
+            all_ends.append(end)
+        else:
+            all_ends.frombytes(ends[:num_steps].tobytes())  # type: ignore[index]
+        num_chunks = num_new = context = pairs = 0
+        if chunks := batch.chunks:
+            num_chunks = len(chunks)
+            num_new, context, pairs = attended(chunks, num_steps)
+        add(
+            (
+                start,
+                num_steps,
+                num_chunks,
+                num_new,
+                num_decodes,
+                batch.context_sum,
+                context,
+                pairs,
+                end - start,
+                num_waiting,
+                num_used_blocks,
+                num_gaps,
+                0,
+            )
         )
         self._num_steps += num_steps
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.devices.specs import OVERHEADS
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
 from mist_sim.units import Seconds
 
@@ -178,6 +179,18 @@ class _WithOverhead:
         step, sequence = self.exposed
         exposed = step + sequence * num_sequences
         return add(seconds, exposed, seconds) if exposed else seconds
+
+    def decode_line(self, num_decodes: int) -> DecodeLine | None:
+        inside = getattr(self.predictor, "decode_line", None)
+        line: DecodeLine | None = inside(num_decodes) if inside is not None else None
+        if line is None:
+            return None
+        host = self.step + self.sequence * num_decodes
+        if not self.overlapped:
+            return line.then(host)
+        step, sequence = self.exposed
+        line = line.beside(host)
+        return line and line.then(step + sequence * num_decodes)
 
 
 def own_time_in(predictor: Predictor) -> EngineOverhead:

@@ -10,13 +10,14 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.batch import StepBatch
+from mist_sim.core.batch import StepBatch, attended
+from mist_sim.core.recorder import StepSink
 from mist_sim.core.request import Request
 from mist_sim.core.states import State
 from mist_sim.core.visit import SERVED, Failure, Lost, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
-from mist_sim.metrics.records.counts import attended, num_input_tokens
+from mist_sim.metrics.records.counts import num_input_tokens
 from mist_sim.metrics.records.run_tables import (
     loss_table,
     move_table,
@@ -204,6 +205,59 @@ class ColumnRecorder:
         if len(self.requests.rows) >= _MOST_ROWS:
             self._pack()
 
+    def record_whole(self, client_id: int, visit: Visit) -> None:
+        request, stages = visit.request, visit.stages
+        first_token_at, time = visit.first_token_at, visit.finished_at
+        num_queried, num_cached = visit.num_queried_tokens, visit.num_cached_tokens
+        num_prompt_tokens, num_output_tokens = request.num_prompt_tokens, visit.num_output_tokens
+        model = request.model
+        self.visits.rows.append(
+            (
+                request.request_id,
+                client_id,
+                self.pipelines.code(tuple(map(_kind, stages))),
+                visit.queued_at,
+                visit.started_at,
+                first_token_at,
+                time,
+                num_queried,
+                num_cached,
+                max(0, num_prompt_tokens - num_cached - visit.num_fetched_tokens),
+                num_output_tokens,
+                True,
+                len(stages),
+            )
+        )
+        self.requests.rows.append(
+            (
+                request.request_id,
+                request.request_id if request.parent_id is None else request.parent_id,
+                -1 if request.session_id is None else request.session_id,
+                request.arrival_time,
+                request.sent_at,
+                first_token_at,
+                time,
+                visit.started_at - visit.queued_at,
+                visit.last_token_at - first_token_at if num_output_tokens else 0.0,
+                num_output_tokens - 1 if num_output_tokens else 0,
+                num_prompt_tokens,
+                num_output_tokens,
+                visit.num_preemptions,
+                num_queried,
+                num_cached if num_queried else 0,
+                visit.num_known_tokens if num_queried else 0,
+                num_output_tokens < request.num_output_tokens,
+                1,
+                0,
+                0,
+                0,
+                0,
+                0 if model is None else self.models.code(model),
+            )
+        )
+        if len(self.requests.rows) >= _MOST_ROWS:
+            self._pack()
+
     def _pack(self) -> None:
         """Pack the tables that have grown; between two ends of requests they grow by a few rows."""
         others = (self.gaps, self.drafts, self.moves, self.retrievals)
@@ -254,6 +308,11 @@ class ColumnRecorder:
                 num_extrapolated,
             )
         )
+
+    def step_sink(self, track: int) -> StepSink | None:
+        if type(self).record_steps is not ColumnRecorder.record_steps:
+            return None
+        return StepSink(self.steps[track].rows.append, self.step_ends[track])
 
     def record_move(
         self,

@@ -28,6 +28,7 @@ from mist_sim.hardware.predictors.analytic.compile import (
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime
 from mist_sim.models.spec import ModelSpec
 
@@ -148,6 +149,16 @@ class RooflinePredictor:
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
+
+    def decode_line(self, num_decodes: int) -> DecodeLine | None:
+        """Return what steps of so many decodes take; None with windows, or where compute counts."""
+        cls, decodes = type(self), self._decodes
+        is_own = cls.step_time is RooflinePredictor.step_time and cls.run is RooflinePredictor.run
+        if not is_own or self._windows or decodes.per_key < decodes.per_pair:
+            return None
+        seconds, floor = self._fixed((), num_decodes)
+        fixed = num_decodes * decodes.per_query + (seconds + decodes.fixed)
+        return DecodeLine(decodes.per_key, fixed, floor)
 
     def parts(self, batch: StepBatch) -> dict[str, float]:
         """Return the seconds of a step of prompts alone or decodes alone by kind of kernels.

@@ -1,0 +1,81 @@
+"""The plain lane of a client that hands over, or goes on from what others hand over.
+
+A prefill client differs from others in what it keeps of a request that is done; a decode client in
+who it admits. What entries of others change in a plan, the general engine does; the steps between
+are plain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mist_sim.clients.engine.plain import PlainEngine
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.plan_ahead import PlanAhead
+    from mist_sim.clients.engine.run import Run
+    from mist_sim.clients.sequence_state import SequenceState
+
+
+class PlainRoleEngine(PlainEngine):
+    """One lane of a client with role prefill or decode.
+
+    takes_entries: whether others' come to it. Where that is not so at first, it does all as the
+        general engine from the first request on that brings some.
+    """
+
+    has_role = True
+    takes_entries = False
+
+    def add_request(self, sequence: SequenceState) -> None:
+        if sequence.visit.kv is not None and not self.takes_entries:
+            self._do_as_general()
+        super().add_request(sequence)
+
+    def _awaits_entries(self) -> bool:
+        """Whether entries of others decide about the next plan: they come, or are waited for."""
+        state = self._state
+        if state.moved or state.loaded or state.forgotten or self._only.records.awaits_first:
+            return True
+        return bool(state.waiting) and self.takes_entries
+
+    def _hear(self, ahead: PlanAhead) -> int:
+        state, latest = self._state, ahead.latest
+        if latest is None:
+            ahead.halt()
+        else:
+            ahead.let_in(latest.last_start)
+            if state.kv_cache.shares_blocks:
+                state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.kv_cache.note_plan(is_ahead=True)
+        waits_for_room = state.leaving and (state.moved or state.head())
+        return 1 if ahead.comes_next or waits_for_room else self._only.run_limit
+
+    def _free_leaving(self) -> None:
+        self._state.free_leaving()
+
+    def _account(self, run: Run) -> None:
+        lane, state = self._only, self._state
+        if state.forgotten or lane.released:
+            lane.end(run, self._plain_plan, self._batch)
+        else:
+            super()._account(run)
+
+    def _hand_back(self, finished: list[SequenceState], end: float) -> None:
+        lane, state = self._only, self._state
+        for sequence in finished:
+            lane.hand_back(sequence, end)
+        if lane.given_up:
+            lane.let_go(finished)
+        if state.leaving and not (state.num_running or lane.num_waiting):
+            state.free_leaving()  # nothing is left to plan
+
+    def _let_go(self, sequence: SequenceState, num_tokens: int) -> None:
+        state = self._state
+        state.finish(sequence, state.pool.blocks_for(num_tokens), num_tokens)
+
+
+class PlainDecodeEngine(PlainRoleEngine):
+    """One lane of a client with role decode."""
+
+    takes_entries = True
