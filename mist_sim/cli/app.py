@@ -19,6 +19,7 @@ from mist_sim.cli.verbs.goodput import goodput
 from mist_sim.cli.verbs.listing import list_
 from mist_sim.cli.verbs.plan import plan
 from mist_sim.cli.verbs.profile import profile
+from mist_sim.cli.verbs.reshard import reshard
 from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
 from mist_sim.cli.verbs.sliders import sliders
@@ -125,6 +126,7 @@ app.command()(sliders)
 app.command()(bestserve)
 app.command()(compare)
 app.command()(plan)
+app.command()(reshard)
 
 
 def _print_version(wanted: bool) -> None:

@@ -84,6 +84,12 @@ def _of_plan(found: Any) -> RenderableType:
     return plan_table(found.summary)
 
 
+def _of_resharding(found: Any) -> RenderableType:
+    from mist_sim.report.resharding import resharding_table
+
+    return resharding_table(found.summary)
+
+
 RUN = Tables(_of_run)
 REPLICATIONS = Tables(_of_replications)
 GOODPUT = Tables(_of_goodput)
@@ -92,3 +98,4 @@ SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)
 PLAN = Tables(_of_plan)
+RESHARDING = Tables(_of_resharding)
