@@ -16,7 +16,8 @@ from mist_sim.bounds import COPIES
 from mist_sim.clients.engine.step_loops import STEP_LOOPS, StepLoop
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.traits import (
     FLOWING_ROLES,
@@ -100,6 +101,8 @@ class EngineConfig:
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
         or what fits of it. Without it, the model's own, fit or not.
+    resharding: computes prompts in another layout than answers (Seesaw; takes scheduler:
+        continuous). The sizes above are those for answers.
     step_loop: which of our loops computes the steps; the results are the same to the bit. plain is
         the fast one for chunked prefill in order of arrival (docs/background/speed.md), general
         has everything; auto takes plain where it can.
@@ -135,6 +138,7 @@ class EngineConfig:
     gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
+    resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
 
     def __post_init__(self) -> None:
@@ -172,6 +176,8 @@ class EngineConfig:
             raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
         self._check_flowing()
         self._check_planning_ahead()
+        if self.resharding is not None:
+            self._check_resharding(self.resharding)
 
     def _check_flowing(self) -> None:
         """Raise ScenarioError for what is not simulated where answers flow."""
@@ -198,6 +204,46 @@ class EngineConfig:
                     f"{name} must {rule} with role {self.role}; answers that flow are not "
                     "simulated otherwise"
                 )
+
+    def _check_resharding(self, other: Resharding) -> None:
+        """Raise ScenarioError for layouts of other GPUs, and what is not simulated with two."""
+        sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
+        sizes.append((self.tensor_parallel_size, self.pipeline_parallel_size))
+        if sizes[0][0] * sizes[0][1] != sizes[1][0] * sizes[1][1]:
+            prompts, answers = (f"TP {t} x PP {p} = {t * p}" for t, p in sizes)
+            raise ScenarioError(
+                "resharding must have as many GPUs for prompts as for answers, got "
+                f"{prompts} and {answers}, both times data_parallel_size "
+                f"{self.data_parallel_size}, which does not change"
+            )
+        scheduler = self.scheduler
+        for name, is_wrong, rule in (
+            ("role", self.role is not None, "be left out"),
+            ("enable_expert_parallel", self.enable_expert_parallel, "be false"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("async_scheduling", bool(self.async_scheduling), "be false"),
+            ("step_loop", self.step_loop == "plain", "not be plain"),
+            ("kv_cache.enable_prefix_caching", self.kv_cache.enable_prefix_caching, "be false"),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
+            ("admission.early_rejection", self.admission.early_rejection, "be false"),
+            (
+                "scheduler",
+                not isinstance(scheduler, ContinuousScheduler | None),
+                "be continuous, which computes prompts and answers in steps of their own",
+            ),
+            (
+                "scheduler.preemption",
+                scheduler is not None and scheduler.swaps,
+                "be recompute; the buffer on the host takes preempted answers as well",
+            ),
+            (
+                "predictor",
+                self.predictor is not None and not callable(self.predictor),
+                "be what makes one for a layout, such as RooflinePredictor",
+            ),
+        ):
+            if is_wrong:
+                raise ScenarioError(f"{name} must {rule} with resharding")
 
     def _check_planning_ahead(self) -> None:
         if self.async_scheduling and self.no_planning_ahead:
@@ -280,6 +326,8 @@ class EngineConfig:
             return f"pipeline_parallel_size {self.pipeline_parallel_size}"
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
+        if self.resharding:
+            return "resharding"
         if self.role in FLOWING_ROLES:
             return "roles p_heavy and d_heavy, where answers leave between two steps"
         return ""
@@ -313,3 +361,4 @@ class EngineConfig:
             return "admission.early_rejection"
         by_deadline = getattr(self.scheduler, "order", "") == "earliest_deadline_first"
         return "scheduler.order: earliest_deadline_first" if by_deadline else ""
+
