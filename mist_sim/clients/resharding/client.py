@@ -78,8 +78,10 @@ class ReshardingClient(LlmClient):
         self.memory = replace(self.memory, swap_space=space)
         self._decode_layout = self.layout
         self._prefill_layout = replace(prefill, memory=replace(prefill.memory, swap_space=space))
-        own, other = self._decode_layout, self._prefill_layout
-        self._is_free = own.title == other.title and not options.buffers
+        config = self.config
+        own = config.tensor_parallel_size, config.pipeline_parallel_size
+        other = options.tensor_parallel_size, options.pipeline_parallel_size
+        self._is_free = own == other and not options.buffers
         self._stage: StageName = "decode"
 
     @property

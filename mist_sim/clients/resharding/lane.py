@@ -7,6 +7,7 @@ from mist_sim.clients.engine.run import Run
 from mist_sim.clients.resharding.phases import PHASES, Phases
 from mist_sim.clients.resharding.scheduler import set_all_aside
 from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 
 
@@ -25,6 +26,12 @@ class StagedLane(Lane):
         super().end(run, plan, batch)
         if len(self.state.running) < num_running:
             self.phases.num_finished += 1
+        self.phases.look()
+
+    def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
+        """Let a sequence go, for which a stage may have gone on."""
+        super().abort(sequence, in_step=in_step)
+        self.phases.look()
 
     def set_aside(self) -> None:
         """Let all answers go to the host's buffer; no step is in flight."""

@@ -22,7 +22,8 @@ class Phases:
     stage: the present one. lanes: of the present layout. room: of the host's buffer; None without.
     is_free: whether the layouts are equal, so that a lane may go to the other stage at any step.
     asked: whether the client was asked for the other layout, and no step is planned until then.
-    num_finished: answers that were completed since the stage began.
+    num_finished: answers that were completed since the stage began. was_short: whether prompts
+        waited for memory when the answers' stage began.
     staying: answers that are paused on the GPUs while prompts are computed.
     """
 
@@ -45,6 +46,7 @@ class Phases:
         self.lanes: Sequence[LaneState] = ()
         self.most_tokens = most_tokens
         self.num_finished = 0
+        self.was_short = False
         self.staying: set[SequenceState] = set()
         self._ask = ask
 
@@ -72,15 +74,24 @@ class Phases:
         """Tell whether prompts are to be computed now, as a lane sees it that plans."""
         policy = self.options.policy
         if policy == "prefill_prioritised":
-            return bool(lane.prefilling) or self._is_next(lane)
+            return bool(lane.prefilling) or (self._has_gained and self._is_next(lane))
         if not any(each.waiting for each in self.lanes):
             return bool(lane.prefilling)
         if policy == "decode_prioritised":
             return not any(_has_answers(each) for each in self.lanes)
         if policy == "threshold":
             share = self.options.threshold or SHARE_IN_USE
-            return self._share_in_use() < share and any(map(self._is_next, self.lanes))
+            is_below = self._has_gained and self._share_in_use() < share
+            return is_below and any(map(self._is_next, self.lanes))
         return self._buffer_is_spent()
+
+    @property
+    def _has_gained(self) -> bool:
+        """Whether prompts may fit now that did not when the stage began.
+
+        Lanes of the other layout may be smaller, so that a prompt which fits here does not there.
+        """
+        return self.is_free or not self.was_short or self.num_finished > 0
 
     def _is_next(self, lane: LaneState) -> bool:
         head = lane.head()
@@ -93,8 +104,7 @@ class Phases:
     def _buffer_is_spent(self) -> bool:
         """Tell whether the buffer is empty, and what runs need not go on.
 
-        Paused answers leave less memory for prompts, so one of them has to be complete before, and
-        a prompt has to fit beside the others.
+        Paused answers leave less memory for prompts, so a prompt has to fit beside them.
         """
         if any(_is_buffered(lane) for lane in self.lanes):
             return False
@@ -103,18 +113,26 @@ class Phases:
             return True
         if running == "drain":
             return False
-        return self.num_finished > 0 and any(map(self._is_next, self.lanes))
+        return self._has_gained and any(map(self._is_next, self.lanes))
 
     # --- from prompts to answers ----------------------------------------------------------
 
     def look(self) -> None:
-        """Go to the answers when no more prompts can be computed, and there are answers to give."""
-        if self.asked or self.is_free or self.stage == "decode":
+        """Go to the other stage, if it is time to; lanes that have nothing to plan do not ask."""
+        if self.asked or self.is_free:
             return
-        if any(lane.prefilling or self._may_compute_more(lane) for lane in self.lanes):
-            return
-        if any(_has_answers(lane) or lane.swapped for lane in self.lanes):
+        if self.stage == "decode":
+            if any(map(self.wants_prefill, self.lanes)):
+                self.enter("prefill")
+        elif self._has_no_more_prompts():
+            self.was_short = any(each.waiting for each in self.lanes)
             self.enter("decode")
+
+    def _has_no_more_prompts(self) -> bool:
+        """Tell whether no more prompts can be computed, and there are answers to give."""
+        if any(lane.prefilling or self._may_compute_more(lane) for lane in self.lanes):
+            return False
+        return any(_has_answers(lane) or lane.swapped for lane in self.lanes)
 
     def _may_compute_more(self, lane: LaneState) -> bool:
         """Tell whether the next prompt fits, or may fit when copies have ended."""

@@ -42,6 +42,8 @@ class StagedScheduler(WholePromptScheduler):
         disturbed = make_room(lane, plan)
         if disturbed or plan.resumed or plan.moves:
             limit = steps_until_join(lane, limit)
+            if not phases.is_free and phases.wants_prefill(lane):
+                limit = 1  # those who came back now were what the buffer had
         return decode_steps(lane, plan, limit)
 
     def admit_prompts(self, lane: LaneState, plan: StepPlan) -> None:

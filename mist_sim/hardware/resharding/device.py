@@ -62,7 +62,7 @@ def device_of(
 ) -> Device:
     """Return a GPU of the catalog as appendix A sees it.
 
-    NVLink sums in a ring, anything else through the host. Both phases have the efficiencies of
+    NVLink sums in a ring, anything else through the host, unless its entry says one of the two. Both phases have the efficiencies of
     prefill: appendix A has one rate each.
 
     gpu_memory_utilization: share of the memory that an engine takes (vLLM's name and default).
@@ -86,5 +86,13 @@ def device_of(
         memory=gpu_memory_utilization * gpu.memory,
         link_bandwidth=link.efficiency * wire,
         host_bandwidth=host,
-        all_reduce="ring" if link.kind == "nvlink" else "host_shared",
+        all_reduce=_sum_of(gpu),
     )
+
+
+def _sum_of(gpu: GpuSpec) -> Sum:
+    """Return how devices sum: as the GPU's entry says, if appendix A knows that; or by the link."""
+    said = gpu.interconnect.all_reduce
+    if said == "ring" or said == "host_shared":
+        return said
+    return "ring" if gpu.interconnect.kind == "nvlink" else "host_shared"
