@@ -170,7 +170,11 @@ class ReferenceResharding:
     def is_over(self) -> bool:
         if self.on_host or self.coming or self.here:
             return False
-        return not self.decoding or (bool(self.waiting) and self.running == "out")
+        if not self.decoding:
+            return True
+        if self.running != "out" or not self.waiting:
+            return False
+        return self.has_room(self.waiting[0], sum(map(self.held, self.decoding)))
 
     def end_copies_back(self) -> None:
         while self.coming and self.coming[0][0] <= self.now:

@@ -109,11 +109,20 @@ class Phases:
         if any(_is_buffered(lane) for lane in self.lanes):
             return False
         running = self.options.running or "out"
-        if running == "out" or not any(_has_answers(lane) for lane in self.lanes):
+        if not any(_has_answers(lane) for lane in self.lanes):
             return True
+        if running == "out":
+            return self._has_room_beside_answers()
         if running == "drain":
             return False
         return self._has_gained and any(map(self._is_next, self.lanes))
+
+    def _has_room_beside_answers(self) -> bool:
+        """Tell whether the buffer has room for a prompt when all answers have gone there."""
+        used = sum(lane.pool.num_blocks - lane.pool.num_free for lane in self.lanes)
+        heads = ((lane, next_prompt(lane)) for lane in self.lanes)
+        needs = [lane.pool.blocks_for(head.num_tokens) for lane, head in heads if head is not None]
+        return self.room is not None and bool(needs) and self.room.has(used + min(needs))
 
     # --- from prompts to answers ----------------------------------------------------------
 
@@ -130,9 +139,16 @@ class Phases:
 
     def _has_no_more_prompts(self) -> bool:
         """Tell whether no more prompts can be computed, and there are answers to give."""
-        if any(lane.prefilling or self._may_compute_more(lane) for lane in self.lanes):
-            return False
+        for lane in self.lanes:
+            if lane.prefilling or self._has_fresh(lane) or self._may_compute_more(lane):
+                return False
         return any(_has_answers(lane) or lane.swapped for lane in self.lanes)
+
+    def _has_fresh(self, lane: LaneState) -> bool:
+        """Tell whether the lane's next plan takes answers to the buffer, whose prompts are done."""
+        if self.room is None or not lane.clock.num_decodes:
+            return False
+        return not self.staying.issuperset(lane.running)
 
     def _may_compute_more(self, lane: LaneState) -> bool:
         """Tell whether the next prompt fits, or may fit when copies have ended."""
