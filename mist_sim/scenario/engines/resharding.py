@@ -39,6 +39,7 @@ def resharding(
         config,
         resharding=None,
         async_scheduling=False,
+        all_reduce=config.all_reduce if tensor > 1 else None,
         tensor_parallel_size=tensor,
         pipeline_parallel_size=pipeline,
     )
