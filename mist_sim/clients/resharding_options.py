@@ -35,8 +35,9 @@ class Resharding:
         use less than a share of the KV blocks.
     threshold: that share, in (0, 1]; without it a half.
     running: what becomes of answers that are not complete when the buffer is empty and prompts
-        wait: out takes their entries into the buffer, from which they come back first; drain
-        completes them before; pause leaves them on the GPUs while prompts are computed.
+        wait: out takes their entries into the buffer, from which they come back first, as soon as
+        that leaves half of it for prompts; drain completes them before; pause leaves them on the
+        GPUs while prompts are computed. Without it, out.
     host_memory: for KV entries, of each GPU; without it 80 GiB, as in the paper.
     host_bandwidth: of each GPU's link to the host, in one direction; without it, the GPU's own.
     host_copy_bandwidth: at which the host copies entries of each GPU from pinned to shared memory

@@ -174,7 +174,8 @@ class ReferenceResharding:
             return True
         if self.running != "out" or not self.waiting:
             return False
-        return self.has_room(self.waiting[0], sum(map(self.held, self.decoding)))
+        used = sum(map(self.held, self.decoding))
+        return 2 * used <= self.host_blocks and self.has_room(self.waiting[0], used)
 
     def end_copies_back(self) -> None:
         while self.coming and self.coming[0][0] <= self.now:

@@ -118,11 +118,16 @@ class Phases:
         return self._has_gained and any(map(self._is_next, self.lanes))
 
     def _has_room_beside_answers(self) -> bool:
-        """Tell whether the buffer has room for a prompt when all answers have gone there."""
+        """Tell whether at least half of the buffer is for prompts when all answers have gone there.
+
+        A stage that could compute few prompts would not be worth its transitions.
+        """
         used = sum(lane.pool.num_blocks - lane.pool.num_free for lane in self.lanes)
         heads = ((lane, next_prompt(lane)) for lane in self.lanes)
         needs = [lane.pool.blocks_for(head.num_tokens) for lane, head in heads if head is not None]
-        return self.room is not None and bool(needs) and self.room.has(used + min(needs))
+        if self.room is None or not needs or 2 * used > self.room.num_blocks:
+            return False
+        return self.room.has(used + min(needs))
 
     # --- from prompts to answers ----------------------------------------------------------
 

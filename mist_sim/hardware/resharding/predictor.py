@@ -24,17 +24,23 @@ _NO_GROWTH = StepGrowth()
 class SeesawPredictor:
     """Table 3 of Seesaw's appendix A: a roofline of four parts and the all-reduces, by layers.
 
-    A step with prompts and answers loads the weights once, and reads and computes the attention of
-    both. Embedding, output head and what passes between ranks are left out, as in the paper.
+    Embedding, output head and what passes between ranks are left out, as in the paper.
 
     model, cluster: what is timed; raises ScenarioError when the model cannot be split that way,
         or is not a dense one in 16 bits.
+    piggyback: of a step with prompts and answers, how much the linear layers of the answers gain
+        from those of the prompts, from 0 (each by itself, as eq. 1 adds them up) to 1 (one pass
+        for both). The paper does not say what its baseline reaches, and its gain depends on it.
+    Raises ValueError for a piggyback outside [0, 1].
     """
 
     model: ModelSpec
     cluster: Cluster
+    piggyback: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.piggyback <= 1:
+            raise ValueError(f"piggyback must be in [0, 1], got {self.piggyback}")
         check_model(self.model)
         self.cluster.check_split(self.model)
         self._device = device = device_of(self.cluster.gpu)
@@ -70,7 +76,17 @@ class SeesawPredictor:
         num_bytes = num_bytes + FP16 * batch.num_prefill_tokens * (heads + 2 * kv_heads) * d
         entries = num_bytes / device.memory_bandwidth
         attention = 4 * heads * d * pairs / device.flops
-        linear = 2 * num_tokens * params_per_layer(model) / device.flops / tensor
+        linear = self._linear(batch.num_prefill_tokens, batch.num_decodes)
         network = 2 * FP16 * num_tokens * heads * d / self._sums
-        layer = max(self._weights, linear) + np.maximum(entries, attention) / tensor + network
+        layer = linear + np.maximum(entries, attention) / tensor + network
         return model.num_layers * layer
+
+    def _linear(self, num_prompt_tokens: int, num_decodes: int) -> float:
+        """Return the seconds of the linear layers of a layer."""
+        each = 2 * params_per_layer(self.model) / self._device.flops / self._tensor
+        together = max(self._weights, each * (num_prompt_tokens + num_decodes))
+        if not (num_prompt_tokens and num_decodes):
+            return together
+        apart = max(self._weights, each * num_prompt_tokens)
+        apart += max(self._weights, each * num_decodes)
+        return self.piggyback * together + (1 - self.piggyback) * apart
