@@ -87,6 +87,8 @@ class EngineConfig:
         spec, or a mapping of a spec's keys. Without it, a slow one without peer access, and the
         results say what that is worth.
     speculative_config: drafts tokens, and verifies several of a request in one step.
+    resharding: computes prompts in another layout than answers (Seesaw; takes scheduler:
+        continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
     kv_cache: memory for keys and values.
     predictor: times a step.
@@ -101,8 +103,6 @@ class EngineConfig:
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
         or what fits of it. Without it, the model's own, fit or not.
-    resharding: computes prompts in another layout than answers (Seesaw; takes scheduler:
-        continuous). The sizes above are those for answers.
     step_loop: which of our loops computes the steps; the results are the same to the bit. plain is
         the fast one for chunked prefill in order of arrival (docs/background/speed.md), general
         has everything; auto takes plain where it can.
@@ -129,6 +129,7 @@ class EngineConfig:
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
+    resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()
     predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
@@ -138,7 +139,6 @@ class EngineConfig:
     gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
-    resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
 
     def __post_init__(self) -> None:
@@ -361,4 +361,3 @@ class EngineConfig:
             return "admission.early_rejection"
         by_deadline = getattr(self.scheduler, "order", "") == "earliest_deadline_first"
         return "scheduler.order: earliest_deadline_first" if by_deadline else ""
-

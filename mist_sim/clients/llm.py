@@ -269,7 +269,11 @@ class LlmClient(LaidOutClient):
             tells_joins=flow is not None,
         )
         self.lane_states.append(state)
-        make = self.lane_type if flow is None else partial(FlowingLane, flow=flow, has_taker=self.has_taker)
+        make = (
+            self.lane_type
+            if flow is None
+            else partial(FlowingLane, flow=flow, has_taker=self.has_taker)
+        )
         return make(
             self.env,
             self.scheduler,

@@ -9,9 +9,7 @@ from typing import Annotated, Literal, get_args
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.units import Bytes, BytesPerSecond
 
-Policy = Literal[
-    "transition_minimising", "prefill_prioritised", "decode_prioritised", "threshold"
-]
+Policy = Literal["transition_minimising", "prefill_prioritised", "decode_prioritised", "threshold"]
 Running = Literal["drain", "pause", "out"]
 _Count = Annotated[int, ">= 1"]
 

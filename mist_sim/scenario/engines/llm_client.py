@@ -72,6 +72,7 @@ def llm_clients(
 
 def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     """Return what makes a client of a name."""
+    said_length = config.max_model_len
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
@@ -102,7 +103,11 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     }
     if config.resharding is None:
         return lambda name: LlmClient(name, config, **parts)
-    return resharding(config, model, cluster, parts, lambda other: _making(other, spans)("prefill"))
+
+    def other(layout: EngineConfig) -> LlmClient:
+        return _making(replace(layout, max_model_len=said_length), spans)("prefill")
+
+    return resharding(config, model, cluster, parts, other)
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:
