@@ -18,6 +18,7 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
+from mist_sim.clients.resharding_options import Resharding
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
@@ -96,6 +97,7 @@ LINKS = {
     "admission": "[mapping](#admission)",
     "retries": "[mapping](#retries) or null",
     "speculative_config": "[mapping](#speculative_config) or null",
+    "resharding": "[mapping](#resharding) or null",
 }
 FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
 
@@ -256,9 +258,9 @@ def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any
     return found
 
 
-def speculation(client: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of `speculative_config`, which may also be null."""
-    found: dict[str, Any] = client["properties"]["speculative_config"]["anyOf"][0]
+def mapping_or_null(client: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the schema of a mapping, such as `speculative_config`, which may also be null."""
+    found: dict[str, Any] = client["properties"][key]["anyOf"][0]
     return found
 
 
@@ -308,7 +310,9 @@ def lines() -> Iterator[str]:
     retries = parts["WorkloadSpec"]["properties"]["retries"]["anyOf"][0]
     yield from plugin(Retries, retries)
     yield "## speculative_config"
-    yield from plugin(SpeculativeConfig, speculation(engine))
+    yield from plugin(SpeculativeConfig, mapping_or_null(engine, "speculative_config"))
+    yield "## resharding"
+    yield from plugin(Resharding, mapping_or_null(engine, "resharding"))
     yield "## network"
     link, fabric, _ = schema["properties"]["network"]["anyOf"]
     yield "Either one link, or, where it names a `topology`:"

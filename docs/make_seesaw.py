@@ -44,7 +44,7 @@ from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 GIB = 2**30
 MODELS = {"15B": ("llama-3-15b", 4), "34B": ("codellama-34b", 8), "70B": ("llama-2-70b", 8)}
 MEANS = {"sharegpt": (300, 300), "arxiv": (6000, 200)}
-CHUNKS = (512, 2048, 8192)
+CHUNKS = (256, 512, 2048)
 PAPER = {"A10": 1.45, "L4": 1.29}  # geometric means of figure 10
 
 
@@ -180,9 +180,9 @@ def end_to_end(folder: Path, gpus: list[str], piggyback: float) -> None:
                 pair = best_pair(gpu, name, num_gpus, work)
                 gains.append(pair[0] / static[0])
                 row = [gpu_name, model, kind, *static, *pair, round(gains[-1], 3)]
-                print(json.dumps(row), flush=True)  # noqa: T201
+                print(json.dumps(row), flush=True)
         mean = float(np.exp(np.mean(np.log(gains))))
-        print(gpu_name, "geometric mean", round(mean, 3), "paper", PAPER.get(gpu_name), flush=True)  # noqa: T201
+        print(gpu_name, "geometric mean", round(mean, 3), "paper", PAPER.get(gpu_name), flush=True)
 
 
 def policies() -> None:
@@ -201,7 +201,7 @@ def policies() -> None:
         batch = float((steps["num_decodes"] * weights).sum() / weights.sum())
         changes = len(result.summary["layouts"]) - 1
         rate = throughput(result)
-        print(json.dumps([options, changes, round(batch, 1), round(rate, 3)]), flush=True)  # noqa: T201
+        print(json.dumps([options, changes, round(batch, 1), round(rate, 3)]), flush=True)
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ class Resharding:
                 raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
         for name in ("host_memory", "host_bandwidth", "host_copy_bandwidth"):
             value = getattr(self, name)
-            if value is not None and not 0 < value:
+            if value is not None and not value > 0:
                 raise ScenarioError(f"{name} must be > 0, got {value:g}")
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise ScenarioError(f"threshold must be in (0, 1], got {self.threshold:g}")

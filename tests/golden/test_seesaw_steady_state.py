@@ -14,8 +14,8 @@ from mist_sim.clients.resharding_options import Resharding
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.resharding import (
     Layout,
-    device_of,
     decode_layer,
+    device_of,
     layouts_of,
     prefill_layer,
     time_per_request,

@@ -17,7 +17,7 @@ from mist_sim.traces import Workload
 from tests.effort import examples
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import AWKWARD
-from tests.reference.resharded import Outgrown, ReferenceResharding
+from tests.reference.resharded import OutgrownError, ReferenceResharding
 from tests.reference.resharding import BLOCK_BYTES, resharding_engine
 
 PLAIN = replace(AWKWARD, per_longest=0.0, needs_longest_context=False)
@@ -111,7 +111,7 @@ def test_runs_are_those_of_a_stepwise_client(
     )
     try:
         answers = reference.run(jobs)
-    except Outgrown:
+    except OutgrownError:
         assume(False)
     result = simulate(client, jobs)
     for answer in answers:

@@ -1,7 +1,7 @@
 """A plain client that re-shards, one step after the other: a lane in either layout, and a buffer.
 
 All requests are there at time 0. It shares no code with the engine. Cases in which answers outgrow
-the GPUs are not for it (`Outgrown`).
+the GPUs are not for it (`OutgrownError`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
-class Outgrown(Exception):
+class OutgrownError(Exception):
     """Answers need more blocks than there are, so that one would have to give way."""
 
 
@@ -126,7 +126,7 @@ class ReferenceResharding:
             elif self.waiting and self.has_room(self.waiting[0], 0) and self.going:
                 self.now = max(self.now, self.going[0][0])
             elif self.waiting and not self.on_host:
-                raise Outgrown
+                raise OutgrownError
             else:
                 return
 
@@ -162,7 +162,7 @@ class ReferenceResharding:
             self.bring()
             if not self.decoding:
                 if not self.coming:
-                    raise Outgrown
+                    raise OutgrownError
                 self.now = max(self.now, self.coming[0][0])
                 continue
             self.step()
@@ -192,7 +192,7 @@ class ReferenceResharding:
 
     def bring(self) -> None:
         if self.needed() > self.free:
-            raise Outgrown
+            raise OutgrownError
         while self.on_host and len(self.decoding) < self.seats:
             first = self.on_host[0]
             promised = sum(map(self.first_step, [*self.here, *(a for _, a in self.coming)]))
@@ -212,7 +212,7 @@ class ReferenceResharding:
     def step(self) -> None:
         need = self.needed()
         if need > self.free:
-            raise Outgrown
+            raise OutgrownError
         contexts = sum(each.known - 1 for each in self.decoding)
         self.now += self.decode_time(len(self.decoding), contexts)
         self.free -= need

@@ -62,8 +62,8 @@ def device_of(
 ) -> Device:
     """Return a GPU of the catalog as appendix A sees it.
 
-    NVLink sums in a ring, anything else through the host, unless its entry says one of the two. Both phases have the efficiencies of
-    prefill: appendix A has one rate each.
+    NVLink sums in a ring, anything else through the host, unless its entry says one of the two.
+    Both phases have the efficiencies of prefill: appendix A has one rate each.
 
     gpu_memory_utilization: share of the memory that an engine takes (vLLM's name and default).
     link_bandwidth, host_bandwidth: bytes/s in one direction in place of those of the GPU's entry.
@@ -93,6 +93,7 @@ def device_of(
 def _sum_of(gpu: GpuSpec) -> Sum:
     """Return how devices sum: as the GPU's entry says, if appendix A knows that; or by the link."""
     said = gpu.interconnect.all_reduce
-    if said == "ring" or said == "host_shared":
-        return said
+    known: dict[str, Sum] = {"ring": "ring", "host_shared": "host_shared"}
+    if said in known:
+        return known[said]
     return "ring" if gpu.interconnect.kind == "nvlink" else "host_shared"
