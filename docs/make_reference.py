@@ -14,11 +14,11 @@ from typing import Any
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
-from mist_sim.clients.resharding_options import Resharding
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure

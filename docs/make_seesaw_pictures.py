@@ -38,7 +38,9 @@ def parts(axes, title, timed) -> None:
         t, n = timed(each.tensor), LARGE.num_layers
         micro = each.num_devices
         compute = (t.linear + t.attention) / micro
-        rows.append([t.weights / each.tensor, t.entries / micro, compute, t.network / each.pipeline])
+        rows.append(
+            [t.weights / each.tensor, t.entries / micro, compute, t.network / each.pipeline]
+        )
         rows[-1] = [1e3 * n * value for value in rows[-1]]
     names = ["weights", "KV entries", "compute", "all-reduce"]
     for name, color, values in zip(names, COLORS, zip(*rows, strict=True), strict=True):
@@ -50,8 +52,14 @@ def parts(axes, title, timed) -> None:
 def model_picture() -> None:
     """Draw figures 3, 13 and 14 by appendix A."""
     figure, axes = plt.subplots(2, 2, figsize=(9.2, 6.4), layout="constrained")
-    parts(axes[0][0], "16 prompts of 2,000 tokens", lambda t: prefill_layer(LARGE, A10, 16, 2000, t))
-    parts(axes[0][1], "32 answers, 2,000 tokens of context", lambda t: decode_layer(LARGE, A10, 32, 2000, t))
+    parts(
+        axes[0][0], "16 prompts of 2,000 tokens", lambda t: prefill_layer(LARGE, A10, 16, 2000, t)
+    )
+    parts(
+        axes[0][1],
+        "32 answers, 2,000 tokens of context",
+        lambda t: decode_layer(LARGE, A10, 32, 2000, t),
+    )
     axes[0][0].legend(frameon=False, fontsize=8)
     outputs = [1, 10, 50, 100, 200, 400, 600, 800, 1000, 2000]
     found = [rank_pairs(LARGE, A10, 8, Lengths(3000, n), ONE_COPY) for n in outputs]
@@ -98,12 +106,20 @@ def run_picture() -> None:
         "swap in": moves[moves["kind"] == "swap_in"][["start", "end"]].to_numpy(),
     }
     colors = ["#c1121f", "black", "#2a6f97", "#e9c46a", "#89a8b2"]
-    for row, (name, spans) in enumerate(lanes.items()):
+    for row, spans in enumerate(lanes.values()):
         bars = [(start, max(end - start, 0.15)) for start, end in spans]
         above.broken_barh(bars, (len(lanes) - row - 0.8, 0.6), color=colors[row], lw=0)
     above.set(yticks=[len(lanes) - n - 0.5 for n in range(len(lanes))], yticklabels=list(lanes))
-    events = [(row["start"], row["num_bytes"]) for row in moves.to_dict("records") if row["kind"] == "swap_out"]
-    events += [(row["end"], -row["num_bytes"]) for row in moves.to_dict("records") if row["kind"] == "swap_in"]
+    events = [
+        (row["start"], row["num_bytes"])
+        for row in moves.to_dict("records")
+        if row["kind"] == "swap_out"
+    ]
+    events += [
+        (row["end"], -row["num_bytes"])
+        for row in moves.to_dict("records")
+        if row["kind"] == "swap_in"
+    ]
     times, level, levels = [], 0.0, []
     for time, change in sorted(events):
         level += change / GIB
