@@ -11,7 +11,16 @@ from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
+    from mist_sim.clients.rag.client import RagClient
 
-__all__ = ["CLIENTS", "AfdClient", "Client", "EngineConfig", "LlmClient", "SequentialClient"]
+__all__ = [
+    "CLIENTS",
+    "AfdClient",
+    "Client",
+    "EngineConfig",
+    "LlmClient",
+    "RagClient",
+    "SequentialClient",
+]
 
-__getattr__ = on_demand(__name__, {"AfdClient": "afd.client"})
+__getattr__ = on_demand(__name__, {"AfdClient": "afd.client", "RagClient": "rag.client"})

@@ -2,4 +2,10 @@
 
 from mist_sim.registry import Registry
 
-CLIENTS = Registry("clients", later={"afd": "mist_sim.clients.afd.client:AfdClient"})
+CLIENTS = Registry(
+    "clients",
+    later={
+        "afd": "mist_sim.clients.afd.client:AfdClient",
+        "rag": "mist_sim.clients.rag.client:RagClient",
+    },
+)

@@ -183,6 +183,12 @@ BUNDLE = {
     "cycle_s": "10 us",
 }
 
+RETRIEVAL = {
+    "passage_tokens": 5,
+    "index": {"type": "flat", "num_vectors": 1_000_000, "dimensions": 768},
+    "search": {"cores": 4, "memory": "8 GiB", "memory_bandwidth": "50 GB/s"},
+}
+
 CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
     "afd": [
         BUNDLE,
@@ -206,6 +212,18 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         H100 | {"role": "decode"},
         H100 | {"role": "decode", "kv_cache": {"num_gpu_blocks_override": 60}},  # preempts
         H100 | {"role": "decode", "async_scheduling": True},
+    ],
+    "rag": [
+        RETRIEVAL,
+        RETRIEVAL | {"max_batch_size": 3, "max_wait": "10 ms", "num_documents": 2},
+        RETRIEVAL
+        | {
+            "passage_tokens": {"type": "uniform", "low": 1, "high": 9},
+            "embedder": {"model": "dpr", "gpu": "l4"},
+            "reranker": {"model": "ms-marco-minilm-l6", "gpu": "l4"},
+            "num_candidates": 20,
+            "store": {"latency": "10 ms", "bandwidth": "1 MB/s"},
+        },
     ],
     "sequential": [
         {"serves": ["preprocess", "rag"], "base_time": "100 ms", "num_workers": 3},

@@ -24,10 +24,17 @@ def _afd_part(name: str) -> type[Part]:
     return afd_part(name)
 
 
+def _rag_part(name: str) -> type[Part]:
+    from mist_sim.scenario.sections.clients.rag import rag_part  # with all that indexes are
+
+    return rag_part(name)
+
+
 _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
     "afd": _afd_part,
+    "rag": _rag_part,
 }
 
 
