@@ -17,6 +17,7 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.rag.client import PassageStore
 from mist_sim.clients.rag.latency_table import LatencyTable
 from mist_sim.clients.rag.passes import EncoderPass
+from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.vector_search import INDEXES, SEARCHERS
@@ -107,6 +108,7 @@ LINKS = {
     "passage_tokens": "whole number or one of [length distributions](#length-distributions)",
     "retries": "[mapping](#retries) or null",
     "speculative_config": "[mapping](#speculative_config) or null",
+    "resharding": "[mapping](#resharding) or null",
 }
 FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
 
@@ -289,9 +291,9 @@ def retrieval(client: dict[str, Any]) -> Iterator[str]:
         yield from plugin(cls, keys[key]["anyOf"][0])
 
 
-def speculation(client: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of `speculative_config`, which may also be null."""
-    found: dict[str, Any] = client["properties"]["speculative_config"]["anyOf"][0]
+def mapping_or_null(client: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the schema of a mapping, such as `speculative_config`, which may also be null."""
+    found: dict[str, Any] = client["properties"][key]["anyOf"][0]
     return found
 
 
@@ -342,7 +344,9 @@ def lines() -> Iterator[str]:
     retries = parts["WorkloadSpec"]["properties"]["retries"]["anyOf"][0]
     yield from plugin(Retries, retries)
     yield "## speculative_config"
-    yield from plugin(SpeculativeConfig, speculation(engine))
+    yield from plugin(SpeculativeConfig, mapping_or_null(engine, "speculative_config"))
+    yield "## resharding"
+    yield from plugin(Resharding, mapping_or_null(engine, "resharding"))
     yield "## network"
     link, fabric, _ = schema["properties"]["network"]["anyOf"]
     yield "Either one link, or, where it names a `topology`:"

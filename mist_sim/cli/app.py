@@ -20,6 +20,7 @@ from mist_sim.cli.verbs.goodput import goodput
 from mist_sim.cli.verbs.listing import list_
 from mist_sim.cli.verbs.plan import plan
 from mist_sim.cli.verbs.profile import profile
+from mist_sim.cli.verbs.reshard import reshard
 from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
 from mist_sim.cli.verbs.search import search
@@ -130,6 +131,7 @@ app.command()(compare)
 app.command()(plan)
 app.command()(search)
 app.command()(sweep)
+app.command()(reshard)
 app.command()(explain)
 
 

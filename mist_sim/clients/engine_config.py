@@ -16,7 +16,8 @@ from mist_sim.bounds import COPIES
 from mist_sim.clients.engine.step_loops import STEP_LOOPS, StepLoop
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.traits import (
     FLOWING_ROLES,
@@ -86,6 +87,8 @@ class EngineConfig:
         spec, or a mapping of a spec's keys. Without it, a slow one without peer access, and the
         results say what that is worth.
     speculative_config: drafts tokens, and verifies several of a request in one step.
+    resharding: computes prompts in another layout than answers (Seesaw; takes scheduler:
+        continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
     kv_cache: memory for keys and values.
     predictor: times a step.
@@ -126,6 +129,7 @@ class EngineConfig:
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
+    resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()
     predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
@@ -172,6 +176,8 @@ class EngineConfig:
             raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
         self._check_flowing()
         self._check_planning_ahead()
+        if self.resharding is not None:
+            self._check_resharding(self.resharding)
 
     def _check_flowing(self) -> None:
         """Raise ScenarioError for what is not simulated where answers flow."""
@@ -198,6 +204,46 @@ class EngineConfig:
                     f"{name} must {rule} with role {self.role}; answers that flow are not "
                     "simulated otherwise"
                 )
+
+    def _check_resharding(self, other: Resharding) -> None:
+        """Raise ScenarioError for layouts of other GPUs, and what is not simulated with two."""
+        sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
+        sizes.append((self.tensor_parallel_size, self.pipeline_parallel_size))
+        if sizes[0][0] * sizes[0][1] != sizes[1][0] * sizes[1][1]:
+            prompts, answers = (f"TP {t} x PP {p} = {t * p}" for t, p in sizes)
+            raise ScenarioError(
+                "resharding must have as many GPUs for prompts as for answers, got "
+                f"{prompts} and {answers}, both times data_parallel_size "
+                f"{self.data_parallel_size}, which does not change"
+            )
+        scheduler = self.scheduler
+        for name, is_wrong, rule in (
+            ("role", self.role is not None, "be left out"),
+            ("enable_expert_parallel", self.enable_expert_parallel, "be false"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("async_scheduling", bool(self.async_scheduling), "be false"),
+            ("step_loop", self.step_loop == "plain", "not be plain"),
+            ("kv_cache.enable_prefix_caching", self.kv_cache.enable_prefix_caching, "be false"),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
+            ("admission.early_rejection", self.admission.early_rejection, "be false"),
+            (
+                "scheduler",
+                not isinstance(scheduler, ContinuousScheduler | None),
+                "be continuous, which computes prompts and answers in steps of their own",
+            ),
+            (
+                "scheduler.preemption",
+                scheduler is not None and scheduler.swaps,
+                "be recompute; the buffer on the host takes preempted answers as well",
+            ),
+            (
+                "predictor",
+                self.predictor is not None and not callable(self.predictor),
+                "be what makes one for a layout, such as RooflinePredictor",
+            ),
+        ):
+            if is_wrong:
+                raise ScenarioError(f"{name} must {rule} with resharding")
 
     def _check_planning_ahead(self) -> None:
         if self.async_scheduling and self.no_planning_ahead:
@@ -280,6 +326,8 @@ class EngineConfig:
             return f"pipeline_parallel_size {self.pipeline_parallel_size}"
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
+        if self.resharding:
+            return "resharding"
         if self.role in FLOWING_ROLES:
             return "roles p_heavy and d_heavy, where answers leave between two steps"
         return ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Stages
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
+from typing import ClassVar
 
 from simpy.events import Event
 
@@ -31,6 +32,7 @@ from mist_sim.clients.scheduling.flow import flow_of
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_limits import step_limits
+from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.of_engines import EngineStores
 from mist_sim.clients.stores.other_clients import EntryForm
 from mist_sim.clients.stores.tiers import store_of
@@ -67,6 +69,8 @@ class LlmClient(LaidOutClient):
         predictor says, and nothing more is known.
     Raises ScenarioError for parts that do not go together.
     """
+
+    lane_type: ClassVar[type[Lane]] = Lane
 
     def __init__(
         self,
@@ -269,7 +273,11 @@ class LlmClient(LaidOutClient):
             tells_joins=flow is not None,
         )
         self.lane_states.append(state)
-        make = Lane if flow is None else partial(FlowingLane, flow=flow, has_taker=self.has_taker)
+        make = (
+            self.lane_type
+            if flow is None
+            else partial(FlowingLane, flow=flow, has_taker=self.has_taker)
+        )
         return make(
             self.env,
             self.scheduler,
@@ -282,11 +290,15 @@ class LlmClient(LaidOutClient):
             ),
             load=self.view,
             leave=self._leave,
-            stores=self._kv_stores.of(self._first_engine + engine),
+            stores=self._stores(self._first_engine + engine),
             gate=self._gate,
             engine_number=self._first_engine + engine,
             block_bytes=self.kv_block_bytes or nan,
         )
+
+    def _stores(self, engine: int) -> Stores:
+        """Return where the KV entries of an engine's lanes come from and go to."""
+        return self._kv_stores.of(engine)
 
     def _cadence(self) -> Cadence | None:
         """Return when the steps of a lane may carry prompts; None where they always may."""

@@ -287,7 +287,9 @@ class Result(Findings):
         replace: also a file that is there. Raises ScenarioError where none can be written.
         """
         with output_file(path, replace=replace) as file:
-            file.write(timeline({name: getattr(self, name) for name in TIMELINE_TABLES}))
+            tables = {name: getattr(self, name) for name in TIMELINE_TABLES}
+            changes = layouts_summary(self.layouts) if self.layouts else []
+            file.write(timeline(tables, layouts=changes))
 
     def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
         """Write summary.json, scenario.resolved.yaml of a run from a scenario, and the tables."""

@@ -8,7 +8,7 @@ Google, 2016.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,24 @@ Event = dict[str, Any]
 TABLES = ("requests", "stages", "steps", "transfers")
 """The tables of a result that a timeline is made of; the last may be missing."""
 
+_RESHARD = 10**6  # a thread below those of all engines
 _REQUESTS, _TRANSFERS, _FIRST_CLIENT = 1, 2, 10  # processes, in the order that they are shown
 
 
-def timeline(tables: Mapping[str, pd.DataFrame], start: float = 0.0, end: float = inf) -> str:
+def timeline(
+    tables: Mapping[str, pd.DataFrame],
+    start: float = 0.0,
+    end: float = inf,
+    layouts: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the JSON text of a run's timeline.
 
     tables: those of a result by name (`TABLES`). start, end: seconds of the run; what lies outside
         is left out, and what reaches into it is whole.
+    layouts: that clients have had, as a summary lists them; none where no client changed its own.
     """
-    lines = ",\n".join(json.dumps(event) for event in _events(tables, start, end))
+    events = (*_events(tables, start, end), *_transitions(tables["steps"], layouts, start, end))
+    lines = ",\n".join(json.dumps(event) for event in events)
     return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
 
 
@@ -100,6 +108,22 @@ def _steps(steps: pd.DataFrame, pid: int, start: float, end: float) -> Iterator[
         for counted, column in (("waiting", "num_waiting"), ("KV blocks", "num_used_blocks")):
             name = counted + engine
             yield {"ph": "C", "name": name, "args": {name: row[column]}, **at}
+
+
+def _transitions(
+    steps: pd.DataFrame, layouts: Sequence[Mapping[str, Any]], start: float, end: float
+) -> Iterator[Event]:
+    """Yield a span for each change of a client's layout, below its steps."""
+    changes = [each for each in layouts if each["ready"] > each["start"]]
+    pids = {name: _FIRST_CLIENT + n for n, name in enumerate(dict.fromkeys(steps["client"]))}
+    changes = [each for each in changes if each["client"] in pids]
+    for name in dict.fromkeys(each["client"] for each in changes):
+        yield _name("thread_name", pids[name], "re-shard", _RESHARD)
+    for each in changes:
+        if each["start"] < end and each["ready"] >= start:
+            at = {"pid": pids[each["client"]], "tid": _RESHARD, "ts": _us(each["start"])}
+            name = f"re-shard to {each['layout']}"
+            yield {"ph": "X", "name": name, "dur": _us(each["ready"]) - at["ts"], **at}
 
 
 def _kind(row: Mapping[Any, Any]) -> str:

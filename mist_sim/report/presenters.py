@@ -84,6 +84,12 @@ def _of_plan(found: Any) -> RenderableType:
     return plan_table(found.summary)
 
 
+def _of_resharding(found: Any) -> RenderableType:
+    from mist_sim.report.resharding import resharding_table
+
+    return resharding_table(found.summary)
+
+
 def _of_step(found: Any) -> RenderableType:
     from mist_sim.report.step import step_table
 
@@ -110,6 +116,7 @@ SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)
 PLAN = Tables(_of_plan)
+RESHARDING = Tables(_of_resharding)
 STEP = Tables(_of_step)
 SPACE = Tables(_of_space)
 SWEEP = Tables(_of_sweep)

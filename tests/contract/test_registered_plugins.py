@@ -111,6 +111,11 @@ PREDICTORS_TO_CHECK: Configurations = {
         parts("codellama-34b", "ascend-910b3", 4) | {"composition": "algorithm_1"},
         parts("llama-3.1-8b", "l40s", 1),
     ],
+    "seesaw": [
+        parts("llama-2-70b", "a10", 8),
+        parts("llama-2-70b", "a100-80gb-sxm", 4) | {"piggyback": 0.5},
+        parts("llama-3.1-8b", "l40s", 1),
+    ],
     "linear": [
         parts("llama-2-70b", "a100-80gb-sxm", 4) | {"step": 44e-3, "prefill_token": 0.2045e-3},
         parts("llama-3.1-8b", "h100-sxm", 1) | {"step": 5e-3, "decode": 50e-6},

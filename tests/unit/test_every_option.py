@@ -38,6 +38,15 @@ DRAFTS = {
     "speculative_config": NGRAM,
 }
 DRAFTER = NGRAM | {"method": "draft_model", "model": "llama-3.2-1b"}
+STAGES = {
+    "gpu": "h100-sxm",
+    "scheduler": {"type": "continuous", "max_num_seqs": 4},
+    "kv_cache.enable_prefix_caching": False,
+    "kv_cache.num_gpu_blocks_override": 200,
+    "tensor_parallel_size": 2,
+    "resharding": {"pipeline_parallel_size": 2, "host_memory": "320 MiB"},
+}
+THRESHOLD = STAGES | {"resharding": {"pipeline_parallel_size": 2, "policy": "threshold"}}
 DEADLINE = {"ttft_deadline": "500 ms"}
 
 
@@ -158,6 +167,39 @@ CASES = [
     Case("admission.early_rejection", True, workload=DEADLINE),
     Case("max_model_len", 300),
     Case("power_limit", "450 W", H100),
+    Case("predictor.piggyback", 1.0, H100 | {"predictor": {"type": "seesaw"}}),
+    Case(
+        "resharding.tensor_parallel_size",
+        {"tensor_parallel_size": 2, "host_memory": "320 MiB"},
+        STAGES,
+        "resharding",
+    ),
+    Case(
+        "resharding.pipeline_parallel_size",
+        {"pipeline_parallel_size": 4, "host_memory": "320 MiB"},
+        STAGES
+        | {
+            "tensor_parallel_size": 4,
+            "resharding": {
+                "tensor_parallel_size": 2,
+                "pipeline_parallel_size": 2,
+                "host_memory": "320 MiB",
+            },
+        },
+        "resharding",
+    ),
+    Case(
+        "resharding.policy",
+        {"pipeline_parallel_size": 2, "policy": "decode_prioritised"},
+        STAGES,
+        "resharding",
+    ),
+    Case("resharding.threshold", 0.1, THRESHOLD),
+    Case("resharding.running", "drain", STAGES),
+    Case("resharding.host_memory", "200 MiB", STAGES),
+    Case("resharding.host_bandwidth", "1 GB/s", STAGES),
+    Case("resharding.host_copy_bandwidth", "100 MB/s", STAGES),
+    Case("resharding.kv_layout_efficiency", 0.01, STAGES),
 ]
 
 ELSEWHERE = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SUMMARY_BYTES = 64 * 2**20  # more than any summary has
 
 
 def timeline(
@@ -41,7 +43,7 @@ def timeline(
     with Saved() as saved, output_file(out, replace=force) as file:
         saved.output = file
         with of_a_form(folder, "results that mist run wrote"):
-            text = text_of(_tables(folder), first, last)
+            text = text_of(_tables(folder), first, last, _layouts(folder))
         file.write(text)
         typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
 
@@ -54,6 +56,23 @@ def _seconds(text: str, option: str) -> float:
         return DURATION.parse(text)
     except ScenarioError as error:
         raise ScenarioError(f"{option}: {error}") from None
+
+
+def _layouts(folder: Path) -> list[dict[str, Any]]:
+    """Return the layouts that clients had, where any changed; without the summary, none."""
+    import json
+
+    from mist_sim.errors import ScenarioError
+    from mist_sim.inputs.files import text_of
+
+    file = folder / "summary.json"
+    if not file.is_file():
+        return []
+    try:
+        found: list[dict[str, Any]] = json.loads(text_of(file, _SUMMARY_BYTES)).get("layouts", [])
+    except (ValueError, AttributeError) as error:
+        raise ScenarioError(f"{file}: is no summary of a run ({error})") from None
+    return found
 
 
 def _tables(folder: Path) -> dict[str, pd.DataFrame]:

@@ -1,6 +1,7 @@
 """What goes from the engines of one layout to those of the next, and in which order.
 
-The next ones have nothing yet. First come the entries that are kept for other clients. Then, in
+The next ones have nothing yet. First come the entries that are kept for other clients, and those
+who wait with entries on the host. Then, in
 the order in which they came to the client: the sequences that run, each to the lane with the
 fewest of those in which it has a seat and room; and those whose entries came from elsewhere and
 that wait to go on with them. Then the queue is made: those that found no place, which are
@@ -10,7 +11,7 @@ goes to the lane that a newcomer would go to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
@@ -41,10 +42,13 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
     }
     for lane in before:
         _carry_held(lane, after.lanes)
+    _carry_swapped(inside, lane_of, after.lanes)
     again, waiting = [], []
     for sequence in inside:
         if sequence in running:
             has_place = _carry_running(sequence, *running[sequence], after.lanes)
+        elif sequence in lane_of[sequence].state.swapped:
+            continue
         elif sequence in brought:
             has_place = _carry_brought(sequence, after.lanes)
         else:
@@ -79,7 +83,22 @@ def fits_held(before: Sequence[Lane], memory_blocks: int, num_lanes: int) -> boo
 def _all_of(lane: Lane) -> list[SequenceState]:
     """Return the sequences in a lane that has been put down, where nothing is on its way."""
     state = lane.state
-    return [*state.running, *state.moved, *state.loaded, *state.waiting]
+    return [*state.running, *state.moved, *state.loaded, *state.swapped, *state.waiting]
+
+
+def _carry_swapped(
+    sequences: Sequence[SequenceState],
+    lane_of: Mapping[SequenceState, Lane],
+    lanes: Sequence[Lane],
+) -> None:
+    """Let those whose entries lie on the host wait in other lanes, which have as many each."""
+    for sequence in sequences:
+        swap = lane_of[sequence].state.swapped.get(sequence)
+        if swap is not None:
+            place = min(lanes, key=lambda each: len(each.state.swapped))
+            place.state.kv_cache.add(sequence)
+            place.state.swapped[sequence] = swap
+            sequence.lane = place
 
 
 def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from simpy.events import Event
 
@@ -31,7 +31,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
-class _Asked(NamedTuple):
+class Transition(NamedTuple):
     """A layout that was asked for, the seconds of the transition, and where its engines are.
 
     first_engine: number of the first of them in the network.
@@ -62,8 +62,9 @@ class LaidOutClient(Client):
     _engines: Engines
     _kv_state: EngineKvState
 
+    shares_swaps: ClassVar[bool] = False  # whether all layouts have the same swap space
     _first_layout: EngineLayout | None = None
-    _asked: _Asked | None = None
+    _asked: Transition | None = None
     _across: Callable[[Spans], EngineLayout] | None = None  # of the present layout; None: its own
 
     @abstractmethod
@@ -150,7 +151,7 @@ class LaidOutClient(Client):
             dp, ranks = layout.data_parallel_size, layout.num_ranks
             first_engine, spans = ways.lay_out(self.name, dp, ranks)
             layout = layout if layout.across is None else layout.across(spans)
-        self._asked = asked = _Asked(layout, seconds, first_engine)
+        self._asked = asked = Transition(layout, seconds, first_engine)
         self.env.at(self.env.now, CHANGE).callbacks.append(partial(self._stop_for, asked))
 
     def _why_not(self, layout: EngineLayout, seconds: float) -> str | None:
@@ -171,10 +172,10 @@ class LaidOutClient(Client):
         if max(layout.shares) > most:
             shares = max(layout.shares)
             return f"layout must have shares of at most max_num_seqs ({most}), got {shares}"
-        problem = why_not(self.layout, layout)
+        problem = why_not(self.layout, layout, shares_swaps=self.shares_swaps)
         return None if problem is None else f"layout {problem}"
 
-    def _stop_for(self, asked: _Asked, _: Event) -> None:
+    def _stop_for(self, asked: Transition, _: Event) -> None:
         """Let the engines stop, unless the client has failed and come back meanwhile."""
         if self._asked is asked:
             self._engines.stop(self._change_when_still)
@@ -184,11 +185,12 @@ class LaidOutClient(Client):
         if self._asked is None or not self._engines.are_still:
             return
         before, asked, layout = self._engines, self._asked, self._asked.layout
-        if any(state.loading or state.abandoned for state in self.lane_states):
-            return
+        for state in self.lane_states:
+            if state.loading or state.abandoned or state.swaps.going:
+                return
         if not fits_held(before.lanes, layout.memory.num_blocks, layout.num_lanes):
             return
-        ready = self.env.now + asked.seconds
+        ready = self.env.now + self._transition_time(asked)
         self._enter(asked, ready)
         self._engines = after = self._make_engines()
         self._kv_state.follow(after)
@@ -196,7 +198,11 @@ class LaidOutClient(Client):
         carry_over(self.stays.values(), before.lanes, after)
         after.sleep_until(ready)
 
-    def _enter(self, asked: _Asked, ready: float) -> None:
+    def _transition_time(self, asked: Transition) -> float:
+        """Return the seconds that a transition takes which begins now."""
+        return asked.seconds
+
+    def _enter(self, asked: Transition, ready: float) -> None:
         """Have another layout from now on, whose steps begin when it is ready."""
         self._asked, layout = None, asked.layout
         known = self.layouts or (self.layout.period(0.0, 0.0),)

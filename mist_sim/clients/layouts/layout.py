@@ -100,8 +100,10 @@ class EngineLayout:
         )
 
 
-def why_not(now: EngineLayout, later: EngineLayout) -> str | None:
+def why_not(now: EngineLayout, later: EngineLayout, *, shares_swaps: bool = False) -> str | None:
     """Return why a client cannot go from one layout to another while it runs; None: it can.
+
+    shares_swaps: whether both have the same swap space.
 
     The GPUs stay the same, and so do the model and what a block holds; what the KV cache keeps
     beside the blocks of running sequences has no way to another layout yet.
@@ -119,7 +121,7 @@ def why_not(now: EngineLayout, later: EngineLayout) -> str | None:
     for name, having in (("a sliding window", "groups"), ("tiers", "tiers")):
         if getattr(now.memory, having) or getattr(later.memory, having):
             return f"must have no {name} in its KV cache; that combination is not simulated"
-    if now.memory.swap_space or later.memory.swap_space:
+    if (now.memory.swap_space or later.memory.swap_space) and not shares_swaps:
         return "must have preemption: recompute; that combination is not simulated with swap"
     return None
 

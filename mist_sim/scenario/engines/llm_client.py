@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine_config import AUTO_LENGTH
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
@@ -26,6 +26,7 @@ from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
 from mist_sim.scenario.engines.memory import engine_memory, of_a_lane
+from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.signatures import taking
 from mist_sim.scenario.engines.step_times import is_made_here, step_times
@@ -60,12 +61,24 @@ def llm_clients(
     spans: the groups of ranks that lie on several nodes.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
-    as_said, config = config, with_version_defaults(config)
+    as_said = config
+    make = _making(config, spans)
+    clients = [make(name) for name in names]
+    timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
+    for client in clients:
+        client.timed_across = timed if is_made_here(config) else None
+    return clients
+
+
+def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
+    """Return what makes a client of a name."""
+    said_length = config.max_model_len
+    config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
-    scheduler = config.scheduler or _of_the_server(config, cluster.gpu)
+    scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
     scheduler = _with_token_budget(scheduler, longest)
     times = step_times(config, model, cluster, scheduler, longest)
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
@@ -73,30 +86,28 @@ def llm_clients(
     length = context_length(config, own_len, of_a_lane(memory, config))
     config = replace(config, max_model_len=length.max_model_len)
     predictor, rules = times.predictor, version_of(config.engine).rules
+    assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,
-        assumed=times.assumed + (("max_model_len",) if length.is_too_long else ()),
+        assumed=assumed + (config.resharding.assumed if config.resharding else ()),
         assumed_host=times.assumed_host,
         settings=_settings(config, predictor, model, cluster),
         imitates=imitated(config),
     )
-    machine = _machine(config, model, cluster, times.drafter)
-    clients = [
-        LlmClient(
-            name,
-            config,
-            predictor=predictor,
-            memory=memory,
-            rules=rules,
-            machine=machine,
-            origin=origin,
-        )
-        for name in names
-    ]
-    timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
-    for client in clients:
-        client.timed_across = timed if is_made_here(config) else None
-    return clients
+    parts: dict[str, Any] = {
+        "predictor": predictor,
+        "memory": memory,
+        "rules": rules,
+        "machine": _machine(config, model, cluster, times.drafter),
+        "origin": origin,
+    }
+    if config.resharding is None:
+        return lambda name: LlmClient(name, config, **parts)
+
+    def other(layout: EngineConfig) -> LlmClient:
+        return _making(replace(layout, max_model_len=said_length), spans)("prefill")
+
+    return resharding(config, model, cluster, parts, other)
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:
@@ -104,6 +115,10 @@ def _gpu(config: EngineConfig) -> GpuSpec:
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
     return with_power_limit(with_host(gpu, config), config.power_limit)
+
+
+def _default_scheduler(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
+    return _of_the_server(config, gpu) if config.resharding is None else ContinuousScheduler()
 
 
 def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:

@@ -93,4 +93,6 @@ def async_by_version(data: Mapping[str, Any]) -> bool:
     ahead: bool = version_of(data.get("engine_")).default("async_scheduling")
     pipeline = data.get("pipeline_parallel_size", 1) > 1
     flows = data.get("role") in FLOWING_ROLES
-    return ahead and not (pipeline or flows or data.get("speculative_config"))
+    if pipeline or flows or data.get("resharding"):
+        return False
+    return ahead and not data.get("speculative_config")

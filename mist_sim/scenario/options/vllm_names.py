@@ -61,6 +61,22 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.step": NO_COUNTERPART,
     "predictor.prefill_token": NO_COUNTERPART,
     "predictor.decode": NO_COUNTERPART,
+    "predictor.piggyback": NO_COUNTERPART,
+    # resharding
+    **dict.fromkeys(
+        (
+            "resharding.tensor_parallel_size",
+            "resharding.pipeline_parallel_size",
+            "resharding.policy",
+            "resharding.threshold",
+            "resharding.running",
+            "resharding.host_memory",
+            "resharding.host_bandwidth",
+            "resharding.host_copy_bandwidth",
+            "resharding.kv_layout_efficiency",
+        ),
+        NO_COUNTERPART,
+    ),
     # speculative_config
     **dict.fromkeys(
         (

@@ -12,6 +12,7 @@ from mist_sim.clients import Client, EngineConfig
 from mist_sim.clients.engine_config import Count, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.hardware import load_gpu
@@ -204,6 +205,7 @@ _ENGINE = {
     Count: AtLeastOne,
     TokenLimit | None: ContextTokens | None,
     SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
+    Resharding | None: Annotated[Part, Settings(part_type(Resharding))] | None,
     Scheduler | None: Annotated[Part, SCHEDULER],
     KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],
     EngineOverhead: Annotated[Part, Settings(part_type(EngineOverhead))],

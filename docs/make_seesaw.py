@@ -1,0 +1,218 @@
+"""Simulates the end-to-end cases of Seesaw (figures 10 and 11) and its policies (figure 2).
+
+    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0]
+
+FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a
+case: the best layout that stays, over all that fit and three sizes of chunks; the best pair of
+layouts, of the two that appendix A ranks first; the gain beside the paper's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mist_sim import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    EngineOverhead,
+    Result,
+    Simulation,
+    Workload,
+    llm_client,
+    load_gpu,
+)
+from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.resharding_options import Resharding
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.devices.specs import Efficiency
+from mist_sim.hardware.resharding import Layout, device_of, layouts_of
+from mist_sim.hardware.resharding.predictor import SeesawPredictor
+from mist_sim.models import load_model
+from mist_sim.rng import Streams
+from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
+
+GIB = 2**30
+MODELS = {"15B": ("llama-3-15b", 4), "34B": ("codellama-34b", 8), "70B": ("llama-2-70b", 8)}
+MEANS = {"sharegpt": (300, 300), "arxiv": (6000, 200)}
+CHUNKS = (256, 512, 2048)
+PAPER = {"A10": 1.45, "L4": 1.29}  # geometric means of figure 10
+
+
+def table_1(name: str) -> GpuSpec:
+    """Return a GPU of the paper's table 1, with the efficiencies of `resharding/paper.py`."""
+    entry, memory, bandwidth, tera_flops, nvlink = {
+        "A10": ("a10", 24, 600, 125, False),
+        "L4": ("l4", 24, 300, 121, False),
+        "A100-PCIe": ("a100-40gb-pcie", 40, 1555, 312, False),
+        "A100-NVLink": ("a100-40gb", 40, 1555, 312, True),
+    }[name]
+    gpu = load_gpu(entry)
+    share = Efficiency(mfu=0.6, mbu=0.8)
+    link = replace(
+        gpu.interconnect,
+        bandwidth=(300 if nvlink else 16) * GIB,
+        efficiency=0.8,
+        all_reduce="ring" if nvlink else "host_shared",
+    )
+    return replace(
+        gpu,
+        memory=memory * GIB,
+        memory_bandwidth=bandwidth * GIB,
+        flops={"bf16": tera_flops * 1e12},
+        prefill=share,
+        decode=share,
+        host_bandwidth=16 * GIB,
+        interconnect=link,
+    )
+
+
+def lengths(folder: Path, kind: str, model: str) -> tuple[list[int], list[int]]:
+    """Return prompts and outputs, scaled to the means, of 2,000 or 500 requests."""
+    means = (3500, 200) if (kind, model) == ("arxiv", "70B") else MEANS[kind]
+    rows = list(_rows(folder, kind))
+    num = 2000 if kind == "sharegpt" else 500
+    picked = Streams(1).generator(kind).choice(len(rows), num, replace=False)
+    found = np.array([rows[n] for n in picked], dtype=float)
+    scaled = np.maximum(1, np.rint(found * np.array(means) / found.mean(axis=0))).astype(int)
+    limit = load_model(MODELS[model][0]).max_position_embeddings
+    scaled[:, 0] = np.minimum(scaled[:, 0], limit - 1)
+    return scaled[:, 0].tolist(), scaled[:, 1].tolist()
+
+
+def _rows(folder: Path, kind: str) -> Iterator[tuple[int, int]]:
+    name = "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv"
+    files = sorted(folder.glob("sharegpt-lengths/*.csv")) if kind == "sharegpt" else [folder / name]
+    for file in files:
+        with file.open(encoding="utf-8", newline="") as text:
+            for row in csv.DictReader(text):
+                yield int(row["num_prefill_tokens"]), int(row["num_decode_tokens"])
+
+
+def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: Any) -> Result:
+    """Simulate one client with all requests there at time 0."""
+    client = llm_client(
+        "llm",
+        model=model,
+        gpu=gpu,
+        tensor_parallel_size=layout.tensor,
+        pipeline_parallel_size=layout.pipeline,
+        data_parallel_size=layout.data,
+        kv_cache=KvCacheConfig(enable_prefix_caching=False, gpu_memory_utilization=0.9),
+        overhead=EngineOverhead(step=0.0, sequence=0.0),
+        async_scheduling=False,
+        **options,
+    )
+    prompts, outputs = work
+    workload = Workload.from_lists(prompts, outputs, [0.0] * len(prompts))
+    return Simulation(clients=[client], workload=workload).run()
+
+
+def throughput(result: Result) -> float:
+    """Return requests per second, 0 where some were refused."""
+    done = (result.requests["status"] == "finished").all()
+    return float(result.summary["request_throughput"]) if done else 0.0
+
+
+def best_static(gpu: GpuSpec, name: str, num_gpus: int, work: Any, piggyback: float) -> Any:
+    """Return (requests/s, layout, chunk) of the best layout that stays."""
+    found = []
+    times = partial(SeesawPredictor, piggyback=piggyback)
+    for layout in layouts_of(load_model(name), num_gpus):
+        for chunk in CHUNKS:
+            scheduler = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk)
+            options = {"scheduler": scheduler, "predictor": times}
+            try:
+                rate = throughput(simulated(gpu, name, layout, work, **options))
+            except ScenarioError:  # does not fit
+                break
+            found.append((rate, layout.label, chunk))
+    return max(found)
+
+
+def best_pair(gpu: GpuSpec, name: str, num_gpus: int, work: Any, num_pairs: int = 2) -> Any:
+    """Return (requests/s, pair, transitions) of the best of the pairs that appendix A likes."""
+    prompts, outputs = work
+    mean = Lengths(float(np.mean(prompts)), float(np.mean(outputs)))
+    ranked = rank_pairs(load_model(name), device_of(gpu), num_gpus, mean, PairOptions())
+    found = []
+    for pair in [each for each in ranked.pairs if not each.is_static][:num_pairs]:
+        result = resharded(gpu, name, pair.prefill_layout, pair.decode_layout, work)
+        found.append((throughput(result), pair.label, len(result.summary["layouts"]) - 1))
+    return max(found)
+
+
+def resharded(gpu: GpuSpec, name: str, before: Layout, after: Layout, work: Any, **options: Any):
+    """Simulate a client that re-shards. options: of `Resharding`."""
+    longest = max(4096, *work[0])
+    return simulated(
+        gpu,
+        name,
+        after,
+        work,
+        scheduler=ContinuousScheduler(max_num_seqs=256, max_num_batched_tokens=longest),
+        predictor=SeesawPredictor,
+        resharding=Resharding(
+            tensor_parallel_size=before.tensor, pipeline_parallel_size=before.pipeline, **options
+        ),
+    )
+
+
+def end_to_end(folder: Path, gpus: list[str], piggyback: float) -> None:
+    """Print the cases of figures 10 and 11, a JSON row each, and the geometric means."""
+    for gpu_name in gpus:
+        gpu, gains = table_1(gpu_name), []
+        models = ["70B"] if gpu_name.startswith("A100") else list(MODELS)
+        for model in models:
+            name, num_gpus = MODELS[model]
+            for kind in MEANS:
+                work = lengths(folder, kind, model)
+                static = best_static(gpu, name, num_gpus, work, piggyback)
+                pair = best_pair(gpu, name, num_gpus, work)
+                gains.append(pair[0] / static[0])
+                row = [gpu_name, model, kind, *static, *pair, round(gains[-1], 3)]
+                print(json.dumps(row), flush=True)
+        mean = float(np.exp(np.mean(np.log(gains))))
+        print(gpu_name, "geometric mean", round(mean, 3), "paper", PAPER.get(gpu_name), flush=True)
+
+
+def policies() -> None:
+    """Print figure 2 as numbers: 34B on 8 A10, 500 requests of 3,000 and about 200 tokens."""
+    gpu, before, after = table_1("A10"), Layout(1, 8), Layout(4, 2)
+    outputs = Streams(2).generator("outputs").integers(50, 350, 500).tolist()
+    work = [3000] * 500, outputs
+    cases = [{"policy": "prefill_prioritised"}, {"policy": "threshold"}]
+    cases += [{"policy": "decode_prioritised"}]
+    cases += [{"running": each} for each in ("out", "drain", "pause")]
+    cases += [{"running": each, "host_memory": 4.0 * GIB} for each in ("out", "drain", "pause")]
+    for options in cases:
+        result = resharded(gpu, "codellama-34b", before, after, work, **options)
+        steps = result.steps[result.steps["num_decodes"] > 0]
+        weights = steps["num_steps"]
+        batch = float((steps["num_decodes"] * weights).sum() / weights.sum())
+        changes = len(result.summary["layouts"]) - 1
+        rate = throughput(result)
+        print(json.dumps([options, changes, round(batch, 1), round(rate, 3)]), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-NVLink")
+    parser.add_argument("--piggyback", type=float, default=0.0)
+    given = parser.parse_args()
+    policies()
+    end_to_end(given.folder, given.cases.split(","), given.piggyback)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""A client that goes from one layout to another between prompts and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.kv_cache import SerialLink, SwapSpace
+from mist_sim.clients.kv_cache.moves.room import Room
+from mist_sim.clients.layouts import EngineLayout
+from mist_sim.clients.layouts.laid_out import Transition
+from mist_sim.clients.llm import LlmClient
+from mist_sim.clients.resharding.buffer import HostBuffer
+from mist_sim.clients.resharding.lane import StagedLane
+from mist_sim.clients.resharding.phases import PHASES, Phases, StageName
+from mist_sim.clients.resharding.scheduler import StagedScheduler
+from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.scheduling import LaneState
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.stores.base import Stores
+from mist_sim.core.recorder import Recorder
+from mist_sim.environment import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSizes:
+    """What transitions and the buffer move, as the GPUs and the model have it.
+
+    prefill_weights, decode_weights: bytes of weights on the GPU that has most of them, by layout.
+    block_bytes: of a KV block over all GPUs of an engine. gpus: of an engine.
+    host_memory: bytes of the buffer, of all GPUs. host_bandwidth: bytes/s of a GPU's link.
+    """
+
+    prefill_weights: float
+    decode_weights: float
+    block_bytes: float
+    gpus: int
+    host_memory: float
+    host_bandwidth: float
+
+
+class ReshardingClient(LlmClient):
+    """An engine that computes prompts in one layout and answers in another (Seesaw).
+
+    It begins in the layout for answers, which is that of its own options, and goes to the other one
+    when the first prompt is there. A transition loads the weights of the next layout from host
+    memory, over all GPUs' links at once, and takes answers that stay on the GPUs out and in again.
+    """
+
+    lane_type: ClassVar[type[Lane]] = StagedLane
+    shares_swaps: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *args: Any,
+        options: Resharding,
+        sizes: ShardSizes,
+        prefill: EngineLayout,
+        **kwargs: Any,
+    ) -> None:
+        """options: when it changes, and the buffer. sizes: what moves then.
+
+        prefill: the layout for prompts, of a client made with it. The others: as of `LlmClient`.
+        """
+        super().__init__(*args, **kwargs)
+        self.resharding = options
+        self.sizes = sizes
+        scheduler = self.scheduler
+        self.scheduler = StagedScheduler(
+            max_num_seqs=scheduler.max_num_seqs,
+            order=scheduler.order,
+            max_num_batched_tokens=getattr(scheduler, "max_num_batched_tokens", None),
+            preemption="async_swap" if options.buffers else "recompute",
+        )
+        space = self._space()
+        self.memory = replace(self.memory, swap_space=space)
+        self._decode_layout = self.layout
+        self._prefill_layout = replace(prefill, memory=replace(prefill.memory, swap_space=space))
+        config = self.config
+        own = config.tensor_parallel_size, config.pipeline_parallel_size
+        other = options.tensor_parallel_size, options.pipeline_parallel_size
+        self._is_free = own == other and not options.buffers
+        self._stage: StageName = "decode"
+
+    @property
+    def needs_general_loop(self) -> str:
+        return "resharding"
+
+    def _space(self) -> SwapSpace | None:
+        """Return the buffer as lanes know it; blocks are those of all engines."""
+        if not self.resharding.buffers:
+            return None
+        num_blocks = int(self.sizes.host_memory // self.sizes.block_bytes)
+        return SwapSpace(num_blocks, self._seconds_per_block)
+
+    @property
+    def _seconds_per_block(self) -> float:
+        """Seconds of a block over the links of an engine's GPUs."""
+        reached = self.sizes.host_bandwidth * self.resharding.kv_layout_efficiency
+        return self.sizes.block_bytes / (self.sizes.gpus * reached)
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        self.phases: Phases | None = None
+        self._links: dict[tuple[int, str], SerialLink] = {}
+        self._shared_at: dict[SequenceState, float] = {}
+        super().start(env, client_id, recorder)
+
+    # --- lanes and the buffer -------------------------------------------------------------
+
+    def _make_engines(self) -> Engines:
+        engines = super()._make_engines()
+        phases = self.phases = self.phases or self._new_phases()
+        phases.begin(self._stage, self.lane_states)
+        return engines
+
+    def _new_phases(self) -> Phases:
+        space = self.memory.swap_space
+        room = Room(space.num_blocks) if space else None
+        sizes = [each.memory.num_tokens for each in (self._prefill_layout, self._decode_layout)]
+        if space:
+            sizes.append(space.num_blocks * self.memory.block_size)
+        return Phases(
+            self.resharding,
+            self._stage,
+            room,
+            self._go_to,
+            is_free=self._is_free,
+            most_tokens=min(sizes),
+        )
+
+    def _lane(self, max_num_seqs: int, engine: int) -> Lane:
+        lane = super()._lane(max_num_seqs, engine)
+        if self.phases is None:
+            self._stage = "decode" if self._layout_number == 0 else self._stage
+            self.phases = self._new_phases()
+        self._share(lane.state, self.phases)
+        return lane
+
+    def _share(self, state: LaneState, phases: Phases) -> None:
+        """Let a lane have the stage and the buffer of the client."""
+        state.notes[PHASES] = phases
+        if phases.room is not None:
+            state.swaps.room = phases.room
+
+    def _stores(self, engine: int) -> Stores:
+        stores = super()._stores(engine)
+        if not self.resharding.buffers:
+            return stores
+        copy_rate = self.resharding.host_copy_bandwidth
+        sizes = self.sizes
+        ways = (
+            self._links.setdefault((engine, way), SerialLink()) for way in ("out", "back", "behind")
+        )
+        buffer = HostBuffer(
+            self.env,
+            *ways,
+            seconds=self._seconds_per_block,
+            seconds_behind=sizes.block_bytes / (sizes.gpus * copy_rate) if copy_rate else 0.0,
+            block_bytes=sizes.block_bytes,
+            shared_at=self._shared_at,
+        )
+        return replace(stores, swap=buffer)
+
+    # --- transitions ----------------------------------------------------------------------
+
+    def _go_to(self, stage: StageName) -> None:
+        """Change to the layout of a stage."""
+        self._next_stage: StageName = stage
+        layout = self._prefill_layout if stage == "prefill" else self._decode_layout
+        weights = self.sizes.prefill_weights if stage == "prefill" else self.sizes.decode_weights
+        self.change_layout(layout, weights / self.sizes.host_bandwidth)
+
+    def _change_when_still(self) -> None:
+        """Let answers go to the buffer first, where they do not stay on the GPUs."""
+        if self.is_changing and self._engines.are_still and self._sets_aside:
+            for lane in self._engines.lanes:
+                if isinstance(lane, StagedLane):
+                    lane.set_aside()
+        super()._change_when_still()
+
+    @property
+    def _sets_aside(self) -> bool:
+        return self.resharding.buffers and (self.resharding.running or "out") == "out"
+
+    def _transition_time(self, asked: Transition) -> float:
+        """Return the seconds for weights, and for entries on the GPUs: out to the host and in."""
+        pools = [lane.state.pool for lane in self._engines.lanes]
+        num_blocks = sum(pool.num_blocks - pool.num_free for pool in pools)
+        return asked.seconds + 2 * num_blocks * self._seconds_per_block / self.data_parallel_size
+
+    def _enter(self, asked: Transition, ready: float) -> None:
+        self._stage = self._next_stage
+        super()._enter(asked, ready)

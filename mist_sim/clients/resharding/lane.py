@@ -1,0 +1,52 @@
+"""A lane of a client that re-shards: it tells when it has nothing to compute in this stage."""
+
+from __future__ import annotations
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.run import Run
+from mist_sim.clients.resharding.phases import PHASES, Phases
+from mist_sim.clients.resharding.scheduler import set_all_aside
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+
+
+class StagedLane(Lane):
+    """A lane whose sequences may wait for the other stage, in its queue or in the host's buffer."""
+
+    @property
+    def phases(self) -> Phases:
+        """Those of the client."""
+        found: Phases = self.state.notes[PHASES]
+        return found
+
+    def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
+        """Count the answers that are complete."""
+        num_running = len(self.state.running)
+        super().end(run, plan, batch)
+        if len(self.state.running) < num_running:
+            self.phases.num_finished += 1
+        self.phases.look()
+
+    def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
+        """Let a sequence go, for which a stage may have gone on."""
+        super().abort(sequence, in_step=in_step)
+        self.phases.look()
+
+    def set_aside(self) -> None:
+        """Let all answers go to the host's buffer; no step is in flight."""
+        plan = StepPlan()
+        set_all_aside(self.state, plan)
+        if plan.moves:
+            self._note(plan)
+
+    def _evict(self, plan: StepPlan) -> None:
+        """Note who leaves the GPUs; those who wait in the buffer for their stage lose nothing."""
+        super()._evict(plan)
+        if self.phases.stage == "prefill" or self.phases.asked:
+            for sequence in plan.preempted:
+                sequence.visit.num_preemptions -= 1
+
+    def _check_empty(self) -> None:
+        """Nothing can be computed in this stage; perhaps in the other one."""
+        self.phases.look()

@@ -1,0 +1,186 @@
+"""The stage that all lanes of a re-sharding client are in, and when they go to the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from mist_sim.clients.kv_cache.moves.room import Room
+from mist_sim.clients.resharding_options import SHARE_IN_USE, Resharding
+from mist_sim.clients.scheduling import LaneState
+from mist_sim.clients.scheduling.admission import fits
+from mist_sim.clients.sequence_state import SequenceState
+
+StageName = Literal["prefill", "decode"]
+
+PHASES = "phases"  # among the notes of a lane
+
+
+class Phases:
+    """What the lanes of a client compute now: prompts or answers.
+
+    stage: the present one. lanes: of the present layout. room: of the host's buffer; None without.
+    is_free: whether the layouts are equal, so that a lane may go to the other stage at any step.
+    asked: whether the client was asked for the other layout, and no step is planned until then.
+    num_finished: answers that were completed since the stage began. was_short: whether prompts
+        waited for memory when the answers' stage began.
+    staying: answers that are paused on the GPUs while prompts are computed.
+    """
+
+    def __init__(
+        self,
+        options: Resharding,
+        stage: StageName,
+        room: Room | None,
+        ask: Callable[[StageName], None],
+        *,
+        is_free: bool,
+        most_tokens: int,
+    ) -> None:
+        """ask: called for the other stage, unless `is_free`. most_tokens: of a sequence."""
+        self.options = options
+        self.stage = stage
+        self.room = room
+        self.is_free = is_free
+        self.asked = False
+        self.lanes: Sequence[LaneState] = ()
+        self.most_tokens = most_tokens
+        self.num_finished = 0
+        self.was_short = False
+        self.staying: set[SequenceState] = set()
+        self._ask = ask
+
+    def enter(self, stage: StageName) -> bool:
+        """Return whether a lane may go to a stage now; if it may not, all lanes will."""
+        if stage == self.stage:
+            return True
+        if self.is_free:
+            self.stage = stage
+            return True
+        if not self.asked:
+            self.asked = True
+            self._ask(stage)
+        return False
+
+    def begin(self, stage: StageName, lanes: Sequence[LaneState]) -> None:
+        """Note that a stage begins, in lanes of another layout, with the answers that are there."""
+        self.stage, self.lanes, self.asked, self.num_finished = stage, lanes, False, 0
+        prompts = stage == "prefill"
+        self.staying = {each for lane in lanes for each in lane.running} if prompts else set()
+
+    # --- from answers to prompts ----------------------------------------------------------
+
+    def wants_prefill(self, lane: LaneState) -> bool:
+        """Tell whether prompts are to be computed now, as a lane sees it that plans."""
+        policy = self.options.policy
+        if policy == "prefill_prioritised":
+            return bool(lane.prefilling) or (self._has_gained and self._is_next(lane))
+        if not any(each.waiting for each in self.lanes):
+            return bool(lane.prefilling)
+        if policy == "decode_prioritised":
+            return not any(_has_answers(each) for each in self.lanes)
+        if policy == "threshold":
+            share = self.options.threshold or SHARE_IN_USE
+            is_below = self._has_gained and self._share_in_use() < share
+            return is_below and any(map(self._is_next, self.lanes))
+        return self._buffer_is_spent()
+
+    @property
+    def _has_gained(self) -> bool:
+        """Whether prompts may fit now that did not when the stage began.
+
+        Lanes of the other layout may be smaller, so that a prompt which fits here does not there.
+        """
+        return self.is_free or not self.was_short or self.num_finished > 0
+
+    def _is_next(self, lane: LaneState) -> bool:
+        head = lane.head()
+        return head is not None and fits(lane, head)
+
+    def _share_in_use(self) -> float:
+        used = sum(lane.pool.num_blocks - lane.pool.num_free for lane in self.lanes)
+        return used / sum(lane.pool.num_blocks for lane in self.lanes)
+
+    def _buffer_is_spent(self) -> bool:
+        """Tell whether the buffer is empty, and what runs need not go on.
+
+        Paused answers leave less memory for prompts, so a prompt has to fit beside them.
+        """
+        if any(_is_buffered(lane) for lane in self.lanes):
+            return False
+        running = self.options.running or "out"
+        if not any(_has_answers(lane) for lane in self.lanes):
+            return True
+        if running == "out":
+            return self._has_room_beside_answers()
+        if running == "drain":
+            return False
+        return self._has_gained and any(map(self._is_next, self.lanes))
+
+    def _has_room_beside_answers(self) -> bool:
+        """Tell whether at least half of the buffer is for prompts when all answers have gone there.
+
+        A stage that could compute few prompts would not be worth its transitions.
+        """
+        used = sum(lane.pool.num_blocks - lane.pool.num_free for lane in self.lanes)
+        heads = ((lane, next_prompt(lane)) for lane in self.lanes)
+        needs = [lane.pool.blocks_for(head.num_tokens) for lane, head in heads if head is not None]
+        if self.room is None or not needs or 2 * used > self.room.num_blocks:
+            return False
+        return self.room.has(used + min(needs))
+
+    # --- from prompts to answers ----------------------------------------------------------
+
+    def look(self) -> None:
+        """Go to the other stage, if it is time to; lanes that have nothing to plan do not ask."""
+        if self.asked or self.is_free:
+            return
+        if self.stage == "decode":
+            if any(map(self.wants_prefill, self.lanes)):
+                self.enter("prefill")
+        elif self._has_no_more_prompts():
+            self.was_short = any(each.waiting for each in self.lanes)
+            self.enter("decode")
+
+    def _has_no_more_prompts(self) -> bool:
+        """Tell whether no more prompts can be computed, and there are answers to give."""
+        for lane in self.lanes:
+            if lane.prefilling or self._has_fresh(lane) or self._may_compute_more(lane):
+                return False
+        return any(_has_answers(lane) or lane.swapped for lane in self.lanes)
+
+    def _has_fresh(self, lane: LaneState) -> bool:
+        """Tell whether the lane's next plan takes answers to the buffer, whose prompts are done."""
+        if self.room is None or not lane.clock.num_decodes:
+            return False
+        return not self.staying.issuperset(lane.running)
+
+    def _may_compute_more(self, lane: LaneState) -> bool:
+        """Tell whether the next prompt fits, or may fit when copies have ended."""
+        head = next_prompt(lane)
+        if head is None or not self.has_room(lane, head):
+            return False
+        return bool(lane.swaps.going) or fits(lane, head)
+
+    def has_room(self, lane: LaneState, sequence: SequenceState) -> bool:
+        """Tell whether the buffer has room for a prompt beside those that are being computed."""
+        if self.room is None:
+            return True
+        blocks_for = lane.pool.blocks_for
+        coming = sum(blocks_for(each.num_tokens) for one in self.lanes for each in one.prefilling)
+        return self.room.has(coming + blocks_for(sequence.num_tokens))
+
+
+def next_prompt(lane: LaneState) -> SequenceState | None:
+    """Return the prompt at the head of the queue, whoever waits to come back."""
+    if lane.loaded:
+        return lane.loaded[0]
+    return lane.waiting.head() if lane.waiting else None
+
+
+def _has_answers(lane: LaneState) -> bool:
+    return lane.clock.num_decodes > 0 or bool(lane.moved or lane.loading)
+
+
+def _is_buffered(lane: LaneState) -> bool:
+    return bool(lane.swapped or lane.loading or lane.moved)

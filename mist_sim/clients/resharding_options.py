@@ -1,0 +1,105 @@
+"""How a client re-shards its model between prompts and answers (Seesaw): the options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.units import Bytes, BytesPerSecond
+
+Policy = Literal["transition_minimising", "prefill_prioritised", "decode_prioritised", "threshold"]
+Running = Literal["drain", "pause", "out"]
+_Count = Annotated[int, ">= 1"]
+
+HOST_MEMORY = 80 * 2.0**30  # bytes a GPU (Seesaw 6.1)
+SHARE_IN_USE = 0.5  # assumed: Seesaw 4.2 names thresholds, and gives none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resharding:
+    """Prompts are computed in a layout of their own, between which and the engine's a client goes.
+
+    The engine's own sizes are those in which it decodes (Seesaw's c_d); these are for prompts
+    (c_p). Both have the same number of copies and of GPUs.
+
+    tensor_parallel_size: GPUs that share every layer while prompts are computed.
+    pipeline_parallel_size: ranks that each have some of the layers meanwhile.
+    policy: when the client goes from one to the other. transition_minimising computes prompts until
+        the host's buffer is full of their KV entries, or none waits, and answers until it is empty
+        (Seesaw 4.2). The others have no buffer: prefill_prioritised computes a prompt as soon as it
+        fits on the GPUs, decode_prioritised when all answers are complete, and threshold when they
+        use less than a share of the KV blocks.
+    threshold: that share, in (0, 1]; without it a half.
+    running: what becomes of answers that are not complete when the buffer is empty and prompts
+        wait: out takes their entries into the buffer, from which they come back first, as soon as
+        that leaves half of it for prompts; drain completes them before; pause leaves them on the
+        GPUs while prompts are computed. Without it, out.
+    host_memory: for KV entries, of each GPU; without it 80 GiB, as in the paper.
+    host_bandwidth: of each GPU's link to the host, in one direction; without it, the GPU's own.
+    host_copy_bandwidth: at which the host copies entries of each GPU from pinned to shared memory
+        (Seesaw 5.2), behind the link; without it, that takes no time.
+    kv_layout_efficiency: share of the link's bandwidth that copies of KV entries reach, in (0, 1]:
+        1 for entries by head (HND), less by token (NHD), which nobody measured (Seesaw 5.2).
+    Raises ScenarioError for options out of range or without effect.
+    """
+
+    tensor_parallel_size: _Count = 1
+    pipeline_parallel_size: _Count = 1
+    policy: Policy = "transition_minimising"
+    threshold: float | None = None
+    running: Running | None = None
+    host_memory: Bytes | None = None
+    host_bandwidth: BytesPerSecond | None = None
+    host_copy_bandwidth: BytesPerSecond | None = None
+    kv_layout_efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, known in (("policy", get_args(Policy)), ("running", get_args(Running))):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise ScenarioError(
+                    f"{name} has no {value!r}{did_you_mean(value, known)} Known: {', '.join(known)}"
+                )
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if getattr(self, name) < 1:
+                raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name in ("host_memory", "host_bandwidth", "host_copy_bandwidth"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ScenarioError(f"{name} must be > 0, got {value:g}")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise ScenarioError(f"threshold must be in (0, 1], got {self.threshold:g}")
+        if not 0 < self.kv_layout_efficiency <= 1 or math.isnan(self.kv_layout_efficiency):
+            raise ScenarioError(
+                f"kv_layout_efficiency must be in (0, 1], got {self.kv_layout_efficiency:g}"
+            )
+        self._check_effect()
+
+    def _check_effect(self) -> None:
+        if self.threshold is not None and self.policy != "threshold":
+            raise ScenarioError(f"threshold has no effect with policy: {self.policy}")
+        if self.buffers:
+            return
+        for name in ("running", "host_memory", "host_copy_bandwidth"):
+            if getattr(self, name) is not None:
+                raise ScenarioError(
+                    f"{name} has no effect with policy: {self.policy}, which has no buffer on the "
+                    "host; transition_minimising has one"
+                )
+
+    @property
+    def buffers(self) -> bool:
+        """Whether KV entries of prompts go to host memory."""
+        return self.policy == "transition_minimising"
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Options that nobody said, and nobody can know."""
+        found = []
+        if self.buffers and self.host_memory is None:
+            found.append("resharding.host_memory")
+        if self.policy == "threshold" and self.threshold is None:
+            found.append("resharding.threshold")
+        return tuple(found)

@@ -1,0 +1,76 @@
+"""`mist reshard`: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from mist_sim.cli.app import app
+
+ASKED = ["reshard", "--model", "llama-2-70b", "--gpu", "a10", "--gpus", "8"]
+LENGTHS = ["--input-len", "3000", "--output-len", "200"]
+
+
+def mist(*words):
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "100"})
+
+
+def test_tables_say_which_pair_is_best():
+    result = mist(*ASKED, *LENGTHS)
+    assert result.exit_code == 0
+    assert "PP8 -> TP8 does 1.48 x the requests of TP2PP4, the best layout that stays." in (
+        result.stdout
+    )
+    assert "DP2TP4 has 31.9 GiB of weights on each device" in result.stdout
+
+
+def test_json_and_files_have_every_pair(tmp_path):
+    result = mist(*ASKED, *LENGTHS, "--json", "--quiet", "--out", str(tmp_path / "out"))
+    summary = json.loads(result.stdout)
+    assert len(summary["pairs"]) == 16
+    assert summary["best"]["prefill"] == "PP8"
+    assert summary == json.loads((tmp_path / "out" / "resharding.json").read_text("utf-8"))
+    assert len((tmp_path / "out" / "resharding.csv").read_text("utf-8").splitlines()) == 17
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        (["--dp", "1"], "left_out"),
+        (["--max-num-seqs", "8"], "best"),
+        (["--host-memory", "2 GiB"], "best"),
+        (["--host-bandwidth", "1 GB/s"], "best"),
+        (["--link-bandwidth", "1 GB/s"], "best_static"),
+        (["--gpu-memory-utilization", "0.95"], "best"),
+        (["--piggyback", "1"], "best_static"),
+    ],
+)
+def test_every_option_changes_what_is_found(options, changed):
+    found = [json.loads(mist(*ASKED, *LENGTHS, "--json", *more).stdout) for more in ([], options)]
+    assert found[0][changed] != found[1][changed]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--gpus", "2"], "no layout of llama-2-70b fits on 2 x a10: TP2 has 63.8 GiB of weights"),
+        (
+            ["--host-memory", "100 MB"],
+            "host_memory must hold one prompt: 3000 tokens have 0.92 GiB",
+        ),
+        (["--link-bandwidth", "0 GB/s"], "link_bandwidth must be > 0 bytes/s, got 0"),
+        (["--host-bandwidth", "0 GB/s"], "host_bandwidth must be > 0 bytes/s, got 0"),
+        (["--input-len", "0"], "prompt tokens must be >= 1, got 0"),
+        (["--model", "mixtral-8x7b"], "has formulas for dense models in 16 bits"),
+        (["--piggyback", "2"], "piggyback must be in [0, 1], got 2"),
+        (["--dp", "x"], "--dp must be whole numbers"),
+        (["--gpu-memory-utilization", "1.5"], "gpu_memory_utilization must be in (0, 1]"),
+        (["--max-num-seqs", "0"], "max_num_seqs must be >= 1, got 0"),
+    ],
+)
+def test_bad_input_is_refused(words, text):
+    result = mist(*ASKED, *LENGTHS, *words)
+    assert result.exit_code == 2
+    assert text in result.stderr

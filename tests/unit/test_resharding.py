@@ -1,0 +1,222 @@
+"""A client that re-shards: overlap of copies, bad input, options, and what a timeline shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import mist_sim as mist
+from mist_sim import ContinuousScheduler, Workload, llm_client
+from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.resharding_options import Resharding
+from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.resharding.predictor import SeesawPredictor
+from tests.reference.predictors import AWKWARD
+from tests.reference.resharding import BLOCK_BYTES, resharding_engine
+
+PLAIN = replace(AWKWARD, per_longest=0.0, needs_longest_context=False)
+PROMPT, OUTPUT, NUM = 64, 9, 40  # 16 blocks of 4 tokens
+SCHEDULER = ContinuousScheduler(max_num_seqs=64, max_num_batched_tokens=2 * PROMPT)
+
+
+def client(per_block: float, weights: float = 0.0, num_gpu_blocks: int = 10_000, **options):
+    bandwidth = BLOCK_BYTES / per_block if per_block else 1e300
+    return resharding_engine(
+        PLAIN,
+        PLAIN,
+        num_host_blocks=10_000,
+        host_bandwidth=bandwidth,
+        weights=weights,
+        options={"tensor_parallel_size": 2} | options,
+        scheduler=SCHEDULER,
+        num_gpu_blocks=num_gpu_blocks,
+        block_size=4,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+    )
+
+
+def run(engine, num=NUM):
+    workload = Workload.from_lists([PROMPT] * num, [OUTPUT] * num, [0.0] * num)
+    return mist.Simulation(clients=[engine], workload=workload).run()
+
+
+PROMPTS = NUM / 2 * PLAIN.step_time(StepBatch(((PROMPT, 0),) * 2))  # seconds of all prompts
+BLOCKS = NUM * PROMPT // 4
+
+
+# --- overlap ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slower", [10, 40])
+def test_a_slow_link_is_what_binds(slower):
+    """Copies out take `slower` times as long as prompts: bytes over bandwidth, within 2 %."""
+    per_block = slower * PROMPTS / BLOCKS
+    result = run(client(per_block, num_gpu_blocks=64))
+    moves = result.transfers
+    out = moves[moves["kind"] == "swap_out"]
+    copied = out["num_bytes"].sum() / (BLOCK_BYTES / per_block)
+    assert out["num_bytes"].sum() == BLOCKS * BLOCK_BYTES
+    assert out["end"].max() == pytest.approx(copied, rel=0.02)
+    back = moves[moves["kind"] == "swap_in"]
+    assert result.summary["duration"] == pytest.approx(2 * copied, rel=0.02)
+    assert back["start"].min() >= out["end"].max()
+
+
+def test_copies_hide_behind_prompts():
+    """At a tenth of the prompts' time nothing waits for the link but the last copy."""
+    per_block = PROMPTS / 10 / BLOCKS
+    hidden, free = run(client(per_block)), run(client(0.0))
+    prefill = [each.steps.query("num_chunks > 0")["end"].max() for each in (hidden, free)]
+    assert prefill[0] == prefill[1]
+    assert hidden.steps["layout"].max() == 2
+
+
+def test_with_a_link_at_infinity_it_is_a_run_without_swaps():
+    """All fits on the GPUs: prompts, then answers, with the times of the client without buffer."""
+    swapping = run(client(0.0))
+    staying = run(client(0.0, policy="decode_prioritised"))
+    for number in range(NUM):
+        assert swapping.token_times(number).tolist() == staying.token_times(number).tolist()
+    assert len(swapping.transfers) == 2 * NUM
+    assert staying.transfers.empty
+
+
+def test_transitions_load_weights_over_the_link():
+    slow = run(client(1e-4, weights=0.5 * BLOCK_BYTES / 1e-4))
+    periods = slow.summary["layouts"]
+    assert [each["ready"] - each["start"] for each in periods] == pytest.approx([0.0, 0.5, 0.5])
+
+
+def test_entries_that_stay_cross_the_host_in_a_transition():
+    """Without a buffer, all entries go out and in again: 2 x blocks over the link."""
+    result = run(client(1e-4, policy="decode_prioritised"))
+    last = result.summary["layouts"][-1]
+    assert last["ready"] - last["start"] == pytest.approx(2 * BLOCKS * 1e-4)
+
+
+def test_the_host_copies_from_pinned_to_shared_memory_behind_the_link():
+    """What the host copies slowly comes back later; the GPUs' blocks are free before that."""
+    fast, slow = client(1e-5), client(1e-5, host_copy_bandwidth=BLOCK_BYTES / 1e-4)
+    fast, slow = run(fast), run(slow)
+    prompts = [each.steps.query("num_chunks > 0")["end"].max() for each in (fast, slow)]
+    assert prompts[0] == prompts[1]
+    assert slow.summary["duration"] > fast.summary["duration"] + 0.5 * BLOCKS * 1e-4
+
+
+def test_entries_by_token_take_longer():
+    by_head, by_token = run(client(1e-3)), run(client(1e-3, kv_layout_efficiency=0.5))
+    assert by_token.summary["duration"] == pytest.approx(2 * by_head.summary["duration"], rel=0.02)
+
+
+# --- what becomes of answers that run -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("running", ["out", "drain", "pause"])
+def test_answers_that_run_when_the_buffer_is_empty(running):
+    engine = resharding_engine(
+        PLAIN,
+        PLAIN,
+        num_host_blocks=400,
+        host_bandwidth=1e300,
+        options={"tensor_parallel_size": 2, "running": running},
+        scheduler=SCHEDULER,
+        num_gpu_blocks=200,
+        block_size=4,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+    )
+    outputs = [5 + 20 * (n % 5) for n in range(NUM)]
+    workload = Workload.from_lists([PROMPT] * NUM, outputs, [0.0] * NUM)
+    result = mist.Simulation(clients=[engine], workload=workload).run()
+    assert result.requests["num_output_tokens"].tolist() == outputs
+    decodes = result.steps.query("num_decodes > 0")
+    lowest = decodes.groupby("layout")["num_decodes"].min()
+    if running == "drain":
+        assert (lowest[:-1] == 1).all()
+    else:
+        assert (lowest[:-1] > 1).any()
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def built(model="llama-2-70b", gpu="a10", tensor=8, **options):
+    engine = {"pipeline_parallel_size": 8} | options
+    more = {key: engine.pop(key) for key in ("scheduler", "data_parallel_size") if key in engine}
+    return llm_client(
+        "llm",
+        model=model,
+        gpu=gpu,
+        tensor_parallel_size=tensor,
+        kv_cache=KvCacheConfig(enable_prefix_caching=False),
+        predictor=SeesawPredictor,
+        resharding=Resharding(**engine),
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"pipeline_parallel_size": 4}, ("TP 1 x PP 4 = 4", "TP 8 x PP 1 = 8")),
+        ({"host_memory": 1e6}, ("resharding.host_memory", "GiB", "one prompt")),
+        ({"host_bandwidth": 0.0}, ("host_bandwidth must be > 0, got 0",)),
+        ({"host_copy_bandwidth": -1.0}, ("host_copy_bandwidth must be > 0",)),
+        ({"policy": "prefill_first"}, ("policy has no 'prefill_first'", "prefill_prioritised")),
+        ({"running": "wait"}, ("running has no 'wait'", "drain")),
+        ({"threshold": 0.5}, ("threshold has no effect",)),
+        ({"policy": "threshold", "threshold": 2.0}, ("threshold must be in (0, 1]",)),
+        ({"policy": "threshold", "running": "out"}, ("running has no effect", "no buffer")),
+        ({"kv_layout_efficiency": 0.0}, ("kv_layout_efficiency must be in (0, 1]",)),
+        ({"scheduler": mist.ChunkedScheduler()}, ("scheduler must be continuous",)),
+        ({"tensor_parallel_size": 0}, ("tensor_parallel_size must be >= 1",)),
+    ],
+)
+def test_bad_input_is_refused_with_the_sizes(options, parts):
+    with pytest.raises(ScenarioError) as error:
+        built(**options)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_both_layouts_have_to_fit():
+    """A pipeline cannot have more ranks than the model has layers."""
+    with pytest.raises(ScenarioError, match=r"resharding, TP 1 x PP 72 for prompts: .*64 layers"):
+        llm_client(
+            "llm",
+            model="llama-3-15b",
+            gpu="a10",
+            tensor_parallel_size=8,
+            pipeline_parallel_size=9,
+            kv_cache=KvCacheConfig(enable_prefix_caching=False),
+            resharding=Resharding(pipeline_parallel_size=72),
+        )
+
+
+def test_a_prompt_that_one_layout_cannot_hold_is_refused():
+    engine = client(0.0, num_gpu_blocks=20)
+    workload = Workload.from_lists([PROMPT, 100], [4, 4], [0.0, 0.0])
+    result = mist.Simulation(clients=[engine], workload=workload).run()
+    assert result.requests["status"].tolist() == ["finished", "rejected"]
+    assert "100 tokens exceed the 80 that lanes" in result.requests["reason"][1]
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_what_nobody_said_is_named():
+    assert "resharding.host_memory" in built().traits.times.assumed
+    assert "resharding.host_memory" not in built(host_memory=80e9).traits.times.assumed
+
+
+def test_a_timeline_shows_transitions_and_copies(tmp_path):
+    result = run(client(1e-4, weights=1.0))
+    result.save_timeline(tmp_path / "timeline.json")
+    events = json.loads((tmp_path / "timeline.json").read_text("utf-8"))["traceEvents"]
+    names = {event["name"] for event in events}
+    assert {"prefill", "decode", "swap_out gpu to host", "swap_in host to gpu"} <= names
+    assert any(name.startswith("re-shard to") for name in names)
