@@ -126,6 +126,7 @@ from mist_sim.traces import GammaArrivals as GammaArrivals
 from mist_sim.traces import GeometricLength as GeometricLength
 from mist_sim.traces import LengthsCsvReader as LengthsCsvReader
 from mist_sim.traces import LogNormalLength as LogNormalLength
+from mist_sim.traces import MeanMedianP95Length as MeanMedianP95Length
 from mist_sim.traces import MooncakeReader as MooncakeReader
 from mist_sim.traces import NormalArrivals as NormalArrivals
 from mist_sim.traces import NormalLength as NormalLength

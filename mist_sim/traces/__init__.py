@@ -35,6 +35,7 @@ from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReade
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.sharegpt import ShareGptReader
 from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
+from mist_sim.traces.three_figures import MeanMedianP95Length
 from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
 
@@ -55,6 +56,7 @@ __all__ = [
     "LengthDistribution",
     "LengthsCsvReader",
     "LogNormalLength",
+    "MeanMedianP95Length",
     "MooncakeReader",
     "NamesModels",
     "NormalArrivals",
