@@ -5,6 +5,7 @@ from mist_sim.clients import AfdClient as AfdClient
 from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
 from mist_sim.clients import LlmClient as LlmClient
+from mist_sim.clients import ApplicationClient as ApplicationClient
 from mist_sim.clients import SequentialClient as SequentialClient
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
@@ -100,8 +101,11 @@ from mist_sim.scenario import simulate as simulate
 from mist_sim.simulation import Simulation as Simulation
 from mist_sim.simulation_rules import check_clients as check_clients
 from mist_sim.stages import STAGES as STAGES
+from mist_sim.stages import BestOfN as BestOfN
 from mist_sim.stages import Decode as Decode
+from mist_sim.stages import Growing as Growing
 from mist_sim.stages import KvRetrieval as KvRetrieval
+from mist_sim.stages import ModelPass as ModelPass
 from mist_sim.stages import Postprocess as Postprocess
 from mist_sim.stages import Prefill as Prefill
 from mist_sim.stages import Preprocess as Preprocess
@@ -109,6 +113,8 @@ from mist_sim.stages import Rag as Rag
 from mist_sim.stages import Reasoning as Reasoning
 from mist_sim.stages import Stage as Stage
 from mist_sim.stages import ToolCall as ToolCall
+from mist_sim.stages import ToolLoop as ToolLoop
+from mist_sim.stages import TreeSearch as TreeSearch
 from mist_sim.studies import Study as Study
 from mist_sim.studies import replicate as replicate
 from mist_sim.studies import study as study

@@ -6,12 +6,21 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.workers.application import ApplicationClient
 from mist_sim.clients.workers.processing import SequentialClient
 from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
 
-__all__ = ["CLIENTS", "AfdClient", "Client", "EngineConfig", "LlmClient", "SequentialClient"]
+__all__ = [
+    "CLIENTS",
+    "AfdClient",
+    "ApplicationClient",
+    "Client",
+    "EngineConfig",
+    "LlmClient",
+    "SequentialClient",
+]
 
 __getattr__ = on_demand(__name__, {"AfdClient": "afd.client"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 
@@ -13,6 +13,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.fetching import Fetch, check_fetch
+from mist_sim.clients.workers.growing import let_grow, num_until_growth
 from mist_sim.clients.workers.service_times import (
     GivenServiceTime,
     check_function,
@@ -96,6 +97,7 @@ class SequentialClient(Client):
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
         self._services: dict[Visit, Process] = {}  # of visits that may be given up
+        self._growth = self.streams.generator(f"{self.name}: growth")
         self._seconds: Callable[[Stage], float] = (
             linear(self.name, self.streams, self.base_time, self.time_per_token)
             if self.service_time is None
@@ -106,6 +108,10 @@ class SequentialClient(Client):
         service = self.env.process(self._work(visit))
         if visit.request.limits is not None or self.may_fail:
             self._services[visit] = service
+
+    def takes(self, stages: Sequence[Stage]) -> int:
+        """Return how many of the next stages it serves in a visit: up to one that grows."""
+        return num_until_growth(stages[: super().takes(stages)])
 
     def abort(self, visit: Visit) -> None:
         """A visit that is given up leaves the queue, or its worker, at once."""
@@ -137,6 +143,8 @@ class SequentialClient(Client):
                 yield self.env.timeout(float(seconds))
                 if self.fetch is not None:
                     yield from self._bring(self.fetch, stage)
+                if stage.grows:
+                    let_grow(self.name, visit, self._growth, self.env.now)
 
     def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
         """Wait until a stage's bytes are there."""
