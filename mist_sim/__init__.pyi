@@ -2,10 +2,10 @@
 
 from mist_sim.clients import CLIENTS as CLIENTS
 from mist_sim.clients import AfdClient as AfdClient
+from mist_sim.clients import ApplicationClient as ApplicationClient
 from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
 from mist_sim.clients import LlmClient as LlmClient
-from mist_sim.clients import ApplicationClient as ApplicationClient
 from mist_sim.clients import SequentialClient as SequentialClient
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl

@@ -202,7 +202,11 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         H100 | {"role": "decode", "kv_cache": {"num_gpu_blocks_override": 60}},  # preempts
         H100 | {"role": "decode", "async_scheduling": True},
     ],
-    "application": [{}, {"base_time": "5 ms"}, {"base_time": {"type": "exponential", "mean": 0.1}}],
+    "application": [
+        {},
+        {"base_time": "5 ms"},
+        {"base_time": {"type": "exponential", "mean": "100 ms"}},
+    ],
     "sequential": [
         {"serves": ["preprocess", "rag"], "base_time": "100 ms", "num_workers": 3},
         {"serves": ["postprocess"], "time_per_token": "1 ms"},

@@ -27,7 +27,9 @@ def let_grow(client: str, visit: Visit, rng: np.random.Generator, now: float) ->
     """
     stage = visit.stages[-1]
     if not isinstance(stage, Growing):
-        raise ScenarioError(f"{client}: {stage} must be a Growing stage, since it says that it grows")
+        raise ScenarioError(
+            f"{client}: {stage} must be a Growing stage, since it says that it grows"
+        )
     try:
         visit.outcome = stage.follow(visit.request, rng)
     except (TypeError, ValueError) as error:

@@ -100,7 +100,9 @@ class _Turn(Growing):
         return Served(then=turn)
 
 
-def _conversation(request: Request, num_prompt: int, num_tokens: int) -> tuple[tuple[int, int], ...]:
+def _conversation(
+    request: Request, num_prompt: int, num_tokens: int
+) -> tuple[tuple[int, int], ...]:
     """Return the content of all turns: the prompt, and behind it tokens that are the request's."""
     rest = branch_content(request, 1, num_tokens - num_prompt)
     return prompt_content(request, num_prompt) + rest
