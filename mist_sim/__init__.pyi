@@ -122,6 +122,7 @@ from mist_sim.traces import ARRIVALS as ARRIVALS
 from mist_sim.traces import LENGTHS as LENGTHS
 from mist_sim.traces import SAMPLERS as SAMPLERS
 from mist_sim.traces import TRACE_READERS as TRACE_READERS
+from mist_sim.traces import AgenticReader as AgenticReader
 from mist_sim.traces import AllAtOnce as AllAtOnce
 from mist_sim.traces import AzureReader as AzureReader
 from mist_sim.traces import BurstyArrivals as BurstyArrivals
@@ -139,6 +140,7 @@ from mist_sim.traces import NormalLength as NormalLength
 from mist_sim.traces import PoissonArrivals as PoissonArrivals
 from mist_sim.traces import PrefixRepetition as PrefixRepetition
 from mist_sim.traces import Profile as Profile
+from mist_sim.traces import RagPulseReader as RagPulseReader
 from mist_sim.traces import Retries as Retries
 from mist_sim.traces import Rows as Rows
 from mist_sim.traces import ShareGptReader as ShareGptReader

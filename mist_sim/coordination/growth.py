@@ -50,8 +50,8 @@ def beyond_limit(request: Request, outcome: Served, stage: Stage, now: float) ->
     if growth.num_added <= GROWN:
         return None
     text = (
-        f"outcomes have added more than {GROWN:,} stages and children (bounds.GROWN), the last ones "
-        f"after {stage.kind!r}; a stage must stop to add others"
+        f"outcomes have added more than {GROWN:,} stages and children (bounds.GROWN), the last "
+        f"ones after {stage.kind!r}; a stage must stop to add others"
     )
     return Failure("rejected", now, text)
 

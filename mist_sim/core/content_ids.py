@@ -5,21 +5,12 @@ A conversation, a block of a trace and a branch of a request never share an id b
 
 from __future__ import annotations
 
-from enum import IntEnum
+OF_BLOCK, OF_CONVERSATION, OF_PREFIX, OF_BRANCH, OF_PATH = range(5)
+"""Where content comes from."""
 
 _NUM_ORIGINS = 8
 
 
-class Origin(IntEnum):
-    """Where content comes from."""
-
-    BLOCK = 0
-    CONVERSATION = 1
-    PREFIX = 2
-    BRANCH = 3
-    PART = 4
-
-
-def content_id(origin: Origin, number: int) -> int:
+def content_id(origin: int, number: int) -> int:
     """Return the id of the content that has this number at its origin."""
-    return number * _NUM_ORIGINS + origin.value
+    return number * _NUM_ORIGINS + origin

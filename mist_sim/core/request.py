@@ -168,6 +168,8 @@ class Request:
     num_losses: how often it was lost with a client since then.
     num_appended_input_tokens, num_appended_output_tokens: of stages that outcomes have appended.
     declared: what it was when it was sent; None: that is what it still is.
+    think_time: seconds from the end of the one before in its session until it is sent, where users
+        go through sessions.
     growth: that it shares with its parent and its children; None: no outcome added anything.
     """
 
@@ -193,6 +195,7 @@ class Request:
     num_appended_output_tokens: int = 0
     declared: Declared | None = None
     growth: Growth | None = None
+    think_time: float = 0.0
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mist_sim.core.content_ids import Origin, content_id
+from mist_sim.core.content_ids import OF_BLOCK, OF_CONVERSATION, OF_PREFIX, content_id
 from mist_sim.core.request import Content
 
 
 def conversation_content(session_id: int, num_tokens: int) -> Content:
     """Return the content of a turn: the first tokens of its conversation, answer included."""
-    return ((content_id(Origin.CONVERSATION, session_id), num_tokens),)
+    return ((content_id(OF_CONVERSATION, session_id), num_tokens),)
 
 
 def prefix_content(prefix: int, num_tokens: int) -> Content:
     """Return the content of a prompt that begins with one of several known prefixes."""
-    return ((content_id(Origin.PREFIX, prefix), num_tokens),) if num_tokens else ()
+    return ((content_id(OF_PREFIX, prefix), num_tokens),) if num_tokens else ()
 
 
 def block_content(
@@ -40,7 +40,7 @@ def block_content(
             f"hash_ids must have {either} ids for {num_prompt_tokens} tokens in blocks of "
             f"{block_size}, got {len(hash_ids)}"
         )
-    content = [(content_id(Origin.BLOCK, number), block_size) for number in hash_ids]
+    content = [(content_id(OF_BLOCK, number), block_size) for number in hash_ids]
     if len(hash_ids) > full:
         content[-1] = (content[-1][0], rest)
     if output_hash_ids:
@@ -51,5 +51,5 @@ def block_content(
                 f"complete behind {full} blocks in hash_ids, got {len(output_hash_ids)} behind "
                 f"{len(hash_ids)}"
             )
-        content += [(content_id(Origin.BLOCK, number), block_size) for number in output_hash_ids]
+        content += [(content_id(OF_BLOCK, number), block_size) for number in output_hash_ids]
     return tuple(content)

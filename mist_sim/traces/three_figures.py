@@ -36,7 +36,8 @@ class MeanMedianP95Length:
     tail above the 95th percentile is log-uniform and ends at p95 * exp(0.84 s k). The skew k is
     solved for the mean; with 1 the law is close to a lognormal. With k < 1 the middle bends, as
     (z / z95)^(1 / k); near the least possible mean the lengths jump at the median and at p95, and
-    samples scatter about both. Nothing but the three figures is fitted: other quantiles are this law's own.
+    samples scatter about both. Nothing but the three figures is fitted: other quantiles are the
+    law's own.
 
     Raises ValueError for figures that no law has: half of the lengths are at least 1, 45 % at least
     the median and 5 % at least p95. Source: MIST, Table III gives such figures.

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mist_sim.core.content_ids import Origin, content_id
+from mist_sim.core.content_ids import OF_BRANCH, content_id
 from mist_sim.core.request import Content, Request, Stage
 from mist_sim.core.visit import Served
 from mist_sim.stages.llm import Decode, Prefill
@@ -65,7 +65,7 @@ def require(name: str, value: int, least: int = 1) -> None:
 
 def branch_content(request: Request, number: int, num_tokens: int) -> Content:
     """Return content that only one branch of a request has. number: of the branch, from 0."""
-    return ((content_id(Origin.BRANCH, request.request_id * _MOST_BRANCHES + number), num_tokens),)
+    return ((content_id(OF_BRANCH, request.request_id * _MOST_BRANCHES + number), num_tokens),)
 
 
 def prompt_content(request: Request, num_tokens: int) -> Content:
