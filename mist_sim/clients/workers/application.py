@@ -17,7 +17,7 @@ from mist_sim.core.request import Stage
 from mist_sim.core.visit import Visit
 from mist_sim.durations import DurationDistribution, SecondsOrLaw, draws
 from mist_sim.environment import Environment
-from mist_sim.stages import STAGES
+from mist_sim.stages import STAGES, Growing
 
 _BLOCK = 64  # draws at once
 
@@ -39,7 +39,8 @@ class ApplicationClient(Client):
     base_time: SecondsOrLaw = 0.0
 
     def __post_init__(self) -> None:
-        super().__init__(self.name, [STAGES[name].kind for name in STAGES if STAGES[name].grows])
+        growing = [cls for cls in STAGES.values() if issubclass(cls, Growing) and not cls.is_work]
+        super().__init__(self.name, [cls.kind for cls in growing])
         check_time("base_time", self.base_time)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:

@@ -22,9 +22,12 @@ class Growing(Stage):
 
     Clients that have no part in it serve it: an `ApplicationClient` at once, a `SequentialClient`
     after the time that it takes.
+
+    is_work: whether it is work on a text, which takes a worker, so that no application serves it.
     """
 
     grows: ClassVar[bool] = True
+    is_work: ClassVar[bool] = False
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         """Return what follows now that the stage is served. rng: the client's own."""
