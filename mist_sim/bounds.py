@@ -1,4 +1,4 @@
-"""How large and small input may be: every bound of scenarios, models, GPUs and traces.
+"""Bounds of input: of scenarios, models, GPUs and traces.
 
 They lie far beyond what anybody serves, and are near enough to stop a slip of the keyboard before
 it costs hours, all memory, or the digits of a sum. Each says why it is where it is.

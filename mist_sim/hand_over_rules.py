@@ -1,4 +1,4 @@
-"""What has to hold of clients, network and workload so that prompts can be handed over."""
+"""Rules for clients, network and workload under which prompts can be handed over."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Unit = TypeVar("Unit")
 
 
 class Watch(Protocol):
-    """Who wants to know of the workload what a gateway sees."""
+    """A watcher of the workload, which learns what a gateway sees."""
 
     def sent(self, request: Request, now: float, /) -> None:
         """A request is sent for the first time. now: seconds."""

@@ -29,7 +29,7 @@ class Registry(Mapping[str, type[Any]]):
 
     @property
     def member(self) -> str:
-        """What messages call one of the family."""
+        """A word for one of the family, in messages."""
         name = self.family.replace("_", " ")
         return f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
 

@@ -1,4 +1,4 @@
-"""What has to hold of the parts of a simulation; of hand-overs alone, see `hand_over_rules`."""
+"""Rules for the parts of a simulation; those of hand-overs are in `hand_over_rules`."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Engines:
-    """What a strategy's instances are.
+    """The instances of a strategy.
 
     times: step times of prompts, and of answers. blocks: of KV cache of an instance of each kind
     (the same one twice where they are together), and tokens in a block.

@@ -46,7 +46,7 @@ _PLACE = re.compile(r"^(clients\.\d+[.:] ?|(instance|prefill|decode): )")
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """What the searches of one ranking have in common."""
+    """Shared by the searches of one ranking."""
 
     target: Target
     rates: tuple[float, float] | None

@@ -1,4 +1,4 @@
-"""What BestServe's simulators ask of step times, answered by any predictor and remembered.
+"""Step times for BestServe's simulators, from any predictor, remembered by arguments.
 
 The paper's oracle is Algorithm 1, which `BestServePredictor` is. Its batches are equal requests;
 here the prompts of a batch may differ, and each answer has a context of its own.
@@ -16,7 +16,7 @@ _MOST_KNOWN = 2**18  # answers of each kind that are remembered: tens of megabyt
 
 
 class Batch(NamedTuple):
-    """How long a batch of prompts takes.
+    """Seconds of a batch of prompts.
 
     latency: seconds until its first tokens are out. busy: seconds until the next batch may begin;
     the same but in a pipeline, whose first rank is free earlier.
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
 
 class Times(Protocol):
-    """What the simulators ask."""
+    """Step times that the simulators ask for."""
 
     def prefill(self, prompts: tuple[int, ...]) -> Batch:
         """Return how long a batch of prompts, given by their tokens, takes."""

@@ -1,4 +1,4 @@
-"""What the Optimizer found: strategies by goodput per GPU, and why others were left out."""
+"""Result of the Optimizer: strategies by goodput per GPU, and reasons why others were left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """What became of a strategy.
+    """The result of a strategy.
 
     goodput: in BestServe's simulators. full: in the full simulation, where that was asked for;
     full_failure: why there is none. left_out: why it cannot be, such as a model that does not fit.
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """What the goodput lies between, requests per second."""
+        """Interval of the goodput, requests per second."""
         if self.goodput is None:
             return (0.0, 0.0) if self.too_slow else (nan, nan)
         return self.goodput.interval
@@ -132,7 +132,7 @@ class Ranking(Findings):
 
     @property
     def num_runs(self) -> int:
-        """How many runs were made, in either simulation."""
+        """Number of runs in both simulations."""
         both = [found for e in self.entries for found in (e.goodput, e.full) if found]
         return sum(found.num_runs for found in both)
 
@@ -174,7 +174,7 @@ class Ranking(Findings):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the ranking has to know."""
+        """Warnings for the reader of the ranking."""
         found = [
             f"{entry.label}: {text}"
             for entry in self.entries

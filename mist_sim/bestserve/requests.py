@@ -1,4 +1,4 @@
-"""What is served: arrivals and lengths as arrays, of given numbers or of a scenario's workload."""
+"""Requests as arrays of arrivals and lengths, given or of a scenario's workload."""
 
 from __future__ import annotations
 

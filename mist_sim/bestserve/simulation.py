@@ -22,7 +22,7 @@ TAU = 2.5
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How the simulators work.
+    """Options of the simulators.
 
     tau: the balance of equation 9 (> 0): one that joins b others decodes as if in a batch of
     max(floor((b + 1) / tau), 1). routing: in which order instances are asked: "shuffle" as printed,
@@ -42,7 +42,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Served:
-    """When every request was served, seconds, in order of arrival.
+    """Times of every request, seconds, in order of arrival.
 
     prefilled: its first token was out (D1). done: its answer was complete (D2).
     """

@@ -1,4 +1,4 @@
-"""Which strategies are compared: numbers of instances, layouts and batch sizes (section 3.5)."""
+"""The strategies to compare: numbers of instances, layouts and batch sizes (section 3.5)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _APART = re.compile(r"(\d{1,9})p(\d{1,9})d")
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """How instances serve: together (collocation), or apart (disaggregation), of equal layouts.
+    """A strategy: equal instances that serve together (collocation) or apart (disaggregation).
 
     together: instances that prefill and decode (m of "xm"); 0: they are apart. prefill, decode:
     instances of each kind (y and z of "ypzd").

@@ -1,4 +1,4 @@
-"""What transfers of KV entries cost, from measured ones."""
+"""Costs of KV transfers, from measured ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the closed loops were measured to which an engine's own time is fitted."""
+"""The protocol of the closed loops to which an engine's own time is fitted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUESTS_PER_USER = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopProtocol:
-    """How closed loops were driven, and the limits of the engine that served them.
+    """The drivers of closed loops, and the limits of the engine that served them.
 
     think_time: seconds from an answer to the user's next request (>= 0).
     max_num_batched_tokens, max_num_seqs: of the engine; None: what vLLM's server takes on the GPU.
@@ -86,7 +86,7 @@ class LoopProtocol:
         return summary["mean_tpot_ms"] * 1e-3, summary["mean_ttft_ms"] * 1e-3
 
     def __str__(self) -> str:
-        """What differs from the default, for the source of figures."""
+        """The differences to the default, for the source of figures."""
         limits = ("max_num_batched_tokens", "tokens_beyond_prompt", "max_num_seqs")
         said = [f"{name} {value}" for name in limits if (value := getattr(self, name)) is not None]
         delay = [f"think_time {self.think_time * 1e3:g} ms"] if self.think_time else []

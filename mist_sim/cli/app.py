@@ -13,6 +13,7 @@ from mist_sim.cli.verbs.bestserve import bestserve
 from mist_sim.cli.verbs.calibrate import calibrate
 from mist_sim.cli.verbs.compare import compare
 from mist_sim.cli.verbs.demo import demo
+from mist_sim.cli.verbs.explain import explain
 from mist_sim.cli.verbs.fit import fit
 from mist_sim.cli.verbs.from_vllm import from_vllm
 from mist_sim.cli.verbs.goodput import goodput
@@ -125,6 +126,7 @@ app.command()(sliders)
 app.command()(bestserve)
 app.command()(compare)
 app.command()(plan)
+app.command()(explain)
 
 
 def _print_version(wanted: bool) -> None:

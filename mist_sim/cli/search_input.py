@@ -1,4 +1,4 @@
-"""What a command line says of a search: intervals, given as LOW:HIGH, and options."""
+"""Options of searches on a command line, and intervals given as LOW:HIGH."""
 
 from __future__ import annotations
 

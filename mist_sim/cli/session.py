@@ -1,4 +1,4 @@
-"""What verbs that simulate share: run, write the files, print the table."""
+"""Shared by verbs that simulate: run, write the files, print the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = TypeVar("Found", bound="Findings")
 
 
 class How(TypedDict):
-    """What a study takes from a command: see `replicate`."""
+    """Arguments that a study takes from a command: see `replicate`."""
 
     progress: Progress
     journal: Path | None
@@ -42,7 +42,7 @@ def _usual_files(found: Findings, folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What becomes of the results of a command.
+    """The destination of a command's results.
 
     out: the folder to write; None: none. force: earlier results in it make room. as_json: print
     the summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: those

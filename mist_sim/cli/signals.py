@@ -111,7 +111,7 @@ def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 class Saved:
-    """What a command writes; an interruption inside, or after it, says where that is.
+    """The output of a command; an interruption during or after it says where that is.
 
     output: the file or folder that is claimed for the results; None: there is none. latest: of the
     command that runs, or has just ended; None: it writes nothing.

@@ -1,4 +1,4 @@
-"""What the command line of `mist bestserve` says of what is served, and of the strategies."""
+"""Options of `mist bestserve`: the load, and the strategies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REQUESTS = 10_000  # BestServe, Tables 4 and 5
 
 @dataclass(frozen=True)
 class Given:
-    """What is said of a scenario without a file; None: nothing."""
+    """A scenario without a file, as options say it; None: the option is missing."""
 
     model: str | None
     gpu: str | None

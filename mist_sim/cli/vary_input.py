@@ -1,4 +1,4 @@
-"""What a command line varies: `--vary KEY=a,b,c` and `--case NAME:KEY=VALUE,...`."""
+"""Variations on a command line: `--vary KEY=a,b,c` and `--case NAME:KEY=VALUE,...`."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Coordinator:
 
     @property
     def absences(self) -> Absences | None:
-        """What becomes of requests whose client is gone; None: clients stay."""
+        """The fate of requests whose client is gone; None: clients stay."""
         return self._places.absences
 
     @absences.setter

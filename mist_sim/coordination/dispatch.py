@@ -1,4 +1,4 @@
-"""Which client serves the next stages of a request, and how many of them in one visit."""
+"""The client of a request's next stages, and how many of them it serves in one visit."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from mist_sim.stages import Prefill
 
 
 class Absences(Protocol):
-    """What becomes of requests whose client is gone; asked only where clients may go."""
+    """The fate of requests whose client is gone; asked only where clients may go."""
 
     def wait(
         self, request: Request, kind: str, near: frozenset[str] | None = None
@@ -48,7 +48,7 @@ class PromptVisit(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What came of a place that was to be taken ahead of a prompt.
+    """The outcome of taking a place ahead of a prompt.
 
     begins: whether the prompt begins now. ahead: the place; None: there is none.
     num_over: stages after the prompt that are over. failure: how the request failed.

@@ -1,4 +1,4 @@
-"""How long answers become, as one learns it from those that have ended."""
+"""Lengths of answers, as one learns them from those that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one engine step computes, and how the next steps differ from it."""
+"""The work of one engine step, and its growth from step to step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepBatch:
 
 @dataclass(slots=True)
 class StepGrowth:
-    """How the batch changes from step to step, while its members stay the same.
+    """Growth of a batch from step to step, while its members stay the same.
 
     The context of each chunk grows by the chunk's new tokens in every step.
 

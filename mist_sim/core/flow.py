@@ -1,4 +1,4 @@
-"""When an answer leaves the client that decodes it, for another one to go on."""
+"""Rules by which an answer leaves the client that decodes it, for another one to go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a request goes from the client of its prompt to the client of its answer."""
+"""Hand-overs: a request's way from the client of its prompt to the client of its answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HandOverPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """What holds for all hand-overs of a simulation.
+    """Options of all hand-overs of a simulation.
 
     first_token: whose first token the user gets. `prefill`: it is out when the prompt is computed;
         queue and transfer lie between it and the next. `decode`: the first token of the prefill

@@ -1,4 +1,4 @@
-"""What moves through the simulation: a request and the stages of its pipeline."""
+"""A request and the stages of its pipeline."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Stage:
 
 
 class Limits(NamedTuple):
-    """How long a request may take, in seconds; infinite: as long as it does.
+    """Limits on a request's times, in seconds; infinite: none.
 
     timeout, ttft_timeout: the sender gives up an attempt without the whole answer, without its
     first token, so long after sending it.
@@ -122,7 +122,7 @@ def token_totals(stages: Iterable[Stage]) -> tuple[int, int]:
 
 
 class Declared(NamedTuple):
-    """What a request was before an outcome changed its pipeline; its fields are named alike."""
+    """A request as it was before an outcome changed its pipeline; its fields are named alike."""
 
     num_prompt_tokens: int
     num_output_tokens: int
@@ -224,5 +224,5 @@ class Request:
 
     @property
     def deadline(self) -> float:
-        """When the first token should be there, seconds; infinite where nothing says so."""
+        """Time at which the first token is due, seconds; infinite if nothing says so."""
         return inf if self.limits is None else self.sent_at + self.limits.ttft_deadline

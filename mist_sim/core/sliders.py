@@ -48,7 +48,7 @@ class Sliders:
 
     @property
     def design(self) -> Design:
-        """Which of the three it is."""
+        """Its kind, one of the three."""
         if self.s_d == self.s_p:
             return "aggregation"
         return "hybrid" if self.s_d else "disaggregation"

@@ -1,4 +1,4 @@
-"""What a policy may see of the clients, and where they count it."""
+"""Views of clients for policies, and the counters behind them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ClientView(Protocol):
 
 
 class PrefillView(Protocol):
-    """What a client with engines tells of prompts that it has to compute (see `ClientView`)."""
+    """View of the prompts that a client with engines has to compute (see `ClientView`)."""
 
     def num_tokens(self) -> int: ...
     def seconds(self, num_tokens: int, /) -> float:
@@ -124,7 +124,7 @@ class _Entries(NamedTuple):
 
 
 class KvView(Protocol):
-    """What a client with KV memory tells of it, computed when it is asked (see `ClientView`).
+    """View of a client's KV memory, computed when it is asked (see `ClientView`).
 
     block_size: tokens in a block.
     """

@@ -1,4 +1,4 @@
-"""What laws of times share: their registry and protocol, draws in blocks, checks of parameters."""
+"""Shared by laws of times: registry and protocol, draws in blocks, checks of parameters."""
 
 from __future__ import annotations
 

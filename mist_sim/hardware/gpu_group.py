@@ -1,4 +1,4 @@
-"""What everything asks of the GPUs behind a client: who draws, weighs and costs what.
+"""The seam to the GPUs behind a client: their watts, weights and prices.
 
 A machine consists of groups of equal GPUs. Those of an engine are one group (`machine.py`), those
 of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
@@ -18,7 +18,7 @@ WattsOrigin = DrawConfidence | Literal["assumed"]
 
 
 class GpuWork(NamedTuple):
-    """What a group of GPUs did in runs of steps; arrays of one item a run.
+    """Work of a group of GPUs in runs of steps; arrays of one item a run.
 
     seconds: of all its GPUs that were at work, added up. watts: of one of them, on average.
     """
@@ -32,7 +32,7 @@ class GpuGroup(Protocol):
 
     @property
     def gpu(self) -> GpuSpec:
-        """What each of them is."""
+        """The GPU that all of them are."""
 
     @property
     def num_gpus(self) -> int:

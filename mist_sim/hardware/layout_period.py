@@ -1,4 +1,4 @@
-"""How a model lay on the GPUs of a client during a part of a run, for the records."""
+"""The layout of a model on a client's GPUs during a part of a run, for the records."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What serves a model: the GPUs of all engines of a client, which are one group.
+    """The GPUs of all engines of a client, which are one group.
 
     num_drafts: draft tokens of each decode, verified in a step. drafter: what drafts them.
     power_limit: watts of a GPU that its steps do not exceed; None: the design power.
@@ -39,7 +39,7 @@ class Machine:
 
     @property
     def gpu(self) -> GpuSpec:
-        """What each of them is."""
+        """The GPU that all of them are."""
         return self.cluster.gpu
 
     @property
@@ -76,7 +76,7 @@ class Machine:
 
     @property
     def load(self) -> Load:
-        """What loads the GPUs in all steps beside memory and arithmetic."""
+        """Load of the GPUs in all steps beside memory and arithmetic."""
         return load_of(self.model, self.cluster)
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:

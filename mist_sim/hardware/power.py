@@ -1,4 +1,4 @@
-"""What an accelerator draws, by what it does: idle, or in steps that load its memory and its cores.
+"""Watts of an accelerator: idle, or in steps that load its memory and its cores.
 
 Watts of a step are no straight line in utilisation: kernels that do little still keep the chip
 awake, and near the limit it slows its clock instead of drawing more. So the loads add up, and the
@@ -86,7 +86,7 @@ class Demand:
 
 
 class Load(NamedTuple):
-    """What loads a GPU in all steps of an engine beside memory and arithmetic (`PowerDraw`)."""
+    """Load of a GPU in all steps of an engine beside memory and arithmetic (`PowerDraw`)."""
 
     has_experts: bool = False
     has_peers: bool = False

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 PriceKind = Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]
-"""How a GPU is rented: by the hour, as long as nobody bids more, or for one or three years."""
+"""Terms of a rent: by the hour, as long as nobody bids more, or for one or three years."""
 
 _KINDS: tuple[PriceKind, ...] = get_args(PriceKind)
 _WORDS: dict[PriceKind, str] = {
@@ -25,7 +25,7 @@ _WORDS: dict[PriceKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a provider asks for a GPU of the catalog.
+    """A provider's price of a GPU of the catalog.
 
     on_demand, spot, reserved_1y, reserved_3y: dollars of one GPU an hour, None where there is no
     such offer. num_gpus: those of the machine that is rented. date: of the price list, as exactly

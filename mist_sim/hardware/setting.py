@@ -1,4 +1,4 @@
-"""What a client's step times are like, as far as the errors of others like them are known."""
+"""Settings of step times: kinds for which errors are known from measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What times steps of what model on what GPUs, in the words of `expected_errors.csv`.
+    """Source of step times, model and GPUs, in the words of `expected_errors.csv`.
 
     source: what times the steps, as `PredictorTraits.compared_as` has it; empty: nobody compared
         it. architecture: whose kernels the GPU has ("hopper"); empty: not known.

@@ -1,4 +1,4 @@
-"""What engine steps ask of each GPU: seconds of arithmetic and of memory traffic at its peaks.
+"""Demand of engine steps on each GPU: seconds of arithmetic and of memory traffic at its peaks.
 
 The operators are those that the roofline times, added up for many runs of steps at once, after a
 simulation. A step's utilisation is these seconds over the time that it took.

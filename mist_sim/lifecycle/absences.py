@@ -1,4 +1,4 @@
-"""What becomes of requests whose client is gone: they wait, are sent elsewhere, or are lost."""
+"""Requests whose client is gone: they wait, are sent elsewhere, or are lost."""
 
 from __future__ import annotations
 

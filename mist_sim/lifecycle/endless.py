@@ -1,4 +1,4 @@
-"""What comes again and again, whatever else goes on: looks, and failures at random."""
+"""Events that come again and again, whatever else goes on: looks, and failures at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When clients fail, and when they are repaired: at given times, or at random."""
+"""Failures and repairs of clients: at given times, or at random."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Failures:
 
 
 class Change(NamedTuple):
-    """What happens to clients at a time (seconds); those who `leave` fail for good."""
+    """Changes of clients at a time (seconds); those who `leave` fail for good."""
 
     time: float
     what: Literal["fail", "leave", "repair"]
@@ -130,7 +130,7 @@ class Drain:
 
 @dataclass(frozen=True, kw_only=True)
 class OnFailure:
-    """What becomes of the requests inside a client that fails.
+    """The fate of the requests inside a client that fails.
 
     policy: retry sends each to another client, as a prompt with the tokens that it has got so far,
         whose KV entries are computed again; the user keeps these tokens. resume does the same, but
@@ -156,4 +156,4 @@ class OnFailure:
 
 
 RETRY = OnFailure()
-"""What happens where nothing is said."""
+"""The policy if none is named."""

@@ -28,7 +28,7 @@ class Listener(Protocol):
 
 
 class Need(NamedTuple):
-    """What a client has to be for a request.
+    """A request's demand on its client.
 
     kind: of the stage that it serves. model: that it serves; None: any. near: names of the clients
     among which it must be; None: any.

@@ -1,4 +1,4 @@
-"""What is said of the life of clients: failures, drains, starts, autoscaling."""
+"""Options of the life of clients: failures, drains, starts, autoscaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a request whose client has failed: the stages that another one serves."""
+"""The rest of a request whose client has failed: the stages that another one serves."""
 
 from __future__ import annotations
 

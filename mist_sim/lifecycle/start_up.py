@@ -1,4 +1,4 @@
-"""How long a client takes to start: its weights on their way to the GPUs, then its engine.
+"""Seconds of a client's start: its weights on their way to the GPUs, then its engine.
 
 The weights go storage -> host -> device, in a pipeline as fast as its slowest part. Of a format
 there is one figure that was fitted, on the 8B model of the measurements alone: 30 loads of
@@ -35,7 +35,7 @@ SLLM_EFFICIENCY = 0.806
 
 @dataclass(frozen=True, kw_only=True)
 class StartUp:
-    """How long a client takes from its start until it takes requests.
+    """Seconds of a client from its start until it takes requests.
 
     time: all of it, the same for every start or a law of it; takes the place of the others.
     storage: rate at which weights come from storage to the host; None: they are there already, as
@@ -126,7 +126,7 @@ class StartUp:
 
 
 class StartTimes:
-    """How long each start of a client takes; a law has a stream of its own for each client."""
+    """Seconds of each start of a client; a law has a stream of its own for each client."""
 
     def __init__(self, options: StartUp | None, streams: Streams) -> None:
         self._options = options

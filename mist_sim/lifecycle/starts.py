@@ -1,4 +1,4 @@
-"""When a client that starts is ready: after some seconds, or when its weights have come."""
+"""Starts of clients: ready after some seconds, or when the weights have come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far TTFT and TPOT may be from what a real engine would show: `expected_errors.csv`.
+"""Expected errors of TTFT and TPOT, against real engines: `expected_errors.csv`.
 
 A row of that file is a setting that has measurements like it, under a kind of load. `python
 docs/make_errors.py` writes it (`mist_sim.validation.error_bars` says how the ranges are found).

@@ -1,4 +1,4 @@
-"""What is found by simulating: it is shown, and saved as files."""
+"""Findings of simulations: they are shown, and saved as files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONE_LINE = OneLine()
 
 
 class Findings(ABC):
-    """What one run, or a search of many, has found.
+    """Findings of one run, or of a search of many.
 
     A subclass says which files it has.
 

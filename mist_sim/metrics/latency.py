@@ -31,6 +31,9 @@ from mist_sim.core.visit import Failure, Lost, Visit
 
 Array = NDArray[np.float64]
 
+SHORT_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+"""Latencies that may have limits, by their keys, as text calls them."""
+
 
 def ttft(arrival: Array, first_token: Array) -> Array:
     """Time to first token, seconds."""

@@ -1,4 +1,4 @@
-"""What kind of load a run had, as far as its expected errors differ by it.
+"""The kind of load of a run, as far as its expected errors differ by it.
 
 The bounds lie in gaps of what was measured (docs/background/error_bars.md): closed loops have
 prompts of 1,024 and 4,096 tokens, and 8, 16, 32 and more requests at a time, as ML.ENERGY's runs

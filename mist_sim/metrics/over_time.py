@@ -1,4 +1,4 @@
-"""What clients did over time: service rates, utilisation, queues, power, in equal intervals.
+"""Clients over time: service rates, utilisation, queues, power, in equal intervals.
 
 Everything follows from the records, after the run. Sums over the intervals are the totals of the
 run: rates times seconds are the tokens and visits of the clients, watts times seconds their joules.

@@ -1,4 +1,4 @@
-"""What a run returns: a summary, tables, and a folder of files."""
+"""The result of a run: a summary, tables, and a folder of files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Result(Findings):
 
     @cached_property
     def loop(self) -> str:
-        """How requests were sent: "open loop", "closed loop", or "offline", all at time 0."""
+        """The form of the load: "open loop", "closed loop", or "offline", all at time 0."""
         if not self.open_loop:
             return "closed loop"
         c: dict[str, Any] = self.recorder.requests.columns()
@@ -142,7 +142,7 @@ class Result(Findings):
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Who spent what: joules and GPU seconds by client and request.
+        """Joules and GPU seconds by client and request.
 
         Of nobody anything is known where it is not known of all engines (`power_unknown`).
         """
@@ -192,11 +192,11 @@ class Result(Findings):
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
-        """What the latency of each request consisted of (see `breakdown.Breakdown`), seconds."""
+        """Parts of each request's latency (see `breakdown.Breakdown`), seconds."""
         return frame_of(self.columns("breakdown"))
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
-        """What clients did in intervals of so many seconds (see `over_time.over_time_columns`)."""
+        """Clients in intervals of so many seconds (see `over_time.over_time_columns`)."""
         names = self.client_names
         return frame_of(over_time_columns(self.recorder, self.ledger, names, interval))
 
@@ -207,7 +207,7 @@ class Result(Findings):
 
     @cached_property
     def client_states(self) -> pd.DataFrame:
-        """When clients were up, started, drained, or were away (see `lives.states_columns`)."""
+        """Times of clients up, starting, draining or away (see `lives.states_columns`)."""
         return frame_of(self.columns("client_states"))
 
     def columns(self, table: str) -> Columns:

@@ -33,7 +33,7 @@ _NARROW = 0.42  # of the standard deviation: a walk at the limit stays below in 
 
 
 class Stays(NamedTuple):
-    """When each of some requests came to a place and left it again, seconds."""
+    """Arrivals of requests at a place and their departures from it, seconds."""
 
     begin: Array
     end: Array

@@ -1,4 +1,4 @@
-"""How the layers of a model are spread over the ranks of a pipeline."""
+"""The layers of a model on the ranks of a pipeline."""
 
 from __future__ import annotations
 

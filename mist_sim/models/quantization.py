@@ -1,4 +1,4 @@
-"""How numbers are stored: the matrices of the layers, and the entries of the KV cache."""
+"""Formats of numbers: of the layers' matrices, and of the KV cache's entries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYER_PARTS: frozenset[Part] = frozenset(get_args(Part)) - {"lm_head"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """How the matrices of attention, MLP and experts are stored and multiplied.
+    """Formats in which the matrices of attention, MLP and experts are stored and multiplied.
 
     Norms, biases, routers and the embedding keep 16 bits.
 

@@ -188,7 +188,7 @@ class ModelSizes:
     # --- bytes --------------------------------------------------------------------------------
 
     def quantization_of(self, part: Part) -> Quantization | None:
-        """How the matrices of a part are stored, None in 16 bits."""
+        """The format of a part's matrices; None: 16 bits."""
         return self.quantization if self.quantization and part in self.quantization.parts else None
 
     def bytes_per_param(self, part: Part) -> float:
@@ -214,5 +214,5 @@ class ModelSizes:
 
     @property
     def kv_groups(self) -> KvGroups:
-        """How the layers share the pages of the KV cache."""
+        """The groups in which layers share the pages of the KV cache."""
         return kv_groups(self.num_layers, len(self.window_layers), self.sliding_window)

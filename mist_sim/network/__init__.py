@@ -1,4 +1,4 @@
-"""What lies between clients: links, who is where, and what is under way."""
+"""Networks between clients: links, places, transfers."""
 
 from mist_sim.network.base import (
     Cable,

@@ -1,4 +1,4 @@
-"""What clients ask of a network: to carry the KV entries of one engine to another."""
+"""The seam between clients and networks, which carry KV entries from one engine to another."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Tenant(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.name}, {self.what}" if self.what else self.name
 
     @property
@@ -91,7 +91,7 @@ class Tenant(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """What it takes when each of some GPUs sends an equal part to each of some others.
+    """Cost of a transfer in which each of some GPUs sends an equal part to each of some others.
 
     latency: seconds of the longest route. time_per_byte: seconds for each byte of all parts.
     """
@@ -101,7 +101,7 @@ class Exchange(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far an engine is from another on a network that nobody else uses.
+    """Distance between two engines on a network that nobody else uses.
 
     latency: seconds. seconds_per_byte: of the link that takes longest for what goes over it.
     """

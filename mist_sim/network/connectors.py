@@ -1,4 +1,4 @@
-"""What carries KV entries, and what a transfer costs beside its bytes over the bandwidth.
+"""Connectors for KV entries: costs of a transfer beside its bytes over the bandwidth.
 
 An engine's connector posts a descriptor for each piece of memory that is contiguous on both sides,
 and may have to rearrange what came. A transfer of B bytes with d descriptors over a way of b

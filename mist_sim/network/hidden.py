@@ -1,4 +1,4 @@
-"""What links have carried of entries that travelled while their prompts were computed."""
+"""Bytes of entries that travelled while their prompts were computed."""
 
 from __future__ import annotations
 

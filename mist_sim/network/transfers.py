@@ -71,7 +71,7 @@ class _Alone(NamedTuple):
 
 
 class Transfers:
-    """What is under way on links. Each flow takes its latency and its bytes over its rate.
+    """Transfers under way on links. Each flow takes its latency and its bytes over its rate.
 
     Rates are max-min fair shares of the links, and change when another flow begins or ends.
 

@@ -18,7 +18,7 @@ from mist_sim.output import sums
 NEW, OLD = "new", "old"
 _JOURNAL, _UNFINISHED = "journal", "journal.new"
 OWN = (NEW, OLD, _JOURNAL, _UNFINISHED)
-"""What a private folder may hold beside its lock."""
+"""Contents of a private folder beside its lock."""
 
 
 def replace(room: Path, target: Path, old: Iterable[str], new: Iterable[str]) -> None:

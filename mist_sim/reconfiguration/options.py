@@ -1,4 +1,4 @@
-"""When TaiChi's sliders move during a run."""
+"""Options of TaiChi's sliders that move during a run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconfigure:
-    """How clients with roles p_heavy and d_heavy change role and chunk during a run.
+    """Options by which clients with roles p_heavy and d_heavy change role and chunk during a run.
 
     They change between two steps, keep what they serve, and are never out of service.
 

@@ -1,4 +1,4 @@
-"""What has to hold of clients so that their sliders can move during a run."""
+"""Rules for clients whose sliders move during a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway sees of the workload, window by window."""
+"""The workload as a gateway sees it, window by window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What came in a window of so many seconds, in order; answers are known of what ended there.
+    """Requests of a window of so many seconds, in order; answers of those that ended in it.
 
     So long answers are rather missed, unless the window is much longer than they take.
     """

@@ -9,11 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.report.elements.cells import count, number, section, warnings, who
 from mist_sim.report.elements.layout import Fitting, columns
 from mist_sim.report.goodput import asked
-
-_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
 
 def bestserve_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -57,7 +56,7 @@ def _cells(row: Mapping[str, Any], *, wide: bool, has_full: bool) -> list[str]:
         found += [
             f"{_rate(row['low'])} to {_rate(row['high'])}" if row["goodput"] else "-",
             number(row["output_tokens_per_s_per_gpu"]) if row["goodput"] else "-",
-            _NAMES.get(row["first_limit"], ""),
+            SHORT_NAMES.get(row["first_limit"], ""),
         ]
     if has_full:
         is_known = not isnan(row["full_error"])

@@ -60,7 +60,7 @@ _COLUMNS = {
     "energy_per_output_token_at_goodput_j": ("J", "at goodput"),
     "cost_per_million_output_tokens_at_goodput_usd": ("$", "at goodput"),
 }
-"""What many scenarios are compared by, as titles of two lines; the others are in the files."""
+"""Figures by which many scenarios are compared, as titles of two lines; others are in the files."""
 
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
 _STAR = "* the best of those that keep their limits, where that is sure"

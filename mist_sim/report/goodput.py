@@ -9,12 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.report.elements.cells import count, duration, percent, section, warnings
 from mist_sim.report.elements.layout import columns
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_of_each
-
-_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
 
 def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -30,7 +29,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
 
 def asked(summary: Mapping[str, Any]) -> str:
     """Return what the requests have to keep, in words."""
-    limits = [f"{_METRICS[name]} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
+    limits = [f"{SHORT_NAMES[name]} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
     share = f"{100 * summary['attainment_asked']:g} %"
     keep = "each limit" if summary["each_limit_alone"] else "all limits"
     slack = f" x {1 + summary['relaxation']:g}" if summary["relaxation"] else ""
@@ -47,7 +46,7 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "at least", _rate(low), f"/s{of_seeds}"
     yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
     if summary["first_limit"]:
-        yield "first to miss", _METRICS[summary["first_limit"]], "beyond that rate"
+        yield "first to miss", SHORT_NAMES[summary["first_limit"]], "beyond that rate"
     runs, requests = summary["num_runs"], summary["num_requests"]
     long = "in steady state, each as long as its verdict needs"
     yield (

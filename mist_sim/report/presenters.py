@@ -1,4 +1,4 @@
-"""Which tables show what is found; they are made, and rich is imported, when they are asked for."""
+"""The tables of each kind of findings; rich is imported when they are asked for."""
 
 from __future__ import annotations
 
@@ -84,6 +84,12 @@ def _of_plan(found: Any) -> RenderableType:
     return plan_table(found.summary)
 
 
+def _of_step(found: Any) -> RenderableType:
+    from mist_sim.report.step import step_table
+
+    return step_table(found.summary)
+
+
 RUN = Tables(_of_run)
 REPLICATIONS = Tables(_of_replications)
 GOODPUT = Tables(_of_goodput)
@@ -92,3 +98,4 @@ SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)
 PLAN = Tables(_of_plan)
+STEP = Tables(_of_step)

@@ -1,4 +1,4 @@
-"""What a scenario simulates, in three lines."""
+"""A scenario in three lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario file may say. Docstrings and descriptions end up in its JSON Schema."""
+"""The keys of a scenario file. Docstrings and descriptions end up in its JSON Schema."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Scenario(Strict):
 
     @property
     def headline(self) -> str:
-        """What it simulates: source; clients, router and seed; whose engines it imitates."""
+        """Three lines: its source; clients, router and seed; the engines that it imitates."""
         return "\n".join(line for line in (self._title, imitated(self.clients)) if line)
 
     @property

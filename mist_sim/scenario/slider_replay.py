@@ -1,4 +1,4 @@
-"""Which position of the sliders serves best what a gateway saw: each is simulated on it."""
+"""The best position of the sliders for what a gateway saw: each is simulated on it."""
 
 from __future__ import annotations
 

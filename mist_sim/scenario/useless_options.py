@@ -40,7 +40,7 @@ def useless_options(
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
-    """What a retrieval searches for, where workers serve it, whose times know nothing of it."""
+    """Yield keys of a retrieval that change no time of the workers that serve it."""
     serving = [client for client in clients if Rag.kind in client.stages]
     if not serving or not all(client.is_ours for client in serving):
         return

@@ -1,4 +1,4 @@
-"""Which deployment is best: goodput, comparisons, ratios of attention to FFN workers (AFD)."""
+"""Searches for the best deployment: goodput, comparisons, ratios of attention to FFN workers."""
 
 from mist_sim.search.afd.bundle_simulation import BundleRun, simulate_bundle
 from mist_sim.search.afd.gaussian_cycle import expected_maximum

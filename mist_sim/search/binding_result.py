@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+from mist_sim.metrics.latency import SHORT_NAMES
+
 _TOLD = {  # what binds, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
     "memory_bandwidth": ("memory bandwidth binds", "a tenth more of it", "memory bandwidth"),
@@ -23,7 +24,7 @@ MOST_TOLD = 0.5  # more is said of a goodput beyond the rates that were tried th
 
 @dataclass(frozen=True)
 class Binding:
-    """What binds a deployment at its goodput, told by experiment.
+    """The resource that binds a deployment at its goodput, found by experiment.
 
     rate: requests per second, a little above the goodput, at which all runs were made. by: share by
         which a resource was relaxed. num_requests: of each run.
@@ -49,8 +50,8 @@ class Binding:
 
     @property
     def sentence(self) -> str:
-        """Which limit fails first, and what binds."""
-        told = f"{_LIMITS.get(self.limit, self.limit)} fails first; {self._binds}"
+        """The limit that fails first, and the resource that binds."""
+        told = f"{SHORT_NAMES.get(self.limit, self.limit)} fails first; {self._binds}"
         return told if self.by == 0.1 else told.replace("a tenth", f"{100 * self.by:g} %")
 
     @property

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
-from mist_sim.search.goodput_result import LIMITS, Goodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
@@ -85,7 +86,7 @@ class Case:
 
     @property
     def figures(self) -> dict[str, float]:
-        """What is known of `FIGURES`: means over the seeds; NaN for the rest."""
+        """The known ones of `FIGURES`, as means over the seeds; NaN for the rest."""
         gpus = float(self.num_gpus) if self.num_gpus is not None else nan
         own = {"num_gpus": gpus}
         if self.goodput is not None:
@@ -98,14 +99,14 @@ class Case:
 
     @property
     def expected_errors(self) -> Mapping[str, Any]:
-        """How far its TTFT and TPOT may be from a real engine's, as a run's summary has it."""
+        """Expected errors of its TTFT and TPOT, as in a run's summary."""
         first = self.summaries[0] if self.summaries else {}
         found: Mapping[str, Any] = first.get("expected_errors", {})
         return found
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the figures has to know."""
+        """Warnings for the reader of the figures."""
         found = [f"failed: {self.failure}"] if self.failure else []
         if not all(summary["completed"] for summary in self.summaries):
             found.append("no request finished")
@@ -120,7 +121,7 @@ class Case:
         goodput = self.goodput
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
-        limit = LIMITS[first] if first else None
+        limit = SHORT_NAMES[first] if first else None
         is_steady = goodput is not None and goodput.is_steady
         return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
 

@@ -37,7 +37,7 @@ _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputOptions:
-    """How a goodput is searched.
+    """Options of a search for goodput.
 
     attainment, relaxation, each: as in `Target`. rates: the lowest and the highest rate to try,
     requests per second; without them the search begins at the scenario's own. tolerance: how far

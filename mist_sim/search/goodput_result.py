@@ -1,4 +1,4 @@
-"""What a search for the goodput found: the rate, how sure it is, and every run behind it."""
+"""The result of a search for goodput: the rate, its interval, and every run behind it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
@@ -22,7 +23,6 @@ from mist_sim.search.trials import Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 _FACTOR = log(2.0)
 
 
@@ -41,7 +41,7 @@ class SeedGoodput:
 
     @property
     def status(self) -> str:
-        """What was found: "found", or "all attained", "all missed", "lowest missed"."""
+        """State of the search: "found", or "all attained", "all missed", "lowest missed"."""
         if self.bracket.low is not None:
             return "all attained" if self.bracket.high is None else "found"
         return "lowest missed" if self.bracket.attained_above else "all missed"
@@ -143,7 +143,7 @@ class Goodput(Findings):
 
     @property
     def num_runs(self) -> int:
-        """How many runs were made, those that were ended early included."""
+        """Number of runs, those that were ended early included."""
         return sum(len(search.trials) for search in self.searches)
 
     @property
@@ -153,7 +153,7 @@ class Goodput(Findings):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the rate has to know, a sentence or two each."""
+        """Warnings for the reader of the rate, a sentence or two each."""
         return [text for search in self.searches for text in _warnings(search, self)]
 
     @property
@@ -222,7 +222,7 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
 
 
 def _worst(trial: Trial) -> str:
-    return f", and {LIMITS[trial.worst_limit]} misses most" if trial.worst_limit else ""
+    return f", and {SHORT_NAMES[trial.worst_limit]} misses most" if trial.worst_limit else ""
 
 
 def _near(margin: float) -> float:

@@ -1,4 +1,4 @@
-"""Who wins a comparison: what a star stands on, and the sentence below the table.
+"""The winner of a comparison: who gets a star, and the sentence below the table.
 
 A star is for those that keep their limits, and for a difference that is sure. Intervals of
 goodputs that overlap by more than `NEAR` leave the question undecided.

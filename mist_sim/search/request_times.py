@@ -54,7 +54,7 @@ def _known(times: Array, failed: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a service has to attain.
+    """Limits that a service has to attain, and for which share of the requests.
 
     slo: limits of a good request. attainment: share of the requests that has to be good (> 0,
         <= 1). relaxation: by which share a time may exceed its limit (>= 0), such as BestServe's

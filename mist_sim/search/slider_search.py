@@ -41,7 +41,7 @@ _SIDE_BY_SIDE = 4  # positions tried against the same best; a number of its own,
 
 @dataclass(frozen=True)
 class Entry:
-    """What became of a position.
+    """The result of a position of the sliders.
 
     goodput: of one that was searched. missed_at: the rate (requests per second) that another one
     missed at once. num_runs: of both. failure: why a run of it failed, or it cannot be built.
@@ -80,7 +80,7 @@ class SliderSearch(Findings):
 
     @property
     def num_runs(self) -> int:
-        """How many runs were made, those that were ended early included."""
+        """Number of runs, those that were ended early included."""
         return sum(entry.num_runs for entry in self.entries)
 
     @property

@@ -1,4 +1,4 @@
-"""Who wins where: goodput over the plane of limits on TTFT and TPOT.
+"""Winners by limits: goodput over the plane of limits on TTFT and TPOT.
 
 Latencies of a run answer every pair of limits at once, so that each scenario runs once a rate. The
 goodput under a pair is read off these runs: attainment ends between two of the rates, and in
@@ -155,7 +155,7 @@ class SloPlane:
 
     @cached_property
     def winners(self) -> NDArray[np.str_]:
-        """Who has most goodput under each pair: a name, "tie", or "nobody"."""
+        """Name of the design with most goodput under each pair of limits; "tie" or "nobody"."""
         names = np.array([*self.goodput, TIE, NOBODY])
         values = np.array([self._scaled(name, r.value) for name, r in self.goodput.items()])
         best = values.max(axis=0)

@@ -56,7 +56,7 @@ _FURTHEST = 100.0  # times the limit, and parts of it, beyond which a time does 
 
 
 class Seen(NamedTuple):
-    """What is known of the requests of a run that have ended, in order of their arrival.
+    """The requests of a run that have ended, in order of their arrival.
 
     ids: by which requests count from 0; one that is not there is on its way.
     ratios: time over limit, a row a limit; or one row with the largest of all limits. Infinite for
@@ -75,7 +75,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at a run shows.
+    """The verdict of a look at a run.
 
     attained: None: not known yet, and `reason` says why. attainment: share of good requests after
     the ramp. margins: ends of the 95 % interval of time over limit, of the quantile that decides,

@@ -14,7 +14,7 @@ from mist_sim.search.whole_runs import run_workload
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run at one rate showed.
+    """Figures of a run at one rate.
 
     rate: requests per second. attained: None where the longest run did not tell. attainment: share
     of the requests that were good, as the target counts them; of a run of the workload as it

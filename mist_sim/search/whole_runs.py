@@ -15,7 +15,7 @@ _LOOKS = 50  # at the misses, in a run
 
 
 class WholeRun(NamedTuple):
-    """What a run showed; as in `Trial`."""
+    """Figures of a run; as in `Trial`."""
 
     attained: bool
     attainment: float

@@ -26,12 +26,12 @@ class Built:
 
     @property
     def workload(self) -> Workload:
-        """Which requests there are, and when they arrive."""
+        """The requests and their arrivals."""
         return self.simulation.workload
 
     @cached_property
     def expected_errors(self) -> dict[str, Any]:
-        """How far TTFT and TPOT of its clients may be from what a real engine would show."""
+        """Expected errors of its clients' TTFT and TPOT against a real engine."""
         origins = {client.name: client.traits.times for client in self.simulation.clients}
         return expected_errors({name: known.settings for name, known in origins.items() if known})
 

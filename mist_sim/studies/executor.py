@@ -1,4 +1,4 @@
-"""Who does the tasks of a study: this process, its workers, or what another package offers."""
+"""Executors of a study's tasks: this process, its workers, or another package's."""
 
 from __future__ import annotations
 

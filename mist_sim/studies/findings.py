@@ -1,4 +1,4 @@
-"""What a study found: a row a run, and means with intervals for each point."""
+"""Findings of a study: a row a run, and means with intervals for each point."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PointRuns:
 
     @property
     def warnings(self) -> Iterator[str]:
-        """What a reader of the figures has to know."""
+        """Warnings for the reader of the figures."""
         for failure in dict.fromkeys(self.failures):
             share = f"{self.failures.count(failure)} of {len(self.runs)} runs " * (
                 len(self.runs) > 1
@@ -146,12 +146,12 @@ class Study(Findings):
 
     @property
     def num_failed(self) -> int:
-        """How many runs failed, and points that cannot be."""
+        """Numbers of runs that failed, and of points that cannot be."""
         return sum(len(each.failures) for each in self.points)
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the figures has to know, of each point."""
+        """Warnings for the reader of the figures, by point."""
         return [
             f"{each.point.name}: {text}" if each.point.name else text
             for each in self.points

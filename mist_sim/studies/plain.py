@@ -1,4 +1,4 @@
-"""What a study is of, as plain data: to recognise it, and to say in what another one differs."""
+"""A study's question as plain data: to recognise it, and to name differences to another."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _LONGEST = 40  # characters of a value in a name
 
 @dataclass(frozen=True)
 class Point:
-    """What is set at a point. name: says it briefly, such as "count=4 router=random"."""
+    """A point's settings. name: a short form, such as "count=4 router=random"."""
 
     values: Mapping[str, Any]
     name: str

@@ -60,7 +60,7 @@ class Rates:
 
     @property
     def num_requests(self) -> int:
-        """How many requests the workload has."""
+        """Number of requests of the workload."""
         return len(self._times)
 
     def at(self, rate: float) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Rates:
 
     @cached_property
     def _times(self) -> list[float]:
-        """When requests arrive as the scenario stands, seconds."""
+        """Arrivals of requests as the scenario stands, seconds."""
         built = self.built or Built(self.scenario)
         requests = built.workload.requests(Streams(self.scenario.seed))
         return [request.arrival_time or 0.0 for request in requests]

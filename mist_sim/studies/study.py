@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def num_runs(self) -> int:
-        """How many runs it has."""
+        """Number of its runs."""
         return len(self.tasks)
 
     def run(

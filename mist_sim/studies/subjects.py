@@ -1,4 +1,4 @@
-"""What a study runs: a scenario, or a function that makes a simulation."""
+"""Subjects of a study: a scenario, or a function that makes a simulation."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a task has no result. kind: the name of the error's class."""
+    """The failure of a task. kind: the name of the error's class."""
 
     kind: str
     message: str
@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a task: a result, or a failure.
+    """The outcome of a task: a result, or a failure.
 
     error: the exception of a failure that happened in this process or its workers.
     """

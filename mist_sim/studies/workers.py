@@ -39,7 +39,7 @@ class StoppedError(ScenarioError):
 
 @dataclass(frozen=True)
 class _Here:
-    """What a worker takes over from the process that started it.
+    """Settings that a worker takes over from the process that started it.
 
     folder: the working directory. variables: of the environment, as they were before workers were
     started, for programs that a run starts.

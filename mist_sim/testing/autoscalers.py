@@ -1,4 +1,4 @@
-"""What an autoscaling policy has to hold to."""
+"""Rules that every autoscaling policy keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client has to hold to."""
+"""Rules that every client keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a law of times has to hold to."""
+"""Rules that every law of times keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the traits of a predictor have to hold to."""
+"""Rules that the traits of every predictor keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a predictor has to hold to."""
+"""Rules that every predictor keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router has to hold to."""
+"""Rules that every router keeps."""
 
 from __future__ import annotations
 

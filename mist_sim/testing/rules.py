@@ -1,4 +1,4 @@
-"""What the checks of all families share: a rule that fails, and random cases that repeat."""
+"""Shared by the checks of all families: a rule that fails, and random cases that repeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduler has to hold to."""
+"""Rules that every scheduler keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage has to hold to."""
+"""Rules that every stage keeps."""
 
 from __future__ import annotations
 

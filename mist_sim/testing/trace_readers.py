@@ -1,4 +1,4 @@
-"""What a trace reader has to hold to."""
+"""Rules that every trace reader keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When requests are sent: open-loop arrival processes, a trace's own times, closed loops.
+"""Arrivals of requests: open-loop processes, a trace's own times, closed loops.
 
 MIST §III-B2 lists uniform, normal, Poisson and bursty injection; gamma is what vLLM's and
 others' load generators use. Every random process draws its gaps in whole blocks.

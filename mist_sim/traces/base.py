@@ -1,4 +1,4 @@
-"""What a workload is made of: rows, the sources that give them, and the families' registries."""
+"""The parts of a workload: rows, their sources, and the families' registries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLERS = Registry("samplers")
 """Sources that draw random lengths: classes with `sample_rows(rng)` (see `RowSampler`)."""
 
 ARRIVALS = Registry("arrivals")
-"""When requests are sent: arrival processes, and the markers `trace` and `closed_loop`."""
+"""Arrival processes, and the markers `trace` and `closed_loop`."""
 
 LENGTHS = Registry("lengths")
 """Distributions of a number of tokens (see `LengthDistribution`)."""

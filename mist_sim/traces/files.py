@@ -1,4 +1,4 @@
-"""What all file readers share: opening, CSV headers, checks of values, and the first n rows."""
+"""Shared by all file readers: opening, CSV headers, checks of values, the first n rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a request that failed is sent again."""
+"""Retries of requests that failed."""
 
 from __future__ import annotations
 

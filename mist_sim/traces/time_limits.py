@@ -1,4 +1,4 @@
-"""How long the senders of a workload's requests wait, and when first tokens are due."""
+"""Time limits of a workload's senders, and deadlines of first tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mist_sim.units import Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """What a workload's requests get as their `Limits`; None: no limit of that kind.
+    """The `Limits` that a workload gives its requests; None: no limit of that kind.
 
     timeout, ttft_timeout: seconds after sending (> 0) at which an attempt is given up that has
     not brought the whole answer, or its first token.

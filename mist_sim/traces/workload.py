@@ -67,7 +67,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which requests there are, when they arrive, and which stages they walk.
+    """The requests of a run: their number, arrivals and stages.
 
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
     times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
@@ -139,7 +139,7 @@ class Workload:
 
     @property
     def num_requests(self) -> int | None:
-        """How many requests there will be; None when only reading the source can tell."""
+        """Number of requests; None if it takes reading the source to know."""
         count: int | None = getattr(self.source, "num_requests", None)
         return count
 

@@ -1,4 +1,4 @@
-"""How far a simulation is from what was measured, figure by figure."""
+"""Simulated and measured figures side by side, with the difference."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.validation.intakes import intakes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 _STATISTICS: Mapping[str, Callable[[NDArray[np.float64]], float]] = {
     "mean": lambda values: float(values.mean()),
     "p50": lambda values: float(np.percentile(values, 50)),
@@ -99,7 +99,7 @@ def _reason(unfinished: pd.DataFrame) -> str:
 
 
 def _latency_rows(measured: pd.DataFrame, simulated: pd.DataFrame) -> Iterator[Row]:
-    for key, name in LATENCIES.items():
+    for key, name in SHORT_NAMES.items():
         real, ours = measured[key].to_numpy(float), simulated[key].to_numpy(float)
         both = ~(np.isnan(real) | np.isnan(ours))
         real, ours = real[both], ours[both]

@@ -1,4 +1,4 @@
-"""How wide error bars have to be: ranges of measured over simulated times, by what they are like.
+"""Widths of error bars: ranges of measured over simulated times, by kind of setting.
 
 A setting's group is the whole runs that are like it, if there are `FEWEST` points of
 `FEWEST_SERIES` series at least:
@@ -105,7 +105,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a setting's bars are found from.
+    """The points from which a setting's bars are found.
 
     whole: points of whole runs. kernels: of the setting's own, none where whole runs are near.
     like: what they have in common, in words. wider: the next groups, each with less in common.

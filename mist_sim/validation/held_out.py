@@ -1,4 +1,4 @@
-"""How error bars did on points that they were not found from."""
+"""Error bars on points that they were not found from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an engine took each request in, between two of its steps."""
+"""Times at which an engine took each request in, between two of its steps."""
 
 from __future__ import annotations
 

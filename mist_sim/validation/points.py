@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.load import load_of
 from mist_sim.models import load_model
 from mist_sim.validation.closed_loop import (
@@ -18,7 +19,6 @@ from mist_sim.validation.closed_loop import (
     predictors,
     simulated,
 )
-from mist_sim.validation.comparing import LATENCIES
 from mist_sim.validation.error_bars import SOURCES, Point
 from mist_sim.validation.known import (
     CLOSED_LOOP,
@@ -48,7 +48,7 @@ def page_points(folder: Path) -> list[Point]:
 
 
 class _OpenLoop(NamedTuple):
-    """How the name of a run ends, what times it, and whether it is like a scenario's defaults."""
+    """The end of a run's name, its source of times, and whether it has a scenario's defaults."""
 
     name: str
     source: str
@@ -73,7 +73,7 @@ def _open_loop(folder: Path) -> Iterator[Point]:
             rows = {row.metric: row for row in run.rows()}
             simulated = [rows[f"{name}, mean"].simulated for name in ("TTFT", "E2E")]
             share = (simulated[0] or 0.0) / (simulated[1] or 1.0)
-            for metric, name in LATENCIES.items():
+            for metric, name in SHORT_NAMES.items():
                 yield Point(
                     setting=setting_of(known.source, model, cluster),
                     metric=metric,

@@ -12,11 +12,12 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs.files import check_ordinary, is_there, text_of
 from mist_sim.inputs.tables import read_csv
 from mist_sim.inputs.texts import check_plain
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.presets import preset_names
-from mist_sim.validation.comparing import LATENCIES, Row, request_rows, summary_rows
+from mist_sim.validation.comparing import Row, request_rows, summary_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +120,7 @@ def read_requests(path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    names = ("request_id", *LATENCIES)
+    names = ("request_id", *SHORT_NAMES)
     rows = read_csv(path, names, needed=names)
     if rows.empty:
         raise ScenarioError(f"{path}: holds no requests")
@@ -129,11 +130,11 @@ def read_requests(path: Path) -> pd.DataFrame:
     if not rows["request_id"].is_unique:
         raise ScenarioError(f"{path}: request_id must be unique")
     _check_latencies(rows, path)
-    return rows.set_index("request_id")[[*LATENCIES]].sort_index()
+    return rows.set_index("request_id")[[*SHORT_NAMES]].sort_index()
 
 
 def _check_latencies(rows: pd.DataFrame, path: Path) -> None:
-    for name in LATENCIES:
+    for name in SHORT_NAMES:
         possible = (rows[name] > 0) & (rows[name] < float("inf"))
         if name == "tpot":
             possible |= rows[name].isna()

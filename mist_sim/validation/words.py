@@ -1,4 +1,4 @@
-"""What points of error bars have in common, in words."""
+"""Common features of points of error bars, in words."""
 
 from __future__ import annotations
 

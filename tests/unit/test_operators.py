@@ -120,7 +120,7 @@ def test_dense_layers_have_an_ordinary_mlp():
 def test_projections_of_latent_attention():
     """4 heads, 2 on each of two ranks; 3 tokens."""
     parts = figures(projections(model(mla=MLA), 3, 2, prefill=True))
-    assert parts["down_proj"] == (2 * 3 * 64 * 44, 2 * (64 * 44 + 3 * 108))
+    assert parts["qkv_a_proj"] == (2 * 3 * 64 * 44, 2 * (64 * 44 + 3 * 108))
     assert parts["latent_norm"] == (4 * 3 * 40, 2 * 3 * 40 * 2)
     assert parts["q_proj"] == (2 * 3 * 24 * 24, 2 * (24 * 24 + 3 * 48))
     assert parts["rope_and_cache"] == (3 * 3 * 12, 2 * 3 * 12 * 2 + 3 * 20 * 4)

@@ -28,7 +28,7 @@ from mist_sim.output import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What was measured: catalog names or paths of model and GPU, ranks, and where it is from."""
+    """The measured machine: model and GPU, by catalog name or path, ranks, and the source."""
 
     model: str
     gpu: str
@@ -45,7 +45,7 @@ class Regression:
 
     @property
     def text(self) -> str:
-        """What the file holds."""
+        """The content of the file."""
         return json.dumps(self.content, indent=1) + "\n"
 
     def save(self, path: Path) -> None:

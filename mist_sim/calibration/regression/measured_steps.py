@@ -44,7 +44,7 @@ class MeasuredSteps:
 
     @property
     def with_prompts(self) -> NDArray[np.bool_]:
-        """Which steps have prompts."""
+        """The steps that have prompts, as booleans."""
         return self.num_new_tokens > 0
 
 

@@ -1,1 +1,1 @@
-"""What `mist afd` reads and prints."""
+"""Input and output of `mist afd`."""

@@ -14,7 +14,7 @@ from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareOptions:
-    """What the command line says of model and GPUs, as it is written; None: it says nothing."""
+    """Model and GPUs as the command line has them; None: it does not say."""
 
     model: str | None
     gpu: str | None

@@ -1,4 +1,4 @@
-"""What `mist afd` reads: coefficients, limits, and lengths of a trace."""
+"""Input of `mist afd`: coefficients, limits, and lengths of a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mist_sim.search.afd.trace_lengths import FirstToken, Tokens, slot_lengths
 from mist_sim.units import DURATION
 
 Unit = Literal["s", "cycles"]
-"""What coefficients and results are in."""
+"""Units of coefficients and results."""
 
 
 def read_coefficients(
@@ -77,7 +77,7 @@ def _seconds_of(cycle: str) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a bundle must keep. max_tpot: in the unit of the coefficients."""
+    """Limits of a bundle. max_tpot: in the unit of the coefficients."""
 
     max_tpot: float | None
     max_kv_tokens: int | None

@@ -1,4 +1,4 @@
-"""What `mist afd` prints: tables, or the same as plain data."""
+"""Output of `mist afd`: tables, or the same as plain data."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def as_data(
 
 
 def _each(spec: BundleSpec) -> str:
-    """What throughput is divided by: FFN workers of several GPUs count as many."""
+    """The divisor of throughput: FFN workers of several GPUs count as many."""
     return "worker" if spec.ffn_weight == 1 else "GPU"
 
 

@@ -1,1 +1,1 @@
-"""What `mist list` prints."""
+"""Output of `mist list`."""

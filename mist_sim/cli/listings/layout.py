@@ -1,4 +1,4 @@
-"""How lists look."""
+"""The look of lists."""
 
 from __future__ import annotations
 

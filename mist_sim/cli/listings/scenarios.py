@@ -1,4 +1,4 @@
-"""What a scenario may name: all families, the options of an engine, and presets to begin with."""
+"""Names for scenarios: all families, the options of an engine, and presets to begin with."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _STAND_INS: dict[str, Any] = {
         "arrivals": {"type": "all_at_once"},
     },
 }
-"""What stands for the half of a scenario that is not said, so that the other can be checked."""
+"""A stand-in for the half of a scenario that is not said, so that the other can be checked."""
 
 
 def from_vllm(

@@ -1,4 +1,4 @@
-"""What decode steps ask of one GPU of a bundle: attention workers and FFN workers have a part each.
+"""Demand of decode steps on one GPU of a bundle, whose workers have attention or FFN.
 
 The operators are those of `hardware/work.py`, divided as in arXiv 2601.21351v3, appendix B: norms,
 projections and attention itself belong to attention, the MLP or the experts to the FFN. The paper

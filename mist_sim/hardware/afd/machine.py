@@ -25,7 +25,7 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleShape:
-    """How many workers share a batch, and what one costs in time.
+    """The number of workers that share a batch, and the time of each.
 
     coefficients: in seconds. slots: of a batch, on all attention workers. static_graph: whether
     empty ones cost the FFN as much as full ones.
@@ -74,7 +74,7 @@ class Workers:
 
     @property
     def gpu(self) -> GpuSpec:
-        """What each GPU is."""
+        """The GPU that all of them are."""
         return self.cluster.gpu
 
     @property
@@ -145,7 +145,7 @@ class FfnGpus(Workers):
 
 @dataclass(frozen=True, slots=True)
 class BundleMachine:
-    """What a bundle consists of. Watts of it are an assumption, whatever its GPUs are."""
+    """The GPUs of a bundle. Their watts are an assumption, whatever they are."""
 
     attention: AttentionGpus
     ffn: FfnGpus

@@ -53,7 +53,7 @@ _RING_BETWEEN = (0.0, 1.3e-6, 11.3e-6)
 _TREE_BETWEEN = (2.3e-6, 5.8e-6, 11.3e-6)
 _TREE_SHARES = (0.92 / 3.8, 0.92 * 120 / 128, 0.92)  # the second is more than inside one node
 _FLAGGED = (1.8, 1.0, 1.0)
-"""How much longer a hop inside a node takes where there are others."""
+"""Factor by which a hop inside a node is longer where there are others."""
 
 
 def ring_lines(link: Interconnect, span: Span, passes: int) -> tuple[Line, ...]:

@@ -1,4 +1,4 @@
-"""What it costs to sum, gather and scatter over the accelerators of a group.
+"""Costs of sums, gathers and scatters over the accelerators of a group.
 
 A collective takes a start-up time, a time for each of the hops that its data make one after
 another, and its bytes over the bandwidth. There are several ways to do it: one that sends a flag

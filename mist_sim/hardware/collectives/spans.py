@@ -1,4 +1,4 @@
-"""How groups of ranks lie on the nodes of a cluster: resolved hops, without the graph itself."""
+"""Groups of ranks on the nodes of a cluster: resolved hops, without the graph itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """What it is, for people: "16 ranks on 2 nodes (8 + 8), 400 GB/s between them"."""
+        """The span in words: "16 ranks on 2 nodes (8 + 8), 400 GB/s between them"."""
         shares = " + ".join(map(str, self.ranks))
         rate = f"{self.bandwidth / 1e9:.4g} GB/s between them"
         return f"{sum(self.ranks)} ranks on {self.nodes} nodes ({shares}), {rate}"

@@ -1,4 +1,4 @@
-"""What the kernels of one kind reach on a GPU: shares of its peaks, and what comes on top.
+"""Figures of one kind of kernels on a GPU: shares of its peaks, and times on top.
 
 A kernel takes
 
@@ -98,11 +98,16 @@ _PLAIN = Kernel()
 
 def kernel_of(kernels: Mapping[str, Kernel], name: str) -> Kernel:
     """Return the figures of a kind of kernels, or those of the nearest kind that has some."""
+    return kernels.get(figures_of(kernels, name), _PLAIN)
+
+
+def figures_of(kernels: Mapping[str, Kernel], name: str) -> str:
+    """Return the nearest kind of kernels that has figures; empty where none has."""
     while name not in kernels:
         if name not in _INSTEAD:
-            return _PLAIN
+            return ""
         name = _INSTEAD[name]
-    return kernels[name]
+    return name
 
 
 FIGURES = tuple(item.name for item in fields(Kernel))

@@ -1,4 +1,4 @@
-"""What one accelerator is: memory, compute, links, and how much of them a kernel reaches."""
+"""One accelerator: memory, compute, links, and the shares of them that a kernel reaches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ HOST_EFFICIENCY = 0.8  # with it, 0.63 of PCIe's rate: see catalog/hosts/pcie-pe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """What lies between the accelerators of a node that are linked by PCIe alone.
+    """The host between the accelerators of a node that are linked by PCIe alone.
 
     peer_access: whether one accelerator reads another's memory. Otherwise everything between them
         is written to the host's memory and read from there.
@@ -147,7 +147,7 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interconnect:
-    """How the accelerators of one node reach one another.
+    """The links between the accelerators of one node.
 
     kind: NVLink, PCIe, Huawei's HCCS, AMD's Infinity Fabric (xgmi), Google's ICI.
     bandwidth: bytes/s of one device in one direction.

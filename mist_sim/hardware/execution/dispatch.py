@@ -1,4 +1,4 @@
-"""How long the host takes to launch each module of a layer (BestServe §3.3.3).
+"""Seconds of the host to launch each module of a layer (BestServe §3.3.3).
 
 On a GPU a call returns when its kernels are queued, so the time until it returns, on an idle
 device, is what the host needs. On a CPU a call returns when it is done; there a small model shows

@@ -48,7 +48,7 @@ class ExecutionPredictor(SampledSteps):
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are."""
+        """Traits of its times."""
         return replace(super().traits, estimate="measured", kernels_only=True, sums_over_links=True)
 
     def _source(self) -> StepSource:

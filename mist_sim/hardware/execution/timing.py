@@ -1,4 +1,4 @@
-"""How long a call takes: warmed up, repeated, the median; kept in a store of timings."""
+"""Seconds of a call: warmed up, repeated, the median; kept in a store of timings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How often to run what is timed.
+    """Repetitions of a timed call.
 
     warmup: runs before, which fill caches and choose kernels (>= 0).
     repeats: runs of which the median counts (>= 1).

@@ -53,14 +53,14 @@ class TorchSource:
 
     @property
     def device_name(self) -> str:
-        """What the device calls itself."""
+        """The device's own name."""
         if self.torch_device.type == "cuda":
             return str(torch.cuda.get_device_name(self.torch_device))
         return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """What the times depend on beside the batch."""
+        """All that the times depend on beside the batch."""
         model = asdict(self.model)
         for name in ("name", "source"):
             model.pop(name)
@@ -78,7 +78,7 @@ class TorchSource:
 
     @property
     def notes(self) -> Mapping[str, object]:
-        """What a table of these measurements says of them."""
+        """Description of these measurements in their table."""
         return {
             "model": self.model.name,
             "gpu": self.cluster.gpu.name,

@@ -1,4 +1,4 @@
-"""What times an engine step: one interface, several sources (MIST §III-F)."""
+"""Predictors of step times: one interface, several sources (MIST §III-F)."""
 
 from typing import TYPE_CHECKING
 

@@ -52,7 +52,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorTraits:
-    """What engines and scenarios need to know about a predictor's times.
+    """Traits of a predictor's times that engines and scenarios need to know.
 
     A wrapper passes on the traits of what it wraps with `replace`, and changes only those that it
     makes false.

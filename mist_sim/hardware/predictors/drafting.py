@@ -19,6 +19,7 @@ from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models import operators
 from mist_sim.models.speculative import SpeculativeConfig
@@ -67,6 +68,13 @@ class _WithDrafting:
         seconds = self.target.step_time(batch) + self.host
         return self.passes.add(seconds, batch) if self.passes else seconds
 
+    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
+        """Return the operators of a step, those of the model that drafts after the target's."""
+        found = explained(self.target, batch, is_on_the_spot=is_on_the_spot)
+        if self.host:
+            found.append(OperatorTime("drafting", self.host, "host"))
+        return found + self.passes.explain(batch) if self.passes else found
+
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         seconds = self.target.run(batch, growth, num_steps)
         seconds += self.host
@@ -93,6 +101,24 @@ class DraftPasses:
         if self._num_later:
             seconds += self._num_later * self._model.step_time(later)
         return seconds + self._join(batch, later)
+
+    def explain(self, batch: StepBatch) -> list[OperatorTime]:
+        """Return the operators of all passes, by names that begin with `draft_`."""
+        num, later = self._num_later, _later(batch)
+        found = self._model.explain(batch)
+        if num:
+            found += [
+                each._replace(
+                    seconds=num * each.seconds,
+                    layers=num * each.layers,
+                    flops=num * each.flops,
+                    num_bytes=num * each.num_bytes,
+                )
+                for each in self._model.explain(later)
+            ]
+        if self._joining is not None:
+            found.append(OperatorTime("joining", self._join(batch, later), "memory", 1 + num))
+        return [each._replace(name=f"draft_{each.name}") for each in merged(found)]
 
     def add_run(self, seconds: Array, batch: StepBatch, growth: StepGrowth) -> Array:
         """Do the same for the steps of a run, whose times are overwritten."""

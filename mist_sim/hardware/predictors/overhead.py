@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.devices.specs import OVERHEADS
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.explained import OperatorTime, explained
 from mist_sim.units import Seconds
 
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
@@ -28,7 +29,7 @@ EXPOSED = ("exposed_step", "exposed_sequence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
-    """What an engine spends beside the kernels.
+    """An engine's own time beside the kernels.
 
     None takes the value of the GPU's entry (`GpuSpec.overhead`, as `mist calibrate` finds it), and
     without one there, none; but see `step` and `sequence`.
@@ -148,6 +149,21 @@ class _WithOverhead:
         step, sequence = self.exposed
         host = self.step + self.sequence * num_sequences
         return seconds + host + (step + sequence * num_sequences)
+
+    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
+        """Return the operators of a step, and the engine's own time that they do not hide."""
+        found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
+        num_sequences = len(batch.chunks) + batch.num_decodes
+        kernels = sum([each.seconds for each in found]) + self.prefill_step * bool(batch.chunks)
+        host = self.step + self.sequence * num_sequences
+        is_hidden = self.overlapped and not is_on_the_spot
+        step, sequence = self.exposed
+        own = {
+            "prompt_launches": self.prefill_step if batch.chunks else 0.0,
+            "engine": max(host - kernels, 0.0) if is_hidden else host,
+            "engine_exposed": step + sequence * num_sequences if self.overlapped else 0.0,
+        }
+        return found + [OperatorTime(name, time, "host") for name, time in own.items() if time]
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         num_sequences = batch.num_decodes

@@ -9,6 +9,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import send
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
 from mist_sim.models.partition import rank_part
 from mist_sim.models.spec import ModelSpec
 
@@ -45,6 +46,18 @@ class PipelinePredictor:
             steps_inside=_inside_all(every),
             step_time_on_the_spot=None,  # pipelines do not plan ahead
         )
+
+    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
+        """Return the operators of a pass through all ranks, and the delays between them."""
+        found = [
+            operator
+            for rank in self.ranks
+            for operator in explained(rank, batch, is_on_the_spot=is_on_the_spot)
+        ]
+        if (num := len(self.ranks) - 1) > 0:
+            delay = self.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
+            found.append(OperatorTime("to_the_next_rank", num * delay, "links", num))
+        return merged(found)
 
     def with_first(self, predictor: Predictor) -> PipelinePredictor:
         """Return the same with another predictor on the first rank."""

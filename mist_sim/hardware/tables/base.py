@@ -1,4 +1,4 @@
-"""What a table of step times is made of, whatever file it came from."""
+"""The parts of a table of step times, whatever file it came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the layers of a model take for the tokens of a step, attention apart."""
+"""Seconds of a model's layers for the tokens of a step, attention apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the longest context counts among decodes of uneven ones.
+"""The weight of the longest context among decodes of uneven ones.
 
 Decodes take as long as equal ones of the context mean + weight x (longest - mean). `skew.csv` of a
 layer profile tells the weight: LLMServingSim 2.0 calls it alpha. A profile launches its kernels, an

@@ -1,4 +1,4 @@
-"""How many clients of a group run: policies, and what starts and drains clients for them."""
+"""Autoscaling: policies, and the controller that starts and drains clients for them."""
 
 from mist_sim.lifecycle.autoscaling.base import AUTOSCALERS, Autoscaler, GroupView
 from mist_sim.lifecycle.autoscaling.options import Autoscaling

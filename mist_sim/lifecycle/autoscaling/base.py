@@ -12,7 +12,7 @@ AUTOSCALERS = Registry("autoscalers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """What an autoscaler sees of its group.
+    """An autoscaler's view of its group.
 
     now: seconds. num_up, num_starting: clients that take requests, and that will soon.
     num_waiting, num_running: requests that wait in these clients or for one to come, and that

@@ -139,7 +139,7 @@ class Controller:
 
 
 class BusyTime:
-    """How long a client has had requests since the last look."""
+    """Seconds in which a client has had requests since the last look."""
 
     def __init__(self, env: Environment, view: ClientState) -> None:
         self.view = view

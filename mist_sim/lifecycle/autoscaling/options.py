@@ -1,4 +1,4 @@
-"""What is said of a group that is scaled."""
+"""Options of a group that is scaled."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What clients did: their steps, what prompts cost the answers beside them, when they were up."""
+"""Clients in a run: steps, interference of prompts with answers, times in which they were up."""

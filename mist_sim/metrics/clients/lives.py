@@ -1,4 +1,4 @@
-"""How long clients were up, started, drained, or were away, from the records of their states."""
+"""Seconds in which clients were up, started, drained or were away, from records of their states."""
 
 from __future__ import annotations
 

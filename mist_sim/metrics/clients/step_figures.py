@@ -1,4 +1,4 @@
-"""What follows from the steps of engines: gaps between tokens, token rates, time spent."""
+"""Figures from the steps of engines: gaps between tokens, token rates, time spent."""
 
 from __future__ import annotations
 

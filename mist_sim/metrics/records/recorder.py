@@ -28,7 +28,7 @@ from mist_sim.metrics.records.run_tables import (
 )
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
-"""How a request may end; position is the code in the table of requests."""
+"""Ends of a request; the position is the code in the table of requests."""
 
 _kind = attrgetter("kind")
 

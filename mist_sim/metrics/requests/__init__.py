@@ -1,1 +1,1 @@
-"""What requests went through, and how often: where their time went, rates, figures by model."""
+"""Figures of requests: parts of their latency, rates, figures by model."""

@@ -58,7 +58,7 @@ class _Intervals:
 
 
 class Breakdown:
-    """What the latency of the requests of a run consisted of.
+    """Parts of the latency of a run's requests.
 
     queue: in the queue of a client, before first work and for memory. prefill: work on a prompt,
     from first work to the first token, waits for memory after a preemption included. decode: from

@@ -13,7 +13,7 @@ from mist_sim.metrics.requests.figures import goodput, samples, volume
 from mist_sim.metrics.requests.rates import Mask, throughput
 
 ANY = "any"
-"""What the requests are called that ask for none."""
+"""Name of the group of requests that ask for no model."""
 
 _LATENCIES = ("ttft", "tpot", "e2el")
 _FIGURES = ("mean", "p50", "p90", "p99")

@@ -1,4 +1,4 @@
-"""What travelled for requests: how often, how much, how long."""
+"""Transfers for requests: their number, bytes and seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which row of the table of requests is whose."""
+"""Rows of the table of requests by request id."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run spends: energy, dollars, and what both add to its results."""
+"""Energy and dollars of a run, and their columns in its results."""

@@ -1,4 +1,4 @@
-"""What energy and cost add to the summary and the tables of a run."""
+"""Energy and cost in the summary and the tables of a run."""
 
 from __future__ import annotations
 

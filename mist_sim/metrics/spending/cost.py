@@ -23,7 +23,7 @@ _MILLION = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class ApiPrices:
-    """What an API asks for tokens, in dollars a million (>= 0).
+    """Prices of an API, in dollars a million tokens (>= 0).
 
     input: of prompts. output: of answers.
     cached_input: of prompt tokens that a prefix cache had; None: as `input`.
@@ -42,7 +42,7 @@ class ApiPrices:
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """Which prices count.
+    """Prices that count.
 
     price: of the catalog's offers, where a client has no gpu_price: on_demand, spot, or reserved_1y
         and reserved_3y, for a commitment of one or three years.
@@ -85,7 +85,7 @@ def _check_price(name: str, value: float, unit: str) -> None:
 
 
 class Bill:
-    """Who cost what in a run; dollars.
+    """Dollars of a run, by client and request.
 
     prices: of one GPU an hour, by client and there by group; none for a client without GPUs.
     Raises ScenarioError where a machine has no price.

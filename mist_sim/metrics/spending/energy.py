@@ -30,7 +30,7 @@ from mist_sim.units import Watts
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOptions:
-    """What draws power beside the GPUs.
+    """Power that is drawn beside the GPUs.
 
     host: watts of processors, memory, fans and network for each GPU, whatever it does; none by
         default, as in measurements of GPUs alone.
@@ -51,7 +51,7 @@ class PowerOptions:
 
 @dataclass(frozen=True)
 class Spent:
-    """What the steps of one client took, by request and idle; GPU seconds or joules.
+    """GPU seconds or joules of one client's steps, by request, and of its idle time.
 
     by_request: in the order of the recorder's requests. idle: while no step ran. GPUs of a client
     that has failed draw nothing and are still reserved; those of one that is off are neither.
@@ -86,7 +86,7 @@ class Runs:
 
 
 class Ledger:
-    """Who spent what in a run.
+    """Energy and GPU seconds of a run, by client and request.
 
     Where a client has several groups of GPUs, each works, waits and costs for itself.
 
@@ -109,14 +109,14 @@ class Ledger:
 
     @cached_property
     def end(self) -> float:
-        """When the last request or step ended, seconds."""
+        """End of the last request or step, seconds."""
         requests: dict[str, Any] = self._recorder.requests.columns()
         ends = [times[-1] for times in self._recorder.step_ends if len(times)]
         return float(max([*ends, requests["finished_at"].max(initial=0.0)]))
 
     @cached_property
     def lives(self) -> Lives:
-        """When clients were up, and when they were not."""
+        """Times in which clients were up."""
         return Lives(self._recorder, self.end)
 
     def groups(self, client_id: int) -> Sequence[GpuGroup]:

@@ -1,4 +1,4 @@
-"""Which matrices a quantized checkpoint leaves in 16 bits, from the modules that its config names.
+"""Matrices that a quantized checkpoint leaves in 16 bits, from the modules that its config names.
 
 A name stands for a module and all below it; "*" in it for any characters, and what follows "re:"
 is a regular expression, matched from the start (compressed-tensors). Names may leave out the

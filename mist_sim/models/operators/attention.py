@@ -46,7 +46,7 @@ def _latent_projections(
     cached = n * latent * (width + model.kv_entry_bytes)
     operators = [
         norm(model, n),
-        matrix(model, "attention", "down_proj", n, h, query + latent),
+        matrix(model, "attention", "qkv_a_proj", n, h, query + latent),
         Operator("latent_norm", 4 * n * normed, 2 * n * normed * width),
         matrix(model, "attention", "q_proj", n, query or h, heads * mla.qk_head_dim),
         Operator("rope_and_cache", 3 * n * rotated, 2 * n * rotated * width + cached),
@@ -97,7 +97,7 @@ def attention(
 
 
 def expand_context(model: ModelSpec, num_cached: float, t: int) -> list[Operator]:
-    """What a prompt does with each cached token before it attends to it; nothing but in MLA.
+    """The work of a prompt on each cached token before it attends to it; none but in MLA.
 
     vLLM gathers the latents into a workspace and projects them up again in every chunk. The
     weights of the projection are read with those of the new tokens, so they cost nothing here.

@@ -1,4 +1,4 @@
-"""What an operator is, and the two kinds that every layer is made of."""
+"""Operators, and the two kinds that every layer is made of."""
 
 from __future__ import annotations
 

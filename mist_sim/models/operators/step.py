@@ -12,7 +12,7 @@ from mist_sim.models.spec import ModelSpec
 def token_operators(
     model: ModelSpec, n: float, t: int, prefill: bool, num_replicas: int = 1
 ) -> list[tuple[int, list[Operator]]]:
-    """What is linear in the n tokens of a step, as (layers that run it, operators).
+    """The operators that are linear in a step's n tokens, as (layers that run them, operators).
 
     All but attention, routed experts and logits. prefill: latent attention projects a prompt
     in another way than decodes. num_replicas: replicas that share the experts (see `moe_layer`).

@@ -1,4 +1,4 @@
-"""Which GPUs of a graph clients have: where they say, or packed in order."""
+"""The GPUs of a graph that clients have: where they say, or packed in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ranks of a client lie on nodes, and what the links between these carry for them."""
+"""The nodes that a client's ranks lie on, and the load of the links between these."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from mist_sim.network.ways.routes import Route, Routes
 
 
 class Way(NamedTuple):
-    """How bytes go now whose route is known. more_latency: seconds beyond that of the route."""
+    """The present way of bytes of a known route. more_latency: seconds beyond that of the route."""
 
     path: Path
     more_latency: float
 
 
 class Outages:
-    """Which cables of a graph are down, in both directions.
+    """The cables of a graph that are down, in both directions.
 
     While it is down, what would go over a cable takes the shortest route without all that are
     down, and waits where there is none. What goes to several places at once waits in any case.

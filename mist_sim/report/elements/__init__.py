@@ -1,1 +1,1 @@
-"""What all reports are made of: cells, rows, layouts, and how they are shown."""
+"""The elements of all reports: cells, rows, layouts, output."""

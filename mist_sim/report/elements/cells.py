@@ -1,4 +1,4 @@
-"""What all tables of results share: sections, warnings, numbers."""
+"""Shared by all tables of results: sections, warnings, numbers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _TITLES = ("", "visits", "busy", "decodes", "KV blocks", "step times")
 _BELOW = ("", "", "share", "a step", "peak", "")
 
 Client = dict[str, Any]
-"""What is shown of a row of `Result.clients`."""
+"""The cells of a row of `Result.clients`."""
 _SHOWN = ("client", "num_visits", "busy", "mean_decodes", "peak_used_blocks", "num_steps")
 
 

@@ -1,4 +1,4 @@
-"""How far TTFT and TPOT may be from what a real engine would show, in a line each."""
+"""Expected errors of TTFT and TPOT against a real engine, in a line each."""
 
 from __future__ import annotations
 

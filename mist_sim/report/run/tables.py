@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from mist_sim.metrics import Result
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
-_LIMITS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
 SPEC_ONLY = (
     "Step times marked spec-only come from data sheets and typical efficiencies; "
     "nobody has compared them with that GPU."
@@ -129,7 +129,7 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _limits(result: Result) -> str:
-    limits = ((name, getattr(result.slo, key)) for key, name in _LIMITS)
+    limits = ((name, getattr(result.slo, key)) for key, name in SHORT_NAMES.items())
     return " and ".join(f"{name} <= {duration(limit)}" for name, limit in limits if limit)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.report.elements.cells import duration, number, section
 from mist_sim.report.elements.pairs import pairs
-
-_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
 Verdicts = Mapping[str, Mapping[str, Any]]
 """`limit` and `value` in milliseconds, `kept` and `verdict`, by names such as `p99_ttft_ms`."""
@@ -55,7 +54,7 @@ def _miss(name: str, verdict: Mapping[str, Any]) -> str:
 
 def _title(name: str) -> str:
     percentile, metric, _ = name.split("_")
-    return f"{percentile} {_METRICS[metric]}"
+    return f"{percentile} {SHORT_NAMES[metric]}"
 
 
 def _limit(verdict: Mapping[str, Any]) -> str:

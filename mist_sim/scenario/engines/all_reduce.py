@@ -1,4 +1,4 @@
-"""How the ranks of a client sum, where a scenario says it instead of the GPU's entry."""
+"""All-reduces of a client's ranks, where a scenario sets them instead of the GPU's entry."""
 
 from __future__ import annotations
 

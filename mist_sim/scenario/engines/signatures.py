@@ -1,4 +1,4 @@
-"""What type checkers and `help` are told of a function that takes the options of a config."""
+"""Signatures, for type checkers and `help`, of functions that take the options of a config."""
 
 from __future__ import annotations
 

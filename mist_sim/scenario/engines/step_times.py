@@ -1,4 +1,4 @@
-"""What times the steps of an engine: a predictor with the engine's own time and with drafts."""
+"""Step times of an engine: a predictor, the engine's own time around it, and drafts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mist_sim.scenario.engines.version_names import version_of
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What times an engine's steps, and what nobody said of it.
+    """The predictor of an engine's steps, and which of its options are assumed.
 
     overhead: the engine's own time, which is in the predictor. drafter: of an engine that drafts
     with a model. assumed, assumed_host: as a client has them (`Client`).

@@ -1,4 +1,4 @@
-"""What an engine's version decides where nothing is said: in Python, and in a scenario file.
+"""Defaults by an engine's version: in Python, and in a scenario file.
 
 Without `engine` those of the newest version hold.
 """

@@ -1,4 +1,4 @@
-"""Which engine a client imitates, which of its values are that engine's, and what it lacks.
+"""The engine that a client imitates, the values that come from it, and what is missing.
 
 A value that equals the version's default has its origin there, whoever wrote it; so a resolved
 scenario says the same when it is read again.

@@ -1,4 +1,4 @@
-"""What vLLM does where nothing is said, by version: the one table of it.
+"""vLLM's defaults by version: the one table of them.
 
 A version is an entry of `VERSIONS`, which says what differs from the entry before. Each value names
 where vLLM's package has it; all were read in the wheels of these versions on PyPI, and the releases
@@ -119,12 +119,12 @@ class EngineVersion:
 
     @property
     def title(self) -> str:
-        """What it is called in text: "vLLM 0.19"."""
+        """Its name in text: "vLLM 0.19"."""
         return f"vLLM {self.name.removeprefix('vllm-')}"
 
     @property
     def rules(self) -> EngineRules:
-        """What it decides where there is no option."""
+        """Its behaviour for which there is no option."""
         found = {key: each.value for key, each in self.defaults.items() if key.startswith(RULES)}
         return EngineRules(**{key.removeprefix(RULES): value for key, value in found.items()})
 
@@ -332,4 +332,4 @@ VERSIONS: Mapping[str, EngineVersion] = {
 """By name, the oldest first."""
 
 NEWEST = V0_33
-"""What an engine imitates where a scenario does not say: what `pip install vllm` gives."""
+"""The engine that is imitated by default: what `pip install vllm` gives."""

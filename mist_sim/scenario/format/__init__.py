@@ -1,1 +1,1 @@
-"""How scenario files are read: YAML, units, plugins by name, paths, and messages about errors."""
+"""Reading of scenario files: YAML, units, plugins by name, paths, messages about errors."""

@@ -1,4 +1,4 @@
-"""What a class's docstring says of its parameters, for listings and the reference."""
+"""Parameters of a class as its docstring explains them, for listings and the reference."""
 
 from __future__ import annotations
 

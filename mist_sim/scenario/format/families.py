@@ -195,7 +195,7 @@ DURATION_LAW = Family(
 )
 _TIME = Annotated[float | Part, OrLaw(DURATION_LAW)]
 TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | None}
-"""How a file says parameters that are a time or a law of times."""
+"""Forms in a file of parameters that are a time or a law of times."""
 AUTOSCALER = Family(
     AUTOSCALERS,
     meanings={"at": Annotated[tuple[Duration, ...], BeforeValidator(as_tuple)]},

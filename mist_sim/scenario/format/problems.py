@@ -1,4 +1,4 @@
-"""What is wrong in a scenario, and where: every problem one line, all of them in one message.
+"""Problems of a scenario with their places: a line each, all of them in one message.
 
 Pydantic finds the problems; this module says them in plain words. Errors travel upwards as
 pydantic's own `ValidationError`, whose texts are final from the innermost model on.

@@ -1,1 +1,1 @@
-"""What `mist list options` and the reference show of the options."""
+"""Options as `mist list options` and the reference show them."""

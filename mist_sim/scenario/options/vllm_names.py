@@ -1,4 +1,4 @@
-"""What vLLM calls the options of an engine's parts; a test holds the list complete.
+"""vLLM's names for the options of an engine's parts; a test holds the list complete.
 
 Options of the engine itself say it in `EngineConfig`.
 

@@ -1,4 +1,4 @@
-"""What a scenario says of routers and of models that requests name."""
+"""Keys of a scenario about routers, and about models that requests name."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class WorkloadSpec(Strict):
 
     @property
     def num_requests(self) -> int | None:
-        """How many requests there are; None when only the trace can tell."""
+        """Number of requests; None if it takes reading the trace to know."""
         return getattr(self.source, "num_requests", None)
 
     @property

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRun:
-    """What a bundle did until so many requests were served.
+    """Figures of a bundle until so many requests were served.
 
     duration: of the run. num_tokens: those generated in it. num_passes: of all batches.
     throughput: tokens a unit of time for each worker, all tokens counted.

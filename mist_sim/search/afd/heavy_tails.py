@@ -36,7 +36,7 @@ class Tail:
 
     @property
     def verdict(self) -> str:
-        """What it means: "finite", "infinite variance" or "infinite mean" of the load."""
+        """Moments of the load: "finite", "infinite variance" or "infinite mean"."""
         if self.alpha <= FINITE_MEAN:
             return "infinite mean"
         return "infinite variance" if self.alpha <= FINITE_VARIANCE else "finite"

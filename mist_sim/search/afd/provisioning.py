@@ -1,4 +1,4 @@
-"""How many attention workers an FFN worker should have: bundles predicted in closed form.
+"""The best number of attention workers for an FFN worker: bundles predicted in closed form.
 
 A bundle has x attention workers and y FFN workers; its ratio is r = x / y. Every attention worker
 has B slots in a batch, and a few batches are in flight, so that one is in attention while another
@@ -56,7 +56,7 @@ class BundleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a bundle of x attention and y FFN workers does.
+    """Figures of a bundle of x attention and y FFN workers.
 
     cycle_mean_field, cycle_gaussian: between two batches that end (8, 9), as with many in flight.
     cycle: the same with the batches that are in flight.

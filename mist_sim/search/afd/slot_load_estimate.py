@@ -33,7 +33,7 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLoadEstimate:
-    """What a trace says of a slot's load.
+    """A slot's load, estimated from a trace.
 
     theta, nu_squared: mean and variance of the tokens in a slot. confidence: of their intervals.
     num_requests: of those that decode. mean_prefill, mean_decode: E[P] and E[D] of these.

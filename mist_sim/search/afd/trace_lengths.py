@@ -1,4 +1,4 @@
-"""What a trace says of prompts, and of the decode steps after them."""
+"""Lengths of a trace's prompts, and its decode steps after them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mist_sim.traces import TraceRow
 
 FirstToken = Literal["prefill", "decode"]
-"""Which client emits an answer's first token, the other tokens being one decode step each."""
+"""The client that emits an answer's first token; the other tokens are one decode step each."""
 
 Tokens = NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Which designs the GPUs of a scenario allow: together, apart, in between, attention and FFN apart.
+"""Designs that a scenario's GPUs allow: together, apart, in between, attention and FFN apart.
 
 - `fleet`: the engines that change sides, and everything that stays.
 - `pure`, `hybrids`, `bundles`, `of_hybrid`: the designs, a file each.

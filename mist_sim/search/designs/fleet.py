@@ -16,7 +16,7 @@ from mist_sim.scenario.load import as_data
 from mist_sim.search.designs.fabric import assumed_network
 
 Client = dict[str, Any]
-"""What a scenario file says of a client."""
+"""A client's entry in a scenario file."""
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _CHUNK = "max_num_batched_tokens"
@@ -25,7 +25,7 @@ _ORDER = {"prefill": 0, None: 1, "decode": 2}  # who takes prompts first
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What engines become on one side of a design.
+    """The engines on one side of a design.
 
     role: None: they do both. chunk: tokens of a step; None: as they have. plans_ahead: whether
     they may plan a step while the one before it runs.
@@ -126,7 +126,7 @@ class Fleet:
 
     @property
     def model(self) -> ModelSpec:
-        """What all serve."""
+        """Name of the model that all serve."""
         name = self.groups[0].said["model"] or self.scenario.model
         return load_model(str(name))
 
@@ -169,7 +169,7 @@ class Fleet:
 
     @property
     def hand_over(self) -> dict[str, Any]:
-        """How requests go from one side to the other, without a policy."""
+        """Hand-overs from one side to the other, without a policy."""
         return {**self._data["hand_over"], "policy": None}
 
     def divided(self, num_first: int, first: Side, second: Side) -> list[Client]:

@@ -1,4 +1,4 @@
-"""What to buy and how to set it: which GPUs, how many, and the design that keeps the limits.
+"""Plans: GPUs to buy, their number, and the design that keeps the limits.
 
 - `question`: what is asked: the load, the limits, the GPUs, the budget.
 - `engines`, `space`: what can be bought, and every way to set it.

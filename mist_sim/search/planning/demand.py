@@ -1,4 +1,4 @@
-"""What a workload asks of engines: the lengths of its requests, and when they are due."""
+"""Demand of a workload: the lengths of its requests, and when they are due."""
 
 from __future__ import annotations
 

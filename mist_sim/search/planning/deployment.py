@@ -48,7 +48,7 @@ _LOAD: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """How to start the servers of a scenario.
+    """Commands that start the servers of a scenario.
 
     commands: a `vllm serve` for each; none where vLLM has no such design. proxy: what stands
     between prompts and answers. notes: what else has to be known. read_back: what `mist from-vllm`

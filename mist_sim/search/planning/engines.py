@@ -34,7 +34,7 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         name = load_gpu(self.gpu).name
         return name if self.width == 1 else f"{name} TP {self.width}"
 

@@ -16,8 +16,8 @@ from time import monotonic
 from typing import Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.scenario.load import as_data
-from mist_sim.search.goodput_result import LIMITS
 from mist_sim.search.planning.bounds import Needs, alone, fewest, least_of
 from mist_sim.search.planning.demand import Demand
 from mist_sim.search.planning.engines import Engine
@@ -76,7 +76,7 @@ def _slack(trial: Trial) -> float:
 
 @dataclass
 class Clock:
-    """How long a search may go on. seconds: None: for ever."""
+    """The end of a search. seconds: None: never."""
 
     seconds: float | None
     begin: float = field(default_factory=monotonic)
@@ -218,7 +218,7 @@ class Hunt:
             shares = {} if least is None else alone(least, self._demand)
             missed = [name for name, share in shares.items() if share < self._demand.share - 1e-9]
             if missed:
-                self.impossible[engine] = LIMITS.get(missed[0], "the limits")
+                self.impossible[engine] = SHORT_NAMES.get(missed[0], "the limits")
         if engine in self.impossible and candidate.design != "afd":
             return f"cannot keep {self.impossible[engine]} even for a request alone"
         needs = self._needs[engine]

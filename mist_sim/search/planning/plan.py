@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.binding import search_binding
-from mist_sim.search.goodput_result import LIMITS
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
@@ -188,7 +188,7 @@ def _row(each: Tried, hunt: Hunt) -> Row:
 
 def _title(question: Question, shop: Shop) -> str:
     limits = ", ".join(
-        f"{LIMITS[name]} {_ms(limit)}" for name, limit in question.target.slo.limits.items()
+        f"{SHORT_NAMES[name]} {_ms(limit)}" for name, limit in question.target.slo.limits.items()
     )
     gpus = listed(dict.fromkeys(engine.name.split(" TP")[0] for engine in shop.engines))
     return (
@@ -226,7 +226,7 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
         if each.trial is None:
             reasons["lack what their design needs"] += 1
         else:
-            worst = LIMITS.get(each.trial.worst_limit or "", "the limits")
+            worst = SHORT_NAMES.get(each.trial.worst_limit or "", "the limits")
             verb = "miss" if each.trial.attained is False else "may miss"
             reasons[f"{verb} {worst}"] += 1
     most = _excludes(reasons, hunt.num_candidates)

@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Findings):
-    """What to buy for a load, and how to set it.
+    """A plan: GPUs to buy for a load, and their settings.
 
     scenario: the answer, ready to run. title: what was asked. name: of the answer. usd_per_hour,
     num_gpus: of it. lines: the answer in words. runner_up: which it is, and why it lost; empty
@@ -108,7 +108,7 @@ class Plan(Findings):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the answer has to know."""
+        """Warnings for the reader of the answer."""
         found = list(self.notes)
         if self.not_tried:
             first = self.not_tried[0]

@@ -1,4 +1,4 @@
-"""What is asked of a plan: GPUs to choose from, a budget, a rate, and how long to look."""
+"""The question of a plan: GPUs to choose from, a budget, a rate, and a time to look."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_GPUS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What may be bought, and how a plan is searched.
+    """Options of a plan: what may be bought, and how the search goes.
 
     gpus: names of the catalog, or paths of spec files. rate: requests per second (> 0); None: the
     scenario's own. max_gpus: in all (>= 1). max_usd_per_hour: dollars an hour in all (> 0); None:
@@ -94,7 +94,7 @@ class PlanOptions:
 
     @property
     def goodput(self) -> GoodputOptions:
-        """How rates are judged. Raises ScenarioError for values that make no search."""
+        """The options that judge rates. Raises ScenarioError for values that make no search."""
         return GoodputOptions(
             attainment=self.attainment, most_requests=self.most_requests, as_is=self.as_is
         )

@@ -1,4 +1,4 @@
-"""What else is worth knowing of a candidate: its figures, its goodput, and what if one fails."""
+"""More about a candidate: its figures, its goodput, and a run with one client less."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ class Candidate:
 
     @property
     def family(self) -> tuple[object, ...]:
-        """What it shares with those that differ in their counts alone."""
+        """Everything but the counts: equal in candidates that differ in these alone."""
         return self.engine.gpu, self.engine.width, self.design, self.chunks, self.router
 
     @property
     def setting(self) -> str:
-        """How its engines are set, in words."""
+        """Settings of its engines, in words."""
         if self.design == "together":
             told = "together" + "".join(f" {chunk}" for chunk in self.chunks)
         elif self.design == "apart":
@@ -70,7 +70,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Its design and size, in words."""
         return f"{self.num_engines} x {self.engine.name}, {self.setting}"
 
     @property

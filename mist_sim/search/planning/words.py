@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from mist_sim.search.goodput_result import LIMITS, Goodput
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_result import Confidence, Line
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
@@ -67,7 +68,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
     near = max(missed, key=lambda each: each.trial.attainment if each.trial else 0.0)
     trial = near.trial
     share = 100 * trial.attainment if trial else 0.0
-    limit = LIMITS.get((trial.worst_limit if trial else None) or "", "a limit")
+    limit = SHORT_NAMES.get((trial.worst_limit if trial else None) or "", "a limit")
     verdict = "misses" if trial and trial.attained is False else "may miss"
     return (
         f"{near.candidate.name} ({near.candidate.dollars:.4g} $/h) {verdict} its limits, {limit} "
@@ -119,7 +120,8 @@ def _design(candidate: Candidate) -> str:
 def _limits(question: Question, summary: Mapping[str, Any]) -> str:
     share = f"p{100 * question.target.attainment:g}"
     told = [
-        f"{share} {LIMITS[name.split('_')[1]]} {found['value']:.4g} of {found['limit']:.4g} ms "
+        f"{share} {SHORT_NAMES[name.split('_')[1]]} "
+        f"{found['value']:.4g} of {found['limit']:.4g} ms "
         f"({found['verdict']})"
         for name, found in summary.get("slo", {}).items()
     ]
@@ -131,7 +133,7 @@ def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
         return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
     low, high = goodput.interval
     more = goodput.rate / question.rate - 1
-    first = f"; {LIMITS[goodput.first_limit]} misses first" if goodput.first_limit else ""
+    first = f"; {SHORT_NAMES[goodput.first_limit]} misses first" if goodput.first_limit else ""
     between = f" ({low:.4g} to {high:.4g})" if high < float("inf") else ""
     text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} /s{between}{first}"
     return Line("headroom", text, "sure" if sure == "sure" and low > question.rate else sure)
@@ -151,7 +153,7 @@ def _left(found: Mapping[str, Any], question: Question) -> str:
     if found["good"] >= question.target.attainment:
         return f"still keeps the limits for a while: {share}"
     over = {
-        LIMITS[name.split("_")[1]]: each["value"] / each["limit"]
+        SHORT_NAMES[name.split("_")[1]]: each["value"] / each["limit"]
         for name, each in found["slo"].items()
         if not each["kept"]
     }

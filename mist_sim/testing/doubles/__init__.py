@@ -1,1 +1,1 @@
-"""What stands in for parts of a simulation, or watches them, while a plugin is checked."""
+"""Doubles of parts of a simulation, and watchers of them, for checks of plugins."""

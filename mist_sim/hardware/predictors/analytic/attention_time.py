@@ -32,6 +32,14 @@ def decode_pairs(batch: StepBatch, keys: Keys) -> Keys:
     return keys * (1 + num_drafts) - batch.num_decode_queries * num_drafts // 2
 
 
+def seen_in_window(window: int, new: int, context: int) -> tuple[int, float]:
+    """Return the keys and the (query, key) pairs of a prompt's new tokens in a sliding window."""
+    before = max(context - window, 0)  # queries of the context that missed keys
+    after = max(context + new - window, 0)
+    missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
+    return new + min(context, window - 1), new * (context + (new + 1) * 0.5) - missed
+
+
 def longest_prompt(batch: StepBatch, ahead: Array) -> Array:
     """Return the keys of the longest of a step's prompts, for the steps `ahead` = 0, 1, ..."""
     first, *others = batch.chunks
@@ -153,7 +161,7 @@ class WindowAttentionTime:
             seconds = self._prompts(seconds, batch.chunks)
         if batch.num_decodes:
             queries = batch.num_decode_queries
-            keys = self._seen(batch) + queries
+            keys = self.seen(batch) + queries
             pairs = decode_pairs(batch, keys)
             if batch.num_drafts:
                 pairs = min(pairs, queries * window)
@@ -166,11 +174,7 @@ class WindowAttentionTime:
         longest = max([context + new for new, context in chunks])
         seconds = self.prefill.begin(before_all, min(longest, window))
         for new, context in chunks:
-            before = max(context - window, 0)  # queries of the context that missed keys
-            after = max(context + new - window, 0)
-            missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
-            pairs = new * (context + (new + 1) * 0.5) - missed
-            keys = new + min(context, window - 1)
+            keys, pairs = seen_in_window(window, new, context)
             seconds = self.prefill.add(seconds, new, keys, pairs)
         return float(seconds)
 
@@ -200,8 +204,8 @@ class WindowAttentionTime:
             seconds = decode.add_run(seconds, queries, keys, pairs)
         return seconds
 
-    def _seen(self, batch: StepBatch) -> int:
-        """Cached tokens in the windows of the decodes; if not counted, those of equal contexts."""
+    def seen(self, batch: StepBatch) -> int:
+        """Return the cached tokens in the windows of decodes; of equal contexts if not counted."""
         if batch.window_sum is not None:
             return batch.window_sum
         return min(batch.context_sum, batch.num_decodes * (self.window - 1))

@@ -58,7 +58,7 @@ class BestServePredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are; they come from figures with the confidence of the GPU's entry."""
+        """Traits of its times, which come from figures with the confidence of the GPU's entry."""
         return PredictorTraits(
             estimate=self.cluster.gpu.confidence,
             sums_over_links=True,

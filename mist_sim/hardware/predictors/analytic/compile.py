@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce
-from mist_sim.hardware.devices.kernels import Kernel, kernel_of
+from mist_sim.hardware.devices.kernels import Kernel, figures_of, kernel_of
 from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
 from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
@@ -34,14 +34,19 @@ class Phase:
     def rates(self, name: str, dtype: str = "bf16") -> tuple[Kernel, float, float]:
         """Return the figures of a kind of kernels, and the FLOP/s and bytes/s that they reach."""
         gpu = self.gpu
-        if dtype not in gpu.flops:
-            name = _widened(name)
-        kernel = kernel_of(gpu.kernels, name)
+        kernel = kernel_of(gpu.kernels, self._runs(name, dtype))
         reached = Efficiency(
             mfu=self.efficiency.mfu if kernel.mfu is None else kernel.mfu,
             mbu=self.efficiency.mbu if kernel.mbu is None else kernel.mbu,
         )
         return kernel, *sustained_rates(gpu, reached, dtype)
+
+    def figures(self, name: str, dtype: str) -> str:
+        """Return the kind of kernels whose figures `rates` takes; empty where there are none."""
+        return figures_of(self.gpu.kernels, self._runs(name, dtype))
+
+    def _runs(self, name: str, dtype: str) -> str:
+        return name if dtype in self.gpu.flops else _widened(name)
 
     def terms(self, layers: int, none: list[Operator], one: list[Operator]) -> Iterator[Term]:
         """Yield the terms of operators, given for no token and for one."""
@@ -113,7 +118,7 @@ def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
 def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptAttention:
     """Return what times the attention of prompts in so many layers."""
     t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.prefill)
-    kernel, flops, bandwidth = phase.rates(_attention_kernel(model, "prefill"))
+    kernel, flops, bandwidth = phase.rates(attention_kernel(model, "prefill"))
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
         return operators.attention(model, queries, keys, pairs, t, prefill=True)
@@ -138,7 +143,7 @@ def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptA
 def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
     """Return what times the attention of decodes in so many layers."""
     t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.decode)
-    kernel, flops, bandwidth = phase.rates(_attention_kernel(model, "decode"))
+    kernel, flops, bandwidth = phase.rates(attention_kernel(model, "decode"))
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
         return operators.attention(model, queries, keys, pairs, t, prefill=False)
@@ -162,7 +167,8 @@ def window_attention(model: ModelSpec, cluster: Cluster) -> WindowAttentionTime 
     return WindowAttentionTime(model.sliding_window, prompts, decodes, decodes.beside())
 
 
-def _attention_kernel(model: ModelSpec, phase: str) -> str:
+def attention_kernel(model: ModelSpec, phase: str) -> str:
+    """Return the kind of kernels of a model's attention. phase: prefill or decode."""
     if model.mla:
         return f"latent_{phase}_attention"
     return f"{phase}_attention" + ("_fp8" if model.kv_entry_bytes == 1 else "")

@@ -1,4 +1,4 @@
-"""Which steps an engine replays as CUDA graphs, and what launching the others costs."""
+"""Steps that an engine replays as CUDA graphs, and the cost of launching the others."""
 
 from __future__ import annotations
 

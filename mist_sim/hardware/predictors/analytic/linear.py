@@ -47,7 +47,7 @@ class LinearPredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are: nobody's but the giver's."""
+        """Traits of its times, which are the giver's."""
         return PredictorTraits()
 
     def step_time(self, batch: StepBatch) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from mist_sim.models.moe import MoeSpec
 
 
 class Term(NamedTuple):
-    """What a product takes (`mist_sim.hardware.devices.kernels`), in seconds.
+    """Seconds of a product (`mist_sim.hardware.devices.kernels`).
 
     fixed: however many tokens there are. per_token: beside compute and memory. work: compute of a
     token. weights, traffic: memory traffic of the matrix, and of a token.
@@ -57,6 +57,14 @@ class Communication:
         return seconds
 
 
+class ProductTime(NamedTuple):
+    """Seconds of a product, and those that its FLOPs and its bytes alone would take."""
+
+    seconds: float
+    compute: float
+    memory: float
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     """The products of routed experts, on the busiest rank.
@@ -75,15 +83,21 @@ class Experts:
 
     def time(self, num_tokens: int) -> float:
         """Return the seconds of all layers' products for a step's tokens."""
+        seconds = 0.0
+        for each in self.times(num_tokens):
+            seconds += each.seconds
+        return seconds
+
+    def times(self, num_tokens: int) -> Iterator[ProductTime]:
+        """Yield what each of the products takes in all layers, for a step's tokens."""
         routed = num_tokens * self.num_replicas
         touched = self.moe.distinct_experts(routed) / self.num_ranks
-        seconds = 0.0
         for term, padding in zip(self.terms, self.padding, strict=True):
             compute = (routed + touched * padding) * term.work
             memory = touched * term.weights + routed * term.traffic
             overlapped = sqrt(compute * compute + memory * memory)
-            seconds += term.fixed + routed * term.per_token + overlapped
-        return seconds
+            seconds = term.fixed + routed * term.per_token + overlapped
+            yield ProductTime(seconds, compute, memory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from mist_sim.hardware.predictors.analytic.compile import (
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
+from mist_sim.hardware.predictors.explained import OperatorTime
 from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
@@ -100,7 +101,7 @@ class RooflinePredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are; they come from figures with the confidence of the GPU's entry."""
+        """Traits of its times, which come from figures with the confidence of the GPU's entry."""
         return PredictorTraits(
             estimate=self.cluster.gpu.confidence,
             compared_as="" if self.enforce_eager else "roofline",
@@ -158,6 +159,36 @@ class RooflinePredictor:
         phase = self._prefill if batch.chunks else self._decode
         parts = phase.parts(num_tokens, len(batch.chunks) + queries)
         return parts | {"attention": self.step_time(batch) - sum(parts.values())}
+
+    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
+        """Return the operators of a step of a token or more (see `explained`)."""
+        from mist_sim.hardware.predictors.analytic.operator_times import Attention, outside
+
+        queries, chunks, cluster = batch.num_decode_queries, batch.chunks, self.cluster
+        num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
+        phase = self._prefill if chunks else self._decode
+        sizes = num_tokens, len(chunks) + queries
+        found = outside(self.model, cluster, phase, sizes, prefill=bool(chunks))
+        more = self._fixed(chunks, queries)[0] - phase.time(*sizes)
+        if more > 0:
+            found.append(OperatorTime("decodes_without_prompts", more, "memory"))
+        full = Attention(self.model, cluster, self.model.num_layers - len(self.model.window_layers))
+        if chunks:
+            found.append(full.of_prompts(self._prompts, chunks))
+        if queries:
+            decodes = self._beside_prompts if chunks else self._decodes
+            found.append(full.of_decodes(decodes, batch, batch.context_sum + queries))
+        if (windows := self._windows) is not None:
+            few = Attention(self.model, cluster, len(self.model.window_layers), windows.window)
+            if chunks:
+                found.append(few.of_prompts(windows.prefill, chunks))
+            if queries:
+                decodes = windows.decode_beside if chunks else windows.decode
+                found.append(few.of_decodes(decodes, batch, windows.seen(batch) + queries))
+        unhidden = floor - sum([each.seconds for each in found])
+        if unhidden > 0:
+            found.append(OperatorTime("kernel_launches", unhidden, "host"))
+        return found
 
     def _fixed(self, chunks: Chunks, queries: int) -> tuple[float, float]:
         """Seconds of a step without attention, and of launching it.

@@ -47,7 +47,7 @@ class GenzPredictor(SampledSteps):
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are."""
+        """Traits of its times."""
         return replace(super().traits, estimate="analytic", kernels_only=True)
 
 

@@ -67,7 +67,7 @@ class SiliconPredictor(SampledSteps):
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are."""
+        """Traits of its times."""
         return replace(
             super().traits,
             estimate="measured",

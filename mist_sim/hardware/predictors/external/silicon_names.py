@@ -1,4 +1,4 @@
-"""How aiconfigurator-core calls our models, GPUs, splits and number formats."""
+"""Names in aiconfigurator-core of our models, GPUs, splits and number formats."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class RegressionPredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are."""
+        """Traits of its times."""
         return PredictorTraits(estimate="measured", steps_inside=self.steps_inside)
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:

@@ -35,7 +35,7 @@ _ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class SamplePoints:
-    """What a source is asked for, each an increasing sequence.
+    """The points at which a source is asked, each an increasing sequence.
 
     new_tokens, prompt_contexts: tokens of a chunk, and those the cache holds before it.
     decodes, decode_contexts: requests that decode, and what the cache holds for each.
@@ -163,7 +163,7 @@ class SampledSteps:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are, as far as it is the same for all sources."""
+        """Traits of its times, as far as they are the same for all sources."""
         return PredictorTraits(steps_inside=self.steps_inside)
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:

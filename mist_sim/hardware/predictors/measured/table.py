@@ -81,7 +81,7 @@ class TablePredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are: layers of one rank come without their all-reduces.
+        """Traits of its times: layers of one rank come without their all-reduces.
 
         The longest context counts where the tables say what uneven contexts cost.
         """

@@ -1,4 +1,4 @@
-"""What all clients of a scenario file have."""
+"""Keys that all clients of a scenario file have."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mist_sim.scenario.sections.clients.keys import Name
 
 
 class NamedTraits(NamedTuple):
-    """What the copies of a client are, and its name in the file, for messages."""
+    """The copies of a client, and its name in the file, for messages."""
 
     name: str
     traits: ClientTraits
 
 
 class ClientPart(Part):
-    """What all clients have: a name, a type, and how many copies there are.
+    """Keys of all clients: a name, a type, and the number of copies.
 
     `part_type` adds the parameters of a type, which are the fields of its class.
     """
@@ -81,7 +81,7 @@ class ClientPart(Part):
 
     @property
     def engine(self) -> EngineConfig | None:
-        """What runs a language model; None for a client of another type."""
+        """The engine that runs a language model; None for a client of another type."""
         return None
 
     def clients(self, model: str | None) -> Iterable[Client]:

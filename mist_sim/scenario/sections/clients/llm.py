@@ -142,7 +142,7 @@ class LlmPart(ClientPart):
 
     @property
     def engine(self) -> EngineConfig:
-        """What its keys say; the model is a default one where only the scenario names it."""
+        """The engine of its keys; the model is a default one where only the scenario names it."""
         said = self.parameters()
         if self.model is None:
             del said["model"]

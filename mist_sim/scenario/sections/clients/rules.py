@@ -1,4 +1,4 @@
-"""What has to hold of all clients of a scenario file together."""
+"""Rules for all clients of a scenario file together."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""`mist explain`: one step of an engine, operator by operator."""
+
+from __future__ import annotations
+
+import typer
+
+from mist_sim.cli.options import AsJson, Force, Out, Quiet, require_out
+from mist_sim.cli.scenario_input import (
+    AllowPrograms,
+    FromVllm,
+    ScenarioName,
+    Settings,
+    keys_of,
+    load,
+    require_scenario,
+)
+
+
+def explain(
+    scenario: ScenarioName = None,
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    commands: FromVllm = [],  # noqa: B006
+    at: str | None = typer.Option(
+        None, metavar="TIME", help="Explain the step at this time of the run, such as '12.5 s'."
+    ),
+    prompts: str | None = typer.Option(
+        None,
+        metavar="NEW[@CONTEXT],...",
+        help="Explain a step with these prompts: new tokens, and those before them in the cache.",
+    ),
+    decodes: int = typer.Option(0, metavar="N", help="Answers that get a token in the step."),
+    context: int = typer.Option(
+        0, metavar="N", help="Tokens that each of these answers has in the cache."
+    ),
+    client: str | None = typer.Option(
+        None, metavar="NAME", help="Whose step; the first client with an engine without it."
+    ),
+    allow_programs: AllowPrograms = False,
+    out: Out = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take one step apart: what each operator takes, and what binds it.
+
+    Either the step that runs --at a time, or one by hand: --prompts, --decodes and --context.
+    """
+    from mist_sim.cli.session import Session
+    from mist_sim.errors import ScenarioError
+    from mist_sim.explain import HandBatch, explain_batch, explain_moment
+    from mist_sim.units import DURATION
+
+    require_out(force, out)
+    require_scenario(scenario, commands)
+    by_hand = prompts is not None or decodes or context
+    if by_hand and at is not None:
+        raise ScenarioError("--at must be left out with --prompts, --decodes and --context")
+    if not by_hand and at is None:
+        raise ScenarioError(
+            "say which step: --at TIME of the run, or --prompts, or --decodes with --context"
+        )
+    batch = HandBatch.read(prompts, decodes, context) if by_hand else None
+    loaded = load(scenario, keys_of(commands, settings), allow_programs=allow_programs)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    if batch is not None:
+        session.search(lambda how: explain_batch(loaded, batch, client))
+        return
+    try:
+        time = DURATION.parse(at)
+    except ScenarioError as error:
+        raise ScenarioError(f"--at: {error}") from None
+    session.search(lambda how: explain_moment(loaded, time, client))

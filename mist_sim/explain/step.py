@@ -1,0 +1,210 @@
+"""A step taken apart: its operators, and what binds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
+from mist_sim.explain.batch import HandBatch
+from mist_sim.explain.moment import step_at
+from mist_sim.hardware.predictors.base import traits_of
+from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
+from mist_sim.metrics.findings import Findings
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import STEP
+from mist_sim.scenario import Scenario
+from mist_sim.studies.built import Built
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class StepExplained(Findings):
+    """A step of a client, operator by operator.
+
+    operators: in the order of a layer; their seconds add up to the step's. peaks: FLOP/s of 16-bit
+    products and bytes/s of one GPU, as its data sheet says; None: the client names no GPU.
+    moment: (seconds when the step begins, requests that wait meanwhile); None for a batch by hand.
+    notes: for the reader.
+    """
+
+    presenter = STEP
+
+    client: str
+    title: str
+    batch: StepBatch
+    operators: tuple[OperatorTime, ...]
+    estimate: str
+    peaks: tuple[float, float] | None
+    sources: dict[str, str]
+    moment: tuple[float, int] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the step."""
+        return sum([each.seconds for each in self.operators])
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the step by what binds, the largest first."""
+        found: dict[str, float] = {}
+        for each in self.operators:
+            found[each.bound] = found.get(each.bound, 0.0) + each.seconds / self.seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row an operator: seconds, share, FLOPs and bytes of a GPU in all layers, what binds."""
+        import pandas as pd
+
+        return pd.DataFrame([self._row(each) for each in self.operators])
+
+    def _row(self, operator: OperatorTime) -> dict[str, Any]:
+        return {
+            "operator": operator.name,
+            "layers": operator.layers,
+            "seconds": operator.seconds,
+            "share": operator.seconds / self.seconds,
+            "bound": operator.bound,
+            "flops": operator.flops,
+            "bytes": operator.num_bytes,
+            "flops_per_byte": operator.flops / operator.num_bytes if operator.num_bytes else 0.0,
+            "kernel": operator.kernel,
+            "source": self.sources.get(f"kernels.{operator.kernel}", ""),
+        }
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        batch = self.batch
+        return {
+            "client": self.client,
+            "step_ms": self.seconds * 1e3,
+            "prompts": [list(chunk) for chunk in batch.chunks],
+            "num_prefill_tokens": batch.num_prefill_tokens,
+            "num_decodes": batch.num_decodes,
+            "context_sum": batch.context_sum,
+            "num_drafts": batch.num_drafts,
+            "starts_at_s": self.moment[0] if self.moment else None,
+            "num_waiting": self.moment[1] if self.moment else None,
+            "estimate": self.estimate,
+            "peak_flops": self.peaks[0] if self.peaks else None,
+            "memory_bandwidth": self.peaks[1] if self.peaks else None,
+            "shares": self.shares,
+            "operators": [self._row(each) for each in self.operators],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return f"<StepExplained: {1e3 * self.seconds:.3g} ms, {len(self.operators)} operators>"
+
+    def write_files(self, folder: Path) -> None:
+        """Write step.json and step.csv, and roofline.png where matplotlib is installed."""
+        from mist_sim.report.roofline_picture import can_draw, draw
+
+        write_text(folder / "step.json", json_text(self.summary))
+        text = self.table.to_csv(index=False, lineterminator="\n")
+        write_text(folder / "step.csv", text)
+        if self.peaks is not None and can_draw():
+            draw(self.summary, folder / "roofline.png")
+
+
+def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = None) -> StepExplained:
+    """Return the step that a client of a scenario computes for a batch by hand.
+
+    client: its name; by default the first with an engine. A step counts as planned ahead where the
+    engine plans ahead. Raises ScenarioError for a client that has no engine, or would never
+    compute such a step.
+    """
+    built = Built(scenario)
+    found = _engine(built, client)
+    return _explained(scenario, found, batch.for_engine(found))
+
+
+def explain_moment(scenario: Scenario, time: float, client: str | None = None) -> StepExplained:
+    """Return the step that a client computes at a time, in seconds, of a scenario's run.
+
+    client: as in `explain_batch`. Raises ScenarioError where it computes nothing then.
+    """
+    built = Built(scenario)
+    found = _engine(built, client)
+    clients = built.simulation.clients
+    moment = step_at(built.simulation, clients.index(found), time)
+    notes = [] if moment.is_exact else [_FIRST_OF_RUN]
+    planned, on_the_spot = (
+        sum(e.seconds for e in _operators(found, moment.batch, is_on_the_spot=spot))
+        for spot in (False, True)
+    )
+    took = moment.end - moment.start
+    is_on_the_spot = not isclose(took, planned, rel_tol=1e-9) and isclose(
+        took, on_the_spot, rel_tol=1e-9
+    )
+    if is_on_the_spot:
+        notes.append(_ON_THE_SPOT)
+    return _explained(
+        scenario,
+        found,
+        moment.batch,
+        is_on_the_spot=is_on_the_spot,
+        moment=(moment.start, moment.num_waiting),
+        notes=tuple(notes),
+    )
+
+
+_FIRST_OF_RUN = (
+    "The operators are those of the first of several steps with the same sequences; a later one "
+    "differs by the tokens that these have gained."
+)
+_ON_THE_SPOT = (
+    "The engine planned this step as it began, since nothing was in flight: the host's work shows "
+    "in full."
+)
+
+
+def _engine(built: Built, name: str | None) -> Any:
+    """Return a client with an engine. Raises ScenarioError where there is none of that name."""
+    engines = {
+        client.name: client
+        for client in built.simulation.clients
+        if getattr(client, "predictor", None) is not None
+    }
+    if name is None and engines:
+        return next(iter(engines.values()))
+    if name not in engines:
+        known = ", ".join(engines) or "none in this scenario"
+        raise ScenarioError(f"client must be one with an engine ({known}), got {name!r}")
+    return engines[name]
+
+
+def _operators(client: Any, batch: StepBatch, *, is_on_the_spot: bool) -> list[OperatorTime]:
+    return explained(client.predictor, batch, is_on_the_spot=is_on_the_spot)
+
+
+def _explained(
+    scenario: Scenario,
+    client: Any,
+    batch: StepBatch,
+    *,
+    is_on_the_spot: bool = False,
+    moment: tuple[float, int] | None = None,
+    notes: tuple[str, ...] = (),
+) -> StepExplained:
+    machine = client.traits.machine
+    gpu = machine.groups[0].gpu if machine is not None else None
+    return StepExplained(
+        client=client.name,
+        title=scenario.headline,
+        batch=batch,
+        operators=tuple(merged(_operators(client, batch, is_on_the_spot=is_on_the_spot))),
+        estimate=traits_of(client.predictor).estimate,
+        peaks=None if gpu is None else (gpu.flops["bf16"], gpu.memory_bandwidth),
+        sources={} if gpu is None else dict(gpu.sources),
+        moment=moment,
+        notes=notes,
+    )

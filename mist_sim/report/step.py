@@ -1,0 +1,95 @@
+"""A step as text for a terminal: how long, what binds, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mist_sim.report.elements.cells import count, number, percent, section
+from mist_sim.report.elements.layout import Fitting, columns
+
+_BOUNDS = {
+    "compute": "compute",
+    "memory": "memory bandwidth",
+    "latency": "short kernels",
+    "links": "links between GPUs",
+    "host": "the engine's host",
+    "unknown": "not taken apart",
+}
+
+
+def step_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a step. summary: `StepExplained.summary`."""
+    lines = [Text(line) for line in (_batch(summary), _verdict(summary), *summary["notes"])]
+    return Group(
+        *section("Step", Group(*lines)),
+        *section("Operators, in all their layers, on one GPU", _operators(summary)),
+        *_peaks(summary),
+    )
+
+
+def _batch(summary: Mapping[str, Any]) -> str:
+    parts = []
+    if prompts := summary["prompts"]:
+        tokens = _several(summary["num_prefill_tokens"], "new token")
+        parts.append(f"{_several(len(prompts), 'prompt')} with {tokens}")
+    if decodes := summary["num_decodes"]:
+        mean = summary["context_sum"] / decodes
+        drafts = f" and {summary['num_drafts']} drafts each" if summary["num_drafts"] else ""
+        parts.append(f"{_several(decodes, 'decode')}{drafts} with {number(mean)} tokens of context")
+    when = ""
+    if (start := summary["starts_at_s"]) is not None:
+        when = f"; it begins at {start:.6g} s, with {count(summary['num_waiting'])} more waiting"
+    return f"{summary['client']}: {', '.join(parts)}{when}."
+
+
+def _several(how_many: int, what: str) -> str:
+    return f"{count(how_many)} {what}{'' if how_many == 1 else 's'}"
+
+
+def _verdict(summary: Mapping[str, Any]) -> str:
+    shares = [f"{percent(share)} {_BOUNDS[bound]}" for bound, share in summary["shares"].items()]
+    return f"{summary['step_ms']:.4g} ms ({summary['estimate']}): {', '.join(shares)}."
+
+
+def _operators(summary: Mapping[str, Any]) -> RenderableType:
+    return Fitting(_table(summary, wide=True), _table(summary, wide=False))
+
+
+def _table(summary: Mapping[str, Any], *, wide: bool) -> RenderableType:
+    titles = ["operator", "layers", "ms", "share", "bound by"]
+    titles += ["GFLOP", "MB", "FLOP/byte", "kernels"] if wide else []
+    rows = [_cells(row, wide=wide) for row in summary["operators"]]
+    return columns(titles, rows, right=(1, 2, 3, 5, 6, 7), dim=(8,))
+
+
+def _cells(row: Mapping[str, Any], *, wide: bool) -> list[str]:
+    cells = [
+        row["operator"],
+        count(row["layers"]),
+        f"{row['seconds'] * 1e3:.4g}",
+        percent(row["share"], 1),
+        row["bound"],
+    ]
+    if wide:
+        per_byte = row["flops_per_byte"]
+        cells += [
+            number(row["flops"] / 1e9) if row["flops"] else "-",
+            number(row["bytes"] / 1e6) if row["bytes"] else "-",
+            number(per_byte) if per_byte else "-",
+            row["kernel"],
+        ]
+    return cells
+
+
+def _peaks(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    flops, bandwidth = summary["peak_flops"], summary["memory_bandwidth"]
+    if flops and bandwidth:
+        yield Text(
+            f"The GPU's data sheet: {flops / 1e12:,.0f} TFLOP/s in 16 bits and "
+            f"{bandwidth / 1e12:.2f} TB/s, equal at {flops / bandwidth:,.0f} FLOP/byte.",
+            style="dim",
+        )
