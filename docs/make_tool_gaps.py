@@ -1,4 +1,6 @@
-"""Write the tables of docs/background/tool_gaps.md, and its picture: `python docs/make_tool_gaps.py`.
+"""Write the tables and the picture of docs/background/tool_gaps.md.
+
+    python docs/make_tool_gaps.py
 
 Replays sessions of coding agents from ../shared/traces, or from the folder that is given as an
 argument; about ten minutes on one core. With matplotlib installed it draws
@@ -113,7 +115,10 @@ def _run(path: Path, policy: str, agents: int) -> Row:
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
-    yield "| entries while a tool runs | agents | TTFT, median | TTFT, P90 | prompt tokens computed | busy GPU time a turn |"
+    yield (
+        "| entries while a tool runs | agents | TTFT, median | TTFT, P90 | prompt tokens computed "
+        "| busy GPU time a turn |"
+    )
     yield "|---|--:|--:|--:|--:|--:|"
     for row in rows:
         yield (
@@ -128,8 +133,8 @@ def _costs(gaps: np.ndarray[Any, np.dtype[np.float64]]) -> Iterator[str]:
     client = mist.llm_client("llm", model=MODEL, gpu=GPU, tensor_parallel_size=RANKS)
     room = client.num_gpu_blocks * 16
     yield (
-        "| context | entries | part of the GPUs' room | loaded from the host in | computed again in "
-        "| keeping costs more from | of the gaps longer |"
+        "| context | entries | part of the GPUs' room | loaded from the host in "
+        "| computed again in | keeping costs more from | of the gaps longer |"
     )
     yield "|--:|--:|--:|--:|--:|--:|--:|"
     for num_tokens in (10_000, 50_000, 100_000, 200_000):
@@ -175,7 +180,9 @@ def _draw(rows: list[Row]) -> None:
         left.plot(agents, [row.p90 for row in mine], marker="o", color=color, label=policy)
         right.plot(agents, [100 * row.computed for row in mine], marker="o", color=color)
     left.set(xscale="log", yscale="log", xlabel="agents at a time", ylabel="TTFT of a turn, P90, s")
-    right.set(xscale="log", xlabel="agents at a time", ylabel="prompt tokens computed, %", ylim=(0, 104))
+    right.set(
+        xscale="log", xlabel="agents at a time", ylabel="prompt tokens computed, %", ylim=(0, 104)
+    )
     for axes in (left, right):
         axes.set_xticks(AGENTS, [str(number) for number in AGENTS])
         axes.minorticks_off()

@@ -7,6 +7,8 @@ from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
 from mist_sim.clients import LlmClient as LlmClient
 from mist_sim.clients import SequentialClient as SequentialClient
+from mist_sim.clients import TextClient as TextClient
+from mist_sim.clients import TimedFunction as TimedFunction
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
@@ -101,6 +103,7 @@ from mist_sim.scenario import simulate as simulate
 from mist_sim.simulation import Simulation as Simulation
 from mist_sim.simulation_rules import check_clients as check_clients
 from mist_sim.stages import STAGES as STAGES
+from mist_sim.stages import Augment as Augment
 from mist_sim.stages import BestOfN as BestOfN
 from mist_sim.stages import Decode as Decode
 from mist_sim.stages import Growing as Growing

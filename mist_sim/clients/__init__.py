@@ -12,6 +12,8 @@ from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
+    from mist_sim.clients.workers.text.client import TextClient
+    from mist_sim.clients.workers.text.timed import TimedFunction
 
 __all__ = [
     "CLIENTS",
@@ -21,6 +23,15 @@ __all__ = [
     "EngineConfig",
     "LlmClient",
     "SequentialClient",
+    "TextClient",
+    "TimedFunction",
 ]
 
-__getattr__ = on_demand(__name__, {"AfdClient": "afd.client"})
+__getattr__ = on_demand(
+    __name__,
+    {
+        "AfdClient": "afd.client",
+        "TextClient": "workers.text.client",
+        "TimedFunction": "workers.text.timed",
+    },
+)

@@ -2,4 +2,10 @@
 
 from mist_sim.registry import Registry
 
-CLIENTS = Registry("clients", later={"afd": "mist_sim.clients.afd.client:AfdClient"})
+CLIENTS = Registry(
+    "clients",
+    later={
+        "afd": "mist_sim.clients.afd.client:AfdClient",
+        "text": "mist_sim.clients.workers.text.client:TextClient",
+    },
+)

@@ -46,7 +46,8 @@ class Postprocess(Stage):
     """Detokenise, filter or validate an output (MIST §IV-A4).
 
     num_tokens: its length; 0: in a template that of the row's answer.
-    task: what is done, such as detokenize, validate or enhance, for clients that know the times of tasks.
+    task: what is done, such as detokenize, validate or enhance, for clients that know the times of
+        tasks.
     """
 
     kind: ClassVar[str] = "postprocess"

@@ -23,7 +23,8 @@ class TimedFunction(Generic[Input]):
     `MIST_SIM_CACHE`), so that it is not timed again, and runs repeat.
 
     function: what is timed. make: returns an input of so many tokens.
-    timing: how often it is run. store: where timings are kept; None: the user's own.
+    timing: how often it is run; None: twice to warm up, and five times.
+    store: where timings are kept; None: the user's own.
     """
 
     def __init__(
@@ -31,11 +32,11 @@ class TimedFunction(Generic[Input]):
         function: Callable[[Input], object],
         make: Callable[[int], Input],
         *,
-        timing: Timing = Timing(),
+        timing: Timing | None = None,
         store: TimingStore | None = None,
     ) -> None:
         self._function, self._make = function, make
-        self._timing, self._store = timing, store or TimingStore.default()
+        self._timing, self._store = timing or Timing(), store or TimingStore.default()
         self._source = {
             "function": f"{function.__module__}.{getattr(function, '__qualname__', function)}",
             "code": _hash_of(function) + _hash_of(make),

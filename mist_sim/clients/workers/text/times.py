@@ -15,18 +15,32 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs.files import text_of
 from mist_sim.user_paths import user_path
 
+LONG = 2048
+"""Tokens from which on a text is long."""
+
+_KEYS = ("base_s", "token_s", "long_token_s")
+
 
 @dataclass(frozen=True, slots=True)
 class TaskTime:
-    """Seconds of a task on one core: base + per_token x tokens."""
+    """Seconds of a task on one core, linear in the tokens up to and beyond a length.
+
+    base, per_token: for every text and every token. beyond: more for each token behind the first
+    `LONG` ones, where a text with all that is made of it leaves a core's caches.
+    """
 
     base: float
     per_token: float
+    beyond: float = 0.0
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return the time of a text of so many tokens."""
+        return self.base + self.per_token * num_tokens + self.beyond * max(0, num_tokens - LONG)
 
 
 @dataclass(frozen=True, slots=True)
 class TextTimes:
-    """Times of all tasks that were measured together.
+    """Times of tasks that were measured together.
 
     machine, date: where and when. source: what was measured, and with which programs.
     """
@@ -47,7 +61,7 @@ class TextTimes:
                 f"{stage.kind}: task must be one that was measured, got {brief(task)}{hint} "
                 f"Known: {known}"
             )
-        return time.base + time.per_token * int(getattr(stage, "num_tokens", 0))
+        return time.seconds(int(getattr(stage, "num_tokens", 0)))
 
 
 def load_times(path: str | None = None) -> TextTimes:
@@ -80,10 +94,12 @@ def _parsed(text: str, where: str) -> TextTimes:
 
 
 def _task(where: str, name: str, value: Any) -> TaskTime:
-    numbers = [value.get(key) if isinstance(value, dict) else None for key in ("base_s", "token_s")]
-    for key, number in zip(("base_s", "token_s"), numbers, strict=True):
-        if type(number) not in (int, float) or not 0 <= number < inf:
+    numbers: list[float] = []
+    for key in _KEYS:
+        number = value.get(key) if isinstance(value, dict) else None
+        if type(number) not in (int, float) or not 0 <= float(number or 0) < inf:
             raise ScenarioError(
                 f"{where}: tasks.{name}.{key} must be finite seconds >= 0, got {brief(number)}"
             )
-    return TaskTime(*map(float, numbers))
+        numbers.append(float(number or 0))
+    return TaskTime(*numbers)
