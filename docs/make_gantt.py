@@ -43,7 +43,7 @@ def simulate() -> mist.Result:
         mist.Rows(rows), mist.TraceArrivals(), pipeline, models={"qwen3-14b": 1}
     )
     clients = [
-        mist.TextClient("1 core", speed=0.05),  # as slow as ten times the work, to be seen
+        mist.TextClient("1 core", speed=0.05),  # a twentieth of the one measured, to be seen
         mist.ApplicationClient("app"),
         mist.llm_client("L4: filter", model=FILTER, gpu="l4"),
         mist.llm_client("H100: generator", model="qwen3-14b", gpu="h100-sxm"),

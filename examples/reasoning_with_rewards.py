@@ -1,4 +1,4 @@
-"""Maths with a reward model (MIST Fig. 1): one long answer, the best of four, a search in a tree."""
+"""Maths with a reward model (MIST Fig. 1): a long answer, the best of four, a tree search."""
 
 import mist_sim as mist
 

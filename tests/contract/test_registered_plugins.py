@@ -258,6 +258,8 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
     ],
 }
 
+CLIENTS_TO_CHECK["text"] = []  # whose stages name a task, in test_text_work.py
+
 LAWS_TO_CHECK: Configurations = {
     "constant": [{"time": 0.5}],
     "empirical": [{"times": [0.1, 0.2, 7.0]}, {"times": [3.0]}],

@@ -38,7 +38,7 @@ class TimedFunction(Generic[Input]):
         self._function, self._make = function, make
         self._timing, self._store = timing or Timing(), store or TimingStore.default()
         self._source = {
-            "function": f"{function.__module__}.{getattr(function, '__qualname__', function)}",
+            "function": f"{getattr(function, '__module__', '')}.{_name_of(function)}",
             "code": _hash_of(function) + _hash_of(make),
             "machine": f"{platform.node()} {platform.machine()} {platform.processor()}".strip(),
             "python": platform.python_version(),
@@ -67,10 +67,14 @@ class TimedFunction(Generic[Input]):
         return seconds
 
 
+def _name_of(function: Callable[..., object]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
 def _hash_of(function: Callable[..., object]) -> str:
     """Return what changes with a function's code; its name where nobody has the code."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):
-        text = repr(getattr(function, "__qualname__", type(function)))
+        text = _name_of(function)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
