@@ -12,6 +12,7 @@ The command line prints a `ScenarioError` as one message and exits with code 2. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import date
 from difflib import get_close_matches
@@ -22,6 +23,9 @@ _MOST_LISTED = 12
 _LONGEST_NAME = 200  # characters of a name that may be a misspelt one
 _MOST_NAMES = 2_000  # that it is compared with: a folder may hold a million files
 _LONGEST_NUMBER = 10_000  # bits; Python refuses to write more digits than those of 14,000
+
+
+_CLIENT = re.compile(r"^(override )?(clients\.\d+[.:] ?|(instance|prefill|decode): )")
 
 
 class MistError(Exception):
@@ -108,6 +112,14 @@ def cut(text: str, longest: int = _LONGEST_VALUE) -> str:
 def in_words(number: int, thing: str) -> str:
     """Return "1 column", "3 columns"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def first_problem(error: ScenarioError) -> str:
+    """Return the first of an error's problems, without the client of the file that has it.
+
+    For scenarios that a search makes of one client: all their clients are alike.
+    """
+    return _CLIENT.sub("", str(error).splitlines()[0])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

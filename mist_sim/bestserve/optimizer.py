@@ -8,7 +8,6 @@ reason. The best few can be searched in the full simulation as well.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, first_problem
 from mist_sim.output.texts import json_text
 from mist_sim.report.elements.cells import duration
 from mist_sim.scenario import Scenario
@@ -40,8 +39,6 @@ from mist_sim.studies.task import Row, Task
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
-
-_PLACE = re.compile(r"^(clients\.\d+[.:] ?|(instance|prefill|decode): )")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +123,7 @@ def search_strategy(
     try:
         engines = _engines_of(text, seed, strategy.one_of_each)
     except ScenarioError as error:
-        return {"left_out": _first_problem(str(error))}
+        return {"left_out": first_problem(error)}
     if reason := engines.lacks_room(strategy, requests):
         return {"left_out": reason}
     alone = served_alone(requests, engines.times)
@@ -147,11 +144,6 @@ def search_strategy(
     )
     found = search_rate(simulate, options.target, search, seed=seed)
     return {"trials": [trial.data() for trial in found.trials]}
-
-
-def _first_problem(message: str) -> str:
-    """Return the first problem of a strategy's scenario, without the client that has it."""
-    return _PLACE.sub("", message.splitlines()[0])
 
 
 @lru_cache(maxsize=8)

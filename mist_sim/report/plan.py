@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -56,7 +57,7 @@ def _tried(summary: Mapping[str, Any]) -> RenderableType:
         [
             f"{row['name']}{' <' if row['name'] == summary['name'] else ''}",
             number(row["usd_per_hour"]),
-            ("" if row["is_whole"] else "≤ ") + percent(row["attainment"], 1),
+            _good(row),
             row["verdict"],
         ]
         for row in _nearest(summary)
@@ -72,6 +73,13 @@ def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     others.sort(key=lambda row: (row["verdict"] != "attained", -row["attainment"]))
     shown = [*best, *others][:_MOST_ROWS]
     return sorted(shown, key=lambda row: (row["usd_per_hour"], row["name"]))
+
+
+def _good(row: Mapping[str, Any]) -> str:
+    """Return the share of good requests; a run that was ended early shows at most how many."""
+    if isnan(row["attainment"]):
+        return "-"
+    return ("" if row["is_whole"] else "≤ ") + percent(row["attainment"], 1)
 
 
 def _left_out(summary: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from mist_sim import Scenario, ScenarioError
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
+from mist_sim.errors import first_problem
+from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from mist_sim.scenario.load import as_data
@@ -265,6 +267,23 @@ def test_the_commands_read_back_give_the_same_clients(
     assert again | {"model": data["model"]} == data
     assert len(deployment.commands) == first + second
     assert bool(deployment.proxy) == (design == "apart")
+
+
+def test_a_server_loads_the_checkpoint_that_was_named():
+    """Llama 3.3 has the sizes of 3.1, whose entry of the catalog times it."""
+    named = {"model": "meta-llama/Llama-3.3-70B-Instruct", "clients.0.tensor_parallel_size": 2}
+    (command,) = deployment_of(asked(**named)).commands
+    assert command.startswith("vllm serve meta-llama/Llama-3.3-70B-Instruct ")
+
+
+def test_a_run_that_told_nothing_has_no_share():
+    assert _good({"attainment": nan, "is_whole": False}) == "-"
+    assert _good({"attainment": 0.25, "is_whole": False}) == "≤ 25.0 %"
+
+
+def test_the_first_problem_has_no_place_in_a_file_that_nobody_wrote():
+    error = ScenarioError("override clients.0: x does not fit\nclients.1: y")
+    assert first_problem(error) == "x does not fit"
 
 
 def test_designs_that_vllm_has_not_have_no_commands():

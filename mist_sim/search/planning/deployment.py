@@ -27,6 +27,7 @@ _ELSEWHERE = ("--model", "--kv-offloading-size")  # the first word; a note
 _NOT_ENGINES = {"name", "type", "count", "place", "model", "gpu", "gpu_price", "role", "engine"}
 _STORED_AS = {"fp8": "fp8", "int4": "awq"}
 _ON_THE_HUB = re.compile(r"of (\S+/\S+) on Hugging Face")
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
 _NO_HYBRIDS = (
     "vLLM has no router that moves answers between servers (TaiChi): no commands. "
@@ -117,7 +118,9 @@ def _sets(data: Mapping[str, Any]) -> str:
 
 
 def _checkpoint(model: str) -> str:
-    """Return the name by which Hugging Face has a model of the catalog, else its own."""
+    """Return the name by which Hugging Face has a model; one that was given so stays."""
+    if _HUB_NAME.fullmatch(model):
+        return model
     found = _ON_THE_HUB.search(load_model(model).source)
     return found[1] if found else model
 

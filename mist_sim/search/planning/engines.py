@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, first_problem
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.spending.cost import gpu_prices
@@ -134,7 +134,7 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, name: str) -> Non
         engine = Engine(gpu, width, Built(question.having(gpu, width, 1)))
         num_gpus = engine.num_gpus
     except ScenarioError as error:
-        text = str(error).splitlines()[0]
+        text = first_problem(error)
         kind = "memory" if "does not fit" in text or "KV cache" in text else "the model's sizes"
         shop.leave_out(name, kind, text)
         return

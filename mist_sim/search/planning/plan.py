@@ -239,7 +239,8 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
         )
     if is_over:
         what = (
-            f"none was found in {options.seconds:g} s; more --seconds (seconds=None) may find one"
+            f"none was found in {options.seconds:g} s; more --seconds may find one, and with 0 (in "
+            "Python None) the search goes on until all is known"
         )
     elif len(hunt.impossible) == len(shop.engines):
         what = "no number of these GPUs can: relax the limits, or give other --gpus"
