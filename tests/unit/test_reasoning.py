@@ -282,3 +282,39 @@ def test_lengths_that_nobody_gave_are_asked_for(stage: Stage):
 def test_a_model_that_nobody_serves_is_named():
     with pytest.raises(mist.ScenarioError, match="reward"):
         run([BestOfN(num_branches=2, reward_model="reward")], [row(4, 3)], engine("g", "generator"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "clients", "message"),
+    [
+        ("best_of_n, num_branches: 2", ["app"], "leads to 'prefill', which no client serves"),
+        ("best_of_n, num_branches: 2", ["llm"], "no client serves 'best_of_n'; the clients serve"),
+        (
+            "tool_loop, num_turns: 2, duration: 1 s",
+            ["app", "llm"],
+            "leads to 'tool_call', which no",
+        ),
+        ("model_pass, model: m, text: al", ["app", "llm"], "text: must be 'prompt', 'answer' or"),
+    ],
+)
+def test_scenarios_lack_nobody(stage, clients, message):
+    known = {
+        "app": {"name": "app", "type": "application"},
+        "llm": {"name": "llm", "model": "qwen3-0.6b", "gpu": "l4"},
+    }
+    with pytest.raises(mist.ScenarioError, match=message):
+        mist.Scenario.from_dict(
+            {
+                "workload": {
+                    "lengths": {"type": "profile", "num_requests": 3},
+                    "arrivals": "all_at_once",
+                    "pipeline": [dict(_pair(text) for text in f"type: {stage}".split(", "))],
+                },
+                "clients": [known[name] for name in clients],
+            }
+        )
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, value = text.split(": ")
+    return key, int(value) if value.isdecimal() else value

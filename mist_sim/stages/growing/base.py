@@ -24,10 +24,12 @@ class Growing(Stage):
     after the time that it takes.
 
     is_work: whether it is work on a text, which takes a worker, so that no application serves it.
+    leads_to: kinds of the stages that it adds, for which there have to be clients.
     """
 
     grows: ClassVar[bool] = True
     is_work: ClassVar[bool] = False
+    leads_to: ClassVar[tuple[str, ...]] = ()
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         """Return what follows now that the stage is served. rng: the client's own."""

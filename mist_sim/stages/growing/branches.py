@@ -18,6 +18,7 @@ from mist_sim.stages.growing.base import (
     require,
 )
 from mist_sim.stages.growing.passes import ModelPass
+from mist_sim.stages.llm import Decode, Prefill
 from mist_sim.stages.registry import STAGES
 
 
@@ -38,6 +39,7 @@ class BestOfN(Growing):
 
     kind: ClassVar[str] = "best_of_n"
     takes_lengths: ClassVar[bool] = True
+    leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind, Decode.kind, Deliver.kind)
     num_branches: int
     reward_model: str | None = None
     model: str | None = None

@@ -32,6 +32,7 @@ class ModelPass(Growing):
 
     kind: ClassVar[str] = "model_pass"
     takes_lengths: ClassVar[bool] = True
+    leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind,)
     model: str
     num_tokens: int | None = None
     text: Text = "both"

@@ -17,6 +17,7 @@ from mist_sim.stages.growing.base import (
     prompt_content,
     require,
 )
+from mist_sim.stages.llm import Decode, Prefill
 from mist_sim.stages.processing import ToolCall
 from mist_sim.stages.registry import STAGES
 from mist_sim.units import Seconds
@@ -40,6 +41,7 @@ class ToolLoop(Growing):
 
     kind: ClassVar[str] = "tool_loop"
     takes_lengths: ClassVar[bool] = True
+    leads_to: ClassVar[tuple[str, ...]] = (ToolCall.kind, Prefill.kind, Decode.kind)
     num_turns: int
     duration: Seconds
     num_result_tokens: int = 0

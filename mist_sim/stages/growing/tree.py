@@ -18,6 +18,7 @@ from mist_sim.stages.growing.base import (
     require,
 )
 from mist_sim.stages.growing.passes import ModelPass
+from mist_sim.stages.llm import Decode, Prefill
 from mist_sim.stages.registry import STAGES
 
 
@@ -41,6 +42,7 @@ class TreeSearch(Growing):
 
     kind: ClassVar[str] = "tree_search"
     takes_lengths: ClassVar[bool] = True
+    leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind, Decode.kind, Deliver.kind)
     num_branches: int
     num_rounds: int
     beam_width: int = 1
