@@ -21,7 +21,7 @@ def _require_tokens(num_tokens: int) -> None:
 class Preprocess(Stage):
     """Clean, tokenise or classify an input (MIST §IV-A4).
 
-    num_tokens: its length; 0: in a template that of the row's prompt.
+    num_tokens: its length; 0 with a task: in a template that of the row's prompt.
     task: what is done, such as normalize or tokenize, for clients that know the times of tasks.
     """
 
@@ -34,7 +34,9 @@ class Preprocess(Stage):
         _require_tokens(self.num_tokens)
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Preprocess:
-        return self if self.num_tokens else replace(self, num_tokens=num_prompt_tokens)
+        if self.num_tokens or self.task is None:
+            return self
+        return replace(self, num_tokens=num_prompt_tokens)
 
     def longer(self, num_tokens: int) -> Preprocess:
         return replace(self, num_tokens=self.num_tokens + num_tokens)
@@ -45,7 +47,7 @@ class Preprocess(Stage):
 class Postprocess(Stage):
     """Detokenise, filter or validate an output (MIST §IV-A4).
 
-    num_tokens: its length; 0: in a template that of the row's answer.
+    num_tokens: its length; 0 with a task: in a template that of the row's answer.
     task: what is done, such as detokenize, validate or enhance, for clients that know the times of
         tasks.
     """
@@ -59,7 +61,9 @@ class Postprocess(Stage):
         _require_tokens(self.num_tokens)
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Postprocess:
-        return self if self.num_tokens else replace(self, num_tokens=num_output_tokens)
+        if self.num_tokens or self.task is None:
+            return self
+        return replace(self, num_tokens=num_output_tokens)
 
     def longer(self, num_tokens: int) -> Postprocess:
         return replace(self, num_tokens=self.num_tokens + num_tokens)

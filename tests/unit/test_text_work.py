@@ -147,7 +147,7 @@ def test_a_timed_function_is_a_service_time(tmp_path):
     )
     cpu = mist.SequentialClient("cpu", serves=["preprocess"], service_time=timed)
     rows = mist.Rows([mist.TraceRow(5000, 1)])
-    workload = mist.Workload(rows, mist.AllAtOnce(), mist.template([Preprocess()]))
+    workload = mist.Workload(rows, mist.AllAtOnce(), mist.template([Preprocess(task="split")]))
     seconds = mist.Simulation(clients=[cpu], workload=workload).run().requests["e2el"].iloc[0]
     assert 1e-5 < seconds < 0.1
 

@@ -172,7 +172,7 @@ def test_a_bad_row_of_ragpulse_is_refused(tmp_path, row, message):
 def test_files_of_parts_are_needed(tmp_path):
     path = ragpulse(tmp_path, asked(0, 8))
     (tmp_path / "2_passages.jsonl").unlink()
-    with pytest.raises(ScenarioError, match=r"2_passages.jsonl: no such file"):
+    with pytest.raises(ScenarioError, match=r"2_passages.jsonl must lie beside it; there is no"):
         list(RagPulseReader(path=path).rows())
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.content_ids import OF_PATH, content_id
 from mist_sim.core.request import Content
-from mist_sim.errors import TraceError, brief
+from mist_sim.errors import ScenarioError, TraceError, brief
+from mist_sim.inputs.files import is_there
 from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.files import first_rows, open_trace, require_num_requests, tokens_from_json
@@ -60,12 +61,14 @@ class RagPulseReader:
             yield row._replace(arrival_time=(row.arrival_time or 0.0) - start)
 
     def _read(self) -> Iterator[TraceRow]:
-        lengths = {key: self._lengths(*where) for key, where in _PARTS.items()}
+        lengths: dict[str, dict[int, int]] = {}
         paths: dict[tuple[int, str, int], int] = {}
         sessions: dict[str, int] = {}
         for line, record in _records(self.path):
             prompt = tokens_from_json(record.get("input_length"), self.path, line, "input_length")
             output = tokens_from_json(record.get("output_length"), self.path, line, "output_length")
+            if not lengths:
+                lengths = {key: self._lengths(*where) for key, where in _PARTS.items()}
             session = sessions.setdefault(str(record.get("session_id")), len(sessions))
             content = self._content(record.get("hash_ids"), line, lengths, paths)
             if sum(num for _, num in content) > prompt:
@@ -93,6 +96,8 @@ class RagPulseReader:
     def _lengths(self, name: str, key: str) -> dict[int, int]:
         """Return the tokens of each part that one of the other files lists."""
         path = str(Path(self.path).with_name(name))
+        if not is_there(Path(path)):
+            raise ScenarioError(f"trace {self.path}: {name} must lie beside it; there is no {path}")
         found: dict[int, int] = {}
         for line, record in _records(path):
             number = record.get(key)
