@@ -14,8 +14,12 @@ from typing import Any
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.rag.client import PassageStore
+from mist_sim.clients.rag.latency_table import LatencyTable
+from mist_sim.clients.rag.passes import EncoderPass
 from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.hardware.vector_search import INDEXES, SEARCHERS
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
@@ -94,6 +98,13 @@ LINKS = {
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
     "admission": "[mapping](#admission)",
+    "index": "one of [indexes](#index) or null",
+    "search": "one of [these](#search) or null",
+    "embedder": "[mapping](#embedder-reranker) or null",
+    "reranker": "[mapping](#embedder-reranker) or null",
+    "store": "[mapping](#store) or null",
+    "latency_table": "[mapping](#latency_table) or null",
+    "passage_tokens": "whole number or one of [length distributions](#length-distributions)",
     "retries": "[mapping](#retries) or null",
     "speculative_config": "[mapping](#speculative_config) or null",
 }
@@ -178,7 +189,9 @@ def default_of(name: str, schema: dict[str, Any], required: list[str]) -> str:
         return "see there"
     if unit and value is not None:
         number = float(str(value).removesuffix(unit))
-        value = f"{number / 2**30:g} GiB" if unit == "B" else f"{number:g} {unit}"
+        value = (
+            f"{number / 2**30:g} GiB" if unit == "B" and number >= 2**20 else f"{number:g} {unit}"
+        )
     text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
     return f"`{text}`"
 
@@ -256,6 +269,26 @@ def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any
     return found
 
 
+def retrieval(client: dict[str, Any]) -> Iterator[str]:
+    """Yield what a client of type rag is made of, beside its own keys."""
+    keys = client["properties"]
+    yield "## index"
+    for name, option in choices(client, ("index",)).items():
+        yield f"### {name}"
+        yield from plugin(INDEXES[name], option)
+    yield "## search"
+    for name, option in choices(client, ("search",)).items():
+        yield f"### {name}"
+        yield from plugin(SEARCHERS[name], option)
+    for cls, heading, key in (
+        (EncoderPass, "embedder, reranker", "embedder"),
+        (PassageStore, "store", "store"),
+        (LatencyTable, "latency_table", "latency_table"),
+    ):
+        yield f"## {heading}"
+        yield from plugin(cls, keys[key]["anyOf"][0])
+
+
 def speculation(client: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of `speculative_config`, which may also be null."""
     found: dict[str, Any] = client["properties"]["speculative_config"]["anyOf"][0]
@@ -304,6 +337,7 @@ def lines() -> Iterator[str]:
     yield from plugin(EngineOverhead, engine["properties"]["overhead"])
     yield "## admission"
     yield from plugin(AdmissionControl, engine["properties"]["admission"])
+    yield from retrieval(clients["rag"])
     yield "## retries"
     retries = parts["WorkloadSpec"]["properties"]["retries"]["anyOf"][0]
     yield from plugin(Retries, retries)

@@ -6,11 +6,15 @@ from mist_sim.clients import ApplicationClient as ApplicationClient
 from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
 from mist_sim.clients import LlmClient as LlmClient
+from mist_sim.clients import RagClient as RagClient
 from mist_sim.clients import SequentialClient as SequentialClient
 from mist_sim.clients import TextClient as TextClient
 from mist_sim.clients import TimedFunction as TimedFunction
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
+from mist_sim.clients.rag.client import PassageStore as PassageStore
+from mist_sim.clients.rag.latency_table import LatencyTable as LatencyTable
+from mist_sim.clients.rag.passes import EncoderPass as EncoderPass
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
 from mist_sim.clients.scheduling import ChunkedScheduler as ChunkedScheduler
 from mist_sim.clients.scheduling import ContinuousScheduler as ContinuousScheduler
@@ -58,6 +62,11 @@ from mist_sim.hardware.predictors import PredictorTraits as PredictorTraits
 from mist_sim.hardware.predictors import RegressionPredictor as RegressionPredictor
 from mist_sim.hardware.predictors import RooflinePredictor as RooflinePredictor
 from mist_sim.hardware.predictors import TablePredictor as TablePredictor
+from mist_sim.hardware.vector_search import FlatIndex as FlatIndex
+from mist_sim.hardware.vector_search import HnswIndex as HnswIndex
+from mist_sim.hardware.vector_search import IvfPqIndex as IvfPqIndex
+from mist_sim.hardware.vector_search import SearchCores as SearchCores
+from mist_sim.hardware.vector_search import SearchGpu as SearchGpu
 from mist_sim.lifecycle import AUTOSCALERS as AUTOSCALERS
 from mist_sim.lifecycle import Autoscaling as Autoscaling
 from mist_sim.lifecycle import Drain as Drain

@@ -190,6 +190,55 @@ class OpenLoop(LoadGenerator):
         self._stop_sending()
 
 
+class CappedOpenLoop(LoadGenerator):
+    """An open loop with at most so many requests under way; others wait with their sender.
+
+    They leave in order of arrival, each when the one before it has left and a seat is free, and
+    arrive when they are sent: latencies do not count the wait. Source: the semaphore in
+    `benchmark` of vllm/benchmarks/serve.py (0.19), which is taken before a request's clock starts.
+
+    max_concurrency: most requests that are under way (>= 1).
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        retries: Retries | None,
+        rng: Rng,
+        max_concurrency: int,
+    ) -> None:
+        super().__init__(env, coordinator, recorder, retries, rng)
+        self.max_concurrency = max_concurrency
+        self._num_under_way = 0
+        self._seat: Event | None = None  # happens when one is free, where a sender waits for it
+
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        for request in requests:
+            if request.arrival_time is None:
+                raise InvariantError(
+                    f"open-loop request {request.request_id} has no arrival time at "
+                    f"{self.env.now} s"
+                )
+            if request.arrival_time > self.env.now:
+                yield self.env.at(request.arrival_time, MOVE)
+            if self._num_under_way == self.max_concurrency:
+                self._seat = self.env.event()
+                yield self._seat
+            request.arrival_time = self.env.now
+            self._num_under_way += 1
+            self.env.start(self._send_one(request))
+        self._stop_sending()
+
+    def _send_one(self, request: Request) -> Generator[Event, Visit, None]:
+        yield from self.send(request)
+        self._num_under_way -= 1
+        if self._seat is not None:
+            seat, self._seat = self._seat, None
+            seat.succeed()
+
+
 class _Loop(LoadGenerator, ABC, Generic[Unit]):
     """A closed loop: users, each of whom takes the next unit of work after the last has ended.
 

@@ -24,7 +24,13 @@ from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
-from mist_sim.load_generation import LoadGenerator, OpenLoop, SessionUsers, Users
+from mist_sim.load_generation import (
+    CappedOpenLoop,
+    LoadGenerator,
+    OpenLoop,
+    SessionUsers,
+    Users,
+)
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network
@@ -240,9 +246,12 @@ class Simulation:
     def _load_generator(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
     ) -> LoadGenerator:
-        """Return what sends the workload's requests: an open loop, or users."""
+        """Return what sends the workload's requests: an open loop, capped or not, or users."""
         retries, rng = self.workload.retries, self.streams.generator("retries")
         loop = self.workload.closed_loop
+        most = self.workload.max_concurrency
+        if most is not None:
+            return CappedOpenLoop(env, coordinator, recorder, retries, rng, most)
         if loop is None:
             load = OpenLoop(env, coordinator, recorder, retries, rng)
             if self._walks_are_plain:

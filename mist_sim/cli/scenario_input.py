@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from mist_sim.cli.settings import overrides_of
 
 if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
+    from mist_sim.scenario.from_vllm.commands import FromVllm as Found
 
 STDIN = "-"
 
@@ -69,7 +71,8 @@ AllowPrograms = Annotated[
 
 def keys_of(commands: list[str], settings: list[str]) -> dict[str, Any]:
     """Return the keys of a scenario that `--from-vllm` and `--set` give; the latter win."""
-    return of_vllm(commands) | overrides_of(settings)
+    overrides = overrides_of(settings)
+    return of_vllm(commands, overrides) | overrides
 
 
 def require_scenario(name: str | None, commands: list[str]) -> None:
@@ -105,18 +108,25 @@ def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -
     return Scenario.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
 
 
-def of_vllm(commands: list[str]) -> dict[str, Any]:
-    """Return the keys of a scenario that vLLM's command lines say."""
+def of_vllm(commands: list[str], overrides: Collection[str] = ()) -> dict[str, Any]:
+    """Return the keys of a scenario that vLLM's command lines say.
+
+    overrides: keys that `--set` gives.
+    """
     if not commands:
         return {}
     from mist_sim.scenario.from_vllm.commands import from_vllm
 
-    found = from_vllm(commands)
-    note_left_out(found.left_out)
-    return found.keys
+    found = from_vllm(commands, overrides=overrides)
+    note(found)
+    return found.overrides
 
 
-def note_left_out(flags: tuple[str, ...]) -> None:
-    """Say on stderr which arguments change no simulated time."""
-    if flags:
-        typer.echo(f"note: without effect on times: {', '.join(flags)}", err=True)
+def note(found: Found) -> None:
+    """Say on stderr which arguments change no simulated time, and what is assumed of others."""
+    if found.left_out:
+        typer.echo(f"note: without effect on times: {', '.join(found.left_out)}", err=True)
+    for item in found.assumed:
+        typer.echo(f"note: assumed for {item.flag}: {item.why}", err=True)
+    if found.others:
+        typer.echo(f"note: not read, other programs: {', '.join(found.others)}", err=True)

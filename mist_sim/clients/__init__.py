@@ -12,6 +12,7 @@ from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
+    from mist_sim.clients.rag.client import RagClient
     from mist_sim.clients.workers.text.client import TextClient
     from mist_sim.clients.workers.text.timed import TimedFunction
 
@@ -22,6 +23,7 @@ __all__ = [
     "Client",
     "EngineConfig",
     "LlmClient",
+    "RagClient",
     "SequentialClient",
     "TextClient",
     "TimedFunction",
@@ -31,6 +33,7 @@ __getattr__ = on_demand(
     __name__,
     {
         "AfdClient": "afd.client",
+        "RagClient": "rag.client",
         "TextClient": "workers.text.client",
         "TimedFunction": "workers.text.timed",
     },

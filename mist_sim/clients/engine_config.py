@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.engine.step_loops import STEP_LOOPS, StepLoop
@@ -32,12 +32,12 @@ from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.overhead import EXPOSED
-from mist_sim.models import ModelSpec, load_model
+from mist_sim.models import ModelSpec, load_generating
+from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
 
-WeightDtype = Literal["fp8", "int8", "int4"]
 Count = Annotated[int, ">= 1"]
 TokenLimit = Annotated[int, ">= 1, or -1"]
 
@@ -250,7 +250,7 @@ class EngineConfig:
         if dtype != "auto":
             return dtype
         return (
-            load_model(self.model) if isinstance(self.model, str) else self.model
+            load_generating(self.model) if isinstance(self.model, str) else self.model
         ).kv_cache_dtype
 
     @property

@@ -7,5 +7,6 @@ CLIENTS = Registry(
     later={
         "afd": "mist_sim.clients.afd.client:AfdClient",
         "text": "mist_sim.clients.workers.text.client:TextClient",
+        "rag": "mist_sim.clients.rag.client:RagClient",
     },
 )

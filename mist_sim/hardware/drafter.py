@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.models.kv_groups import KvGroups, kv_groups
-from mist_sim.models.loading import load_model
+from mist_sim.models.loading import load_generating
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
 
@@ -102,7 +102,7 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
 
 
 def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:
-    model = load_model(config.model or "")
+    model = load_generating(config.model or "")
     if target.sliding_window:
         raise ScenarioError(
             f"speculative_config must have another method than draft_model for {target.name}, "

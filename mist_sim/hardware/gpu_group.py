@@ -7,7 +7,7 @@ of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.power import Array, DrawConfidence
@@ -72,6 +72,17 @@ class GpuMachine(Protocol):
     @property
     def watts_origin(self) -> WattsOrigin:
         """Where its watts come from."""
+
+
+@runtime_checkable
+class MachineByTrack(GpuMachine, Protocol):
+    """A machine whose groups work in turns: each has a track of steps of its own."""
+
+    def of_track(self, number: int) -> GpuMachine:
+        """Return what computed the steps of a track: the same groups, some of them idle.
+
+        number: of the track among those that its client opened, from 0.
+        """
 
 
 def num_gpus(machine: GpuMachine | None) -> int:

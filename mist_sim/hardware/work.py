@@ -117,6 +117,8 @@ def attention_demand(
     """Return what attention asks in some layers, which see all keys or those of a window."""
     per_sequence = counts.num_steps * np.maximum(counts.num_decodes, 1)
     decode_keys, prefill_pairs = counts.decode_keys, counts.prefill_pairs
+    if model.is_encoder:  # texts have no causal mask
+        prefill_pairs = 2 * prefill_pairs - counts.num_steps * counts.num_prefill_tokens
     if window is not None:
         decode_keys = np.minimum(decode_keys, per_sequence * window)
         prefill_pairs = np.minimum(

@@ -1,6 +1,6 @@
-"""The language models that are served: their sizes, read from Hugging Face `config.json`."""
+"""The models that are served: their sizes, read from Hugging Face `config.json`."""
 
-from mist_sim.models.loading import load_model, model_names
+from mist_sim.models.loading import check_generates, load_generating, load_model, model_names
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Quantization
@@ -13,6 +13,8 @@ __all__ = [
     "MoeSpec",
     "Quantization",
     "SpeculativeConfig",
+    "check_generates",
+    "load_generating",
     "load_model",
     "model_names",
 ]

@@ -19,6 +19,11 @@ def model_names() -> list[str]:
     return sorted(_catalog())
 
 
+def names_of(model: str) -> list[str]:
+    """Return all names of a model of the catalog, in small letters."""
+    return _names(model, _catalog()[model])
+
+
 def load_model(name_or_path: str) -> ModelSpec:
     """Return a model of the catalog, or one read from a Hugging Face `config.json`.
 
@@ -47,6 +52,25 @@ def load_model(name_or_path: str) -> ModelSpec:
         f"no model and no file is named {brief(name_or_path)}{hint} "
         f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
     )
+
+
+def load_generating(name_or_path: str) -> ModelSpec:
+    """Return a model as `load_model` does, to generate with.
+
+    Raises ScenarioError for an encoder as well.
+    """
+    model = load_model(name_or_path)
+    check_generates(model)
+    return model
+
+
+def check_generates(model: ModelSpec) -> None:
+    """Raise ScenarioError for an encoder."""
+    if model.is_encoder:
+        raise ScenarioError(
+            f"{model.name} is an encoder: it reads a text in one pass, has no KV cache and "
+            "generates nothing; it can be the embedder or the reranker of a client of type rag"
+        )
 
 
 @cache

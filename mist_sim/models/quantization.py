@@ -65,12 +65,17 @@ class Quantization:
         return "fp8_block" if self.name == "fp8" and self.bytes_per_param > 1 else self.name
 
 
+WeightDtype = Literal["fp8", "int8", "int4", "nvfp4"]
+"""Formats that weights can be stored in instead of as the checkpoint does."""
+
 # What `--quantization` and the common recipes give when no config says more. int4: groups of 128
 # with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.
 QUANTIZATIONS: Mapping[str, Quantization] = {
     "fp8": Quantization(name="fp8", bytes_per_param=1.0, compute="fp8"),
     "int8": Quantization(name="int8", bytes_per_param=1.0, compute="int8"),
     "int4": Quantization(name="int4", bytes_per_param=0.5 + 2 / 128),
+    # Blocks of 16 values of 4 bits share a scale of 8 bits (NVIDIA, "Introducing NVFP4", 2025).
+    "nvfp4": Quantization(name="nvfp4", bytes_per_param=0.5 + 1 / 16, compute="fp4"),
 }
 UNQUANTIZED = ("bf16", "fp16", "bfloat16", "float16")
 

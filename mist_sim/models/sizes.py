@@ -25,7 +25,10 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
-    """The sizes of one decoder-only model, under the names of Hugging Face configs.
+    """The sizes of one transformer, under the names of Hugging Face configs.
+
+    It is a decoder, which generates with a KV cache, or an encoder (BERT), which reads a text in
+    one pass without a causal mask, caches nothing and generates nothing.
 
     num_layers: decoder layers (`num_hidden_layers`).
     intermediate_size: inner size of the MLP of a dense layer.
@@ -45,7 +48,8 @@ class ModelSizes:
     quantization: how the matrices of the layers are stored, None in 16 bits.
     kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
-        a model in the middle of a pipeline.
+        a model in the middle of a pipeline. An encoder has no head.
+    is_encoder: whether it is an encoder.
     source: where the figures come from.
     """
 
@@ -72,6 +76,7 @@ class ModelSizes:
     kv_cache_dtype: str = "auto"
     has_embedding: bool = True
     has_head: bool = True
+    is_encoder: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -97,6 +102,14 @@ class ModelSizes:
                 f"num_nextn_predict_layers must be >= 0, got {self.num_nextn_predict_layers}"
             )
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
+        self._check_encoder()
+
+    def _check_encoder(self) -> None:
+        if not self.is_encoder:
+            return
+        for field in ("has_head", "moe", "mla", "sliding_window", "num_nextn_predict_layers"):
+            if getattr(self, field):
+                raise ValueError(f"{field} is not simulated with is_encoder")
 
     def _check_window(self) -> None:
         if bool(self.window_layers) != (self.sliding_window is not None):
@@ -205,8 +218,11 @@ class ModelSizes:
     def kv_bytes_per_token(self) -> int:
         """Bytes that one token takes in the cache of all layers of one whole model.
 
-        Layers with a sliding window give theirs back when the window has left the token.
+        Layers with a sliding window give theirs back when the window has left the token. Encoders
+        have no cache.
         """
+        if self.is_encoder:
+            return 0
         if self.mla:
             return self.num_layers * self.mla.latent_size * self.kv_entry_bytes
         entries = 2 * self.num_layers * self.num_key_value_heads * self.head_dim

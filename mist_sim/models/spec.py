@@ -20,7 +20,7 @@ from mist_sim.models.sizes import ModelSizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(ModelSizes):
-    """One decoder-only model: its sizes (`ModelSizes` says what they are), read and split."""
+    """One model: its sizes (`ModelSizes` says what they are), read and split."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, name: str, source: str) -> ModelSpec:
@@ -41,7 +41,7 @@ class ModelSpec(ModelSizes):
     ) -> ModelSpec:
         """Return the same model with its matrices or its KV cache stored in another way.
 
-        weights: "bf16" (as stored), "fp8", "int8" (both multiplied in that type), "int4"
+        weights: "bf16" (as stored), "fp8", "int8", "nvfp4" (multiplied in that type), "int4"
             (groups of 128, multiplied in 16 bits), or a Quantization; None keeps them.
         kv_cache: a value of vLLM's `--kv-cache-dtype`; None keeps it.
 
@@ -72,7 +72,7 @@ class ModelSpec(ModelSizes):
         KV head, which `kv_heads_per_rank` replicates).
         """
         self.check_tensor_parallel(tensor_parallel_size)
-        if self.mla:
+        if self.mla or self.is_encoder:
             return self.kv_bytes_per_token
         heads = self.kv_heads_per_rank(tensor_parallel_size)
         return 2 * self.num_layers * heads * self.head_dim * self.kv_entry_bytes

@@ -143,6 +143,8 @@ def _workload(spec: WorkloadSpec) -> Workload:
         time_limits=spec.make_time_limits(),
         retries=spec.retries.make() if spec.retries else None,
         models=spec.models,
+        max_concurrency=spec.max_concurrency,
+        max_tokens=spec.max_tokens,
     )
 
 

@@ -40,7 +40,7 @@ def useless_options(
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
-    """Yield keys of a retrieval that change no time of the workers that serve it."""
+    """Yield keys of a retrieval that change nothing at any client that serves it."""
     serving = [client for client in clients if Rag.kind in client.stages]
     if not serving or not all(client.is_ours for client in serving):
         return
@@ -48,7 +48,7 @@ def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Itera
         if isinstance(stage, str) or stage.plugin is not Rag:
             continue
         for name, value in stage.parameters().items():
-            if value is not None:
+            if value is not None and not any(name in client.looks_at for client in serving):
                 yield Problem(
                     ("workload", "pipeline", position, name),
                     f"has no effect: {serving[0].name} serves every rag stage alike, whatever it "

@@ -52,7 +52,7 @@ def _difference(first: Built, second: Built) -> str | None:
         if (found := _unlike(name, getattr(one, name), getattr(other, name))) is not None:
             return found
     left, right = mine.workload, yours.workload
-    for name in ("closed_loop", "retries"):
+    for name in ("closed_loop", "retries", "max_concurrency"):
         if (found := _unlike(name, getattr(left, name), getattr(right, name))) is not None:
             return found
     pairs = zip_longest(

@@ -14,10 +14,11 @@ from mist_sim.stages.registry import STAGES
 class Rag(Stage):
     """Embed the query, search an index, re-rank what was found (MIST §IV-A2).
 
-    Both numbers are for clients that look at them; the ones of the package do not.
+    Both numbers are for clients that look at them: those of type rag do, workers do not.
 
-    num_query_tokens: length of the query in tokens (> 0); None where nobody looks at it.
-    num_documents: documents handed on to the prompt (> 0); None where nobody looks at it.
+    num_query_tokens: length of the query in tokens (> 0); None: clients of type rag take the prompt
+        as the query.
+    num_documents: documents handed on to the prompt (> 0); None: as many as the client says.
     """
 
     kind: ClassVar[str] = "rag"

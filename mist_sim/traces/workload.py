@@ -24,6 +24,7 @@ from mist_sim.traces.base import (
     TraceRow,
     require_count,
 )
+from mist_sim.traces.content import leading
 from mist_sim.traces.pipeline_templates import (
     PipelineTemplate,
     StageTemplate,
@@ -75,6 +76,9 @@ class Workload:
     it all have 0. time_limits: how long their senders wait; None: for ever.
     retries: which requests are sent again after a failure; without it, none. models: share of the
     requests that name each model, drawn at random; without it, they name that of their row.
+    max_concurrency: most requests of an open loop that are under way; others wait with their
+    sender, and count from when they are sent. max_tokens: most tokens of an answer; longer ones
+    end there. None: no limit.
     """
 
     source: Source
@@ -84,8 +88,18 @@ class Workload:
     time_limits: TimeLimits | None = None
     retries: Retries | None = None
     models: Mapping[str, float] | None = None
+    max_concurrency: int | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        for limit in ("max_concurrency", "max_tokens"):
+            if getattr(self, limit) is not None:
+                require_count(limit, getattr(self, limit))
+        if self.max_concurrency is not None and isinstance(self.arrivals, ClosedLoop):
+            raise ValueError(
+                "max_concurrency must be left out with a closed loop, whose concurrency is its "
+                f"users, got {self.max_concurrency}"
+            )
         for name, shares in (("priorities", self.priorities), ("models", self.models)):
             for value, share in (shares or {}).items():
                 if not 0 < share < math.inf:
@@ -204,8 +218,10 @@ class Workload:
 
     def _rows(self, streams: Streams) -> Iterator[TraceRow]:
         if isinstance(self.source, RowSampler):
-            return self.source.sample_rows(streams.generator("lengths"))
-        return self.source.rows()
+            rows = self.source.sample_rows(streams.generator("lengths"))
+        else:
+            rows = self.source.rows()
+        return rows if self.max_tokens is None else _cut_short(rows, self.max_tokens)
 
     def _in_order(
         self, timed: Iterable[tuple[TraceRow, float]]
@@ -228,6 +244,16 @@ def _drawn(shares_of: Mapping[V, float], rng: np.random.Generator) -> Iterator[V
     values, shares = zip(*shares_of.items(), strict=True)
     while True:
         yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
+
+
+def _cut_short(rows: Iterator[TraceRow], max_tokens: int) -> Iterator[TraceRow]:
+    """Pass rows on, with answers of at most `max_tokens`, and nothing known of what is cut."""
+    for row in rows:
+        if row.num_output_tokens <= max_tokens:
+            yield row
+            continue
+        content = leading(row.content, row.num_prompt_tokens + max_tokens)
+        yield row._replace(num_output_tokens=max_tokens, content=content)
 
 
 def _naming(requests: Iterator[Request], models: Iterator[str]) -> Iterator[Request]:

@@ -216,6 +216,12 @@ BUNDLE = {
     "cycle_s": "10 us",
 }
 
+RETRIEVAL = {
+    "passage_tokens": 5,
+    "index": {"type": "flat", "num_vectors": 1_000_000, "dimensions": 768},
+    "search": {"cores": 4, "memory": "8 GiB", "memory_bandwidth": "50 GB/s"},
+}
+
 CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
     "afd": [
         BUNDLE,
@@ -244,6 +250,18 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         {},
         {"base_time": "5 ms"},
         {"base_time": {"type": "exponential", "mean": "100 ms"}},
+    ],
+    "rag": [
+        RETRIEVAL,
+        RETRIEVAL | {"max_batch_size": 3, "max_wait": "10 ms", "num_documents": 2},
+        RETRIEVAL
+        | {
+            "passage_tokens": {"type": "uniform", "low": 1, "high": 9},
+            "embedder": {"model": "dpr", "gpu": "l4"},
+            "reranker": {"model": "ms-marco-minilm-l6", "gpu": "l4"},
+            "num_candidates": 20,
+            "store": {"latency": "10 ms", "bandwidth": "1 MB/s"},
+        },
     ],
     "sequential": [
         {"serves": ["preprocess", "rag"], "base_time": "100 ms", "num_workers": 3},

@@ -57,6 +57,10 @@ EXPECTED = {
         [],
         r"random +3\d /s .*\nround_robin +[45]\d /s .*\nleast_outstanding +5\d /s +1\d\.\d /s",
     ),
+    "news_search.py": (
+        [],
+        r"probes .*\n +16 +\d+\.\d +\d+\.\d\n +64 (.*\n)+ +1024 +\d{2,}\.\d +\d+",
+    ),
     "own_decode_client.py": ([], r"2000 served, mean TPOT \d+\.\d ms\n2000 hand-overs, mean \d"),
     "own_powered_client.py": ([], r" client .*\nprompts +\d+\.\d+ .*\nanswers +\d+\.\d+ .*"),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),

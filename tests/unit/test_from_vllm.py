@@ -6,8 +6,11 @@ from mist_sim import Scenario, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.from_vllm.arguments import HONOURED, REFUSED
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.scenario.from_vllm.serve import HANDLERS
+from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
+from mist_sim.scenario.from_vllm.tables.refused import REFUSED
+from mist_sim.scenario.from_vllm.tables.without_effect import WITHOUT_EFFECT
 from mist_sim.scenario.options.listing import engine_options
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -68,6 +71,7 @@ def test_drafts_are_read_as_json():
             {"type": "gamma", "rate": "4 /s", "burstiness": 0.5},
         ),
         ("--max-concurrency 16", {"type": "closed_loop", "concurrency": 16}),
+        ("--max-concurrency 16 --request-rate 4", {"type": "poisson", "rate": "4 /s"}),
     ],
 )
 def test_arrivals_of_the_benchmark(arguments, found):
@@ -108,27 +112,19 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"{SERVE} --quantization gptq", "model's config.json"),
         (f"{SERVE} --max-num-sequs 3", "not known; did you mean '--max-num-seqs'?"),
         (f"{SERVE} -tp two", "invalid int value: 'two'"),
-        (f"{SERVE} --compilation-config.level 3", "give one JSON object"),
+        (f"{SERVE} --compilation-config.level 0", "instead: --enforce-eager"),
         (f"{SERVE} --speculative-config ngram", "not valid JSON"),
-        (
-            f"""{SERVE} -sc '{{"method": "eagle3", "model": "x/EAGLE3"}}'""",
-            "write method eagle, without model",
-        ),
-        (
-            f"""{SERVE} -sc '{{"method": "deepseek_mtp", "num_speculative_tokens": 1}}'""",
-            "write method mtp",
-        ),
-        (
-            f"""{SERVE} -sc '{{"method": "ngram", "prompt_lookup_max": 4}}'""",
-            "prompt_lookup_max has no effect beside an acceptance rate; leave it out",
-        ),
+        (f"""{SERVE} -sc '{{"method": "medusa"}}'""", "ngram, draft_model, mtp, eagle or eagle3"),
+        (f"""{SERVE} -sc '{{"num_speculative_tokens": 1}}'""", "who drafts is missing"),
         (f"{SERVE} --max-num-batched-tokens 1.5K", "decimals are not allowed"),
         ("vllm serve", "the model is missing"),
-        ("CUDA_VISIBLE_DEVICES=0 vllm serve m", "variables of the environment are not read"),
+        (f"CUDA_VISIBLE_DEVICES=0 {SERVE} -tp 2", "may use 1 GPUs, and asks for 2"),
+        (f"VLLM_USE_V1=0 {SERVE}", "vllm serve VLLM_USE_V1: vLLM's v1 engine alone"),
+        ("vllm serve m", "--set model=PATH of its config.json"),
+        ("vllm serve $MODEL", "MODEL has no value here; write MODEL=... in front"),
         ("sglang serve m", "must be a command line of vllm serve or vllm bench serve"),
         ('vllm serve "m', "No closing quotation"),
-        ("vllm bench serve --request-rate 3 --max-concurrency 4", "write one of them"),
-        ("vllm bench serve --dataset-name sonnet", "random and sharegpt alone are read"),
+        ("vllm bench serve --dataset-name sonnet", "random, sharegpt, prefix_repetition alone"),
         ("vllm bench serve --dataset-name sharegpt", "--dataset-path is required"),
         ("vllm bench serve --ramp-up-strategy linear", "ramp_up"),
         ("vllm bench serve --goodput itl:5", "--goodput must be of ttft:MS, tpot:MS, e2el:MS"),
@@ -157,14 +153,14 @@ def test_a_script_starts_several_servers(tmp_path):
     transfer = '--kv-transfer-config \'{"kv_connector": "NixlConnector", "kv_role": "%s"}\''
     lines = [
         "# prompts and answers apart",
-        f"vllm serve m {transfer % 'kv_producer'} --port 1 &",
-        f"vllm serve m {transfer % 'kv_consumer'} --port 2 &",
-        f"vllm serve m {transfer % 'kv_consumer'} --port 3 &",
+        f"vllm serve qwen3-4b {transfer % 'kv_producer'} --port 1 &",
+        f"vllm serve qwen3-4b {transfer % 'kv_consumer'} --port 2 &",
+        f"vllm serve qwen3-4b {transfer % 'kv_consumer'} --port 3 &",
         "python toy_proxy_server.py --port 8000",
     ]
     script.write_text("\n".join(lines))
     keys = from_vllm([str(script)], gpu="l4").keys
-    assert keys["model"] == "m"
+    assert keys["model"] == "qwen3-4b"
     assert keys["clients"] == [
         {"name": "llm-prefill", "gpu": "l4", "role": "prefill"},
         {"name": "llm-decode", "count": 2, "gpu": "l4", "role": "decode"},
@@ -172,17 +168,18 @@ def test_a_script_starts_several_servers(tmp_path):
 
 
 def test_servers_that_differ_are_clients_of_their_own():
-    keys = from_vllm(["vllm serve a", "vllm serve b", "vllm serve a"]).keys
+    small, large = "vllm serve qwen3-4b", "vllm serve qwen3-8b"
+    keys = from_vllm([small, large, small]).keys
     assert "model" not in keys
     assert keys["clients"] == [
-        {"name": "llm-1", "count": 2, "model": "a"},
-        {"name": "llm-2", "model": "b"},
+        {"name": "llm-1", "count": 2, "model": "qwen3-4b"},
+        {"name": "llm-2", "model": "qwen3-8b"},
     ]
 
 
 def test_who_computes_prompts_has_to_be_said():
     with pytest.raises(ScenarioError, match="kv_role must be kv_producer or kv_consumer"):
-        from_vllm(["""vllm serve m --kv-transfer-config '{"kv_role": "kv_both"}'"""])
+        from_vllm(["""vllm serve qwen3-4b --kv-transfer-config '{"kv_role": "kv_both"}'"""])
 
 
 @pytest.mark.parametrize("flag", HONOURED)
@@ -199,7 +196,8 @@ def test_the_list_of_options_names_the_flag(flag):
 
 
 def test_nothing_is_honoured_and_refused():
-    assert not set(HONOURED) & set(REFUSED)
+    tables = [set(HONOURED) | set(HANDLERS), set(REFUSED), set(WITHOUT_EFFECT)]
+    assert len(set().union(*tables)) == sum(map(len, tables))
 
 
 def mist(*args):

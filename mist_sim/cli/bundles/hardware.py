@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
-from mist_sim.models import load_model
+from mist_sim.models import load_generating
 from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
 
 
@@ -49,7 +49,7 @@ class HardwareOptions:
                 "--ffn-cards and --network-bandwidth must be given with --model: how many cards "
                 "an FFN worker has, and at which rate activations reach each"
             )
-        model, gpu = load_model(self.model), load_gpu(self.gpu)
+        model, gpu = load_generating(self.model), load_gpu(self.gpu)
         try:
             cards = FfnCards(
                 gpu=gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu),
@@ -90,7 +90,7 @@ class HardwareOptions:
                 "--max-kv-tokens does without"
             )
         num_bytes = quantity(memory, SIZE, "--kv-memory")
-        return math.floor(num_bytes / load_model(self.model).kv_bytes_per_token)
+        return math.floor(num_bytes / load_generating(self.model).kv_bytes_per_token)
 
 
 def quantity(text: str, kind: Kind, option: str) -> float:

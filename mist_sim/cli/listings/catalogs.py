@@ -26,16 +26,21 @@ def models() -> RenderableType:
         rows.append(
             (
                 name,
-                f"{model.num_parameters / 1e9:.1f} B",
+                _parameters(model.num_parameters),
                 str(model.num_layers),
                 f"{model.max_position_embeddings:,}",
-                f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+                "encoder" if model.is_encoder else f"{model.kv_bytes_per_token / 1024:.0f} KiB",
             )
         )
     titles = ("model", "parameters", "layers", "context", "KV per token")
     return captioned(
         listed(titles, rows, right=range(1, 5)), "or the path of a Hugging Face config.json"
     )
+
+
+def _parameters(number: int) -> str:
+    """Return a number of parameters in billions, and below 0.2 of them in millions."""
+    return f"{number / 1e6:.0f} M" if number < 0.2e9 else f"{number / 1e9:.1f} B"
 
 
 def gpus() -> RenderableType:

@@ -30,6 +30,7 @@ KINDS = {
     "kernels": ("gpu", "model", "out"),
     "catalog": (),
     "text": ("out",),
+    "rag": ("measure", "out"),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
@@ -89,14 +90,16 @@ def calibrate(
         "kernels: tables of operators (aiconfigurator-core, LLMServingSim, Vidur). "
         "catalog: kernel timings, from which two of the catalog's own entries are made. "
         "text: normalisation, tokenisation and more of texts, timed here on one core for a minute "
-        "or two (pip install 'mist-sim[text]').",
+        "or two (pip install 'mist-sim[text]'). "
+        "rag: searches of vector indexes, which faiss makes here with --measure.",
         show_default=False,
         autocompletion=_kinds,
     ),
     measurements: Path = typer.Argument(
         metavar="MEASUREMENTS",
         help="The file; for kernels of aiconfigurator-core, the folder of a system; for catalog, "
-        "the folder of all files; for text, a folder of texts.",
+        "the folder of all files; for text, a folder of texts; "
+        "for rag, the CSV of searches, which --measure writes.",
         show_default=False,
     ),
     gpu: str | None = typer.Option(
@@ -112,17 +115,23 @@ def calibrate(
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     tokens_beyond_prompt: TokensBeyondPrompt = None,
     max_num_seqs: MaxNumSeqs = None,
+    measure: bool = typer.Option(
+        False,
+        "--measure",
+        help="Time searches of faiss on this machine first, for rag (some ten minutes of one "
+        "core; pip install 'mist-sim[rag]').",
+    ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Fit the roofline's figures of a GPU to measurements.
+    """Fit the roofline's figures of a GPU, or the seconds of vector searches, to measurements.
 
     Prints how well they fit; every second row is held out and scored.
 
     The file that it writes is a GPU spec, which a scenario names as its gpu; for text it holds the
-    times of a client of type text.
+    times of a client of type text, and for rag the coefficients of a client's search.
     """
     from contextlib import nullcontext
 
@@ -138,9 +147,14 @@ def calibrate(
         "tokens-beyond-prompt": tokens_beyond_prompt,
         "max-num-seqs": max_num_seqs,
     }
-    _check(kind, {"gpu": gpu, "model": model, **driven, "out": out})
+    _check(kind, {"gpu": gpu, "model": model, **driven, "measure": measure or None, "out": out})
     if kind == "catalog":
         _print_catalog(measurements)
+        return
+    if kind == "rag":
+        from mist_sim.cli.calibrations.rag import calibrate_searches
+
+        calibrate_searches(measurements, measure, out, force)
         return
     with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:
         saved.output = file

@@ -172,13 +172,14 @@ def _loaded(
     from mist_sim.errors import ScenarioError
 
     names = _names(scenarios)
-    said = of_vllm(commands)
+    settings_said = overrides_of(settings)
+    said = of_vllm(commands, settings_said)
     if "clients" in said:
         raise ScenarioError(
             "--from-vllm must be a vllm bench serve, since a server would replace the clients of "
             "all scenarios; write it into a file with mist from-vllm, and compare that"
         )
-    overrides = said | overrides_of(settings)
+    overrides = said | settings_said
     return {
         name: load(given, overrides, allow_programs=allow_programs)
         for name, given in zip(names, scenarios, strict=True)

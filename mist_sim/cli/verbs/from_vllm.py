@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.scenario_input import note_left_out
+from mist_sim.cli.scenario_input import note
 from mist_sim.cli.settings import overrides_of
+
+if TYPE_CHECKING:
+    from mist_sim.scenario.from_vllm.account import Statement
 
 _ONE_TOKEN = {"type": "fixed", "tokens": 1}
 _STAND_INS: dict[str, Any] = {
@@ -29,7 +32,8 @@ def from_vllm(
     commands: list[str] = typer.Argument(
         metavar="COMMAND...",
         help='"vllm serve ..." and, for the workload, "vllm bench serve ...", each in quotes or '
-        "in a file.",
+        "in a file: as a shell, docker or podman starts them, a Kubernetes manifest, a compose "
+        "file, values of a chart; - for standard input.",
         show_default=False,
     ),
     gpu: str | None = typer.Option(
@@ -45,21 +49,56 @@ def from_vllm(
         help="Say what a command line does not, such as clients.0.count=8; repeatable.",
         show_default=False,
     ),
+    explain: bool = typer.Option(
+        False,
+        "--explain",
+        help="Show on stderr what becomes of each argument, and why, also of those refused.",
+    ),
 ) -> None:
     """Print the scenario of vLLM's command lines; refuse what cannot be simulated."""
     from mist_sim.errors import ScenarioError
     from mist_sim.scenario import Scenario, build
     from mist_sim.scenario.format import yaml_text
     from mist_sim.scenario.format.overrides import apply
-    from mist_sim.scenario.from_vllm.commands import from_vllm as read
+    from mist_sim.scenario.from_vllm.commands import read_commands
 
-    found = read(commands, gpu=gpu)
-    note_left_out(found.left_out)
     overrides = overrides_of(settings)
+    found = read_commands(commands, gpu=gpu, engine=engine, overrides=overrides)
+    if explain:
+        _show(found.account)
+    found.checked()
+    if not explain:
+        note(found)
     if "clients" in found.keys and gpu is None and "clients.0.gpu" not in overrides:
         raise ScenarioError("--gpu is required: a command line of vLLM does not say it")
     said = apply(found.keys | ({"engine": engine} if engine else {}), overrides)
-    build(Scenario.from_dict(_STAND_INS | said))
+    build(Scenario.from_dict(_completed(said)))
     for missing in _STAND_INS.keys() - said.keys():
         typer.echo(f"note: a scenario needs {missing}, too", err=True)
     typer.echo(yaml_text.dump(said), nl=False)
+
+
+def _completed(said: dict[str, Any]) -> dict[str, Any]:
+    """Return a whole scenario, with what stands for the half that is not said."""
+    workload = said.get("workload", {})
+    if isinstance(workload, dict) and not {"lengths", "trace"} & workload.keys():
+        return _STAND_INS | said | {"workload": _STAND_INS["workload"] | workload}
+    return _STAND_INS | said
+
+
+def _show(account: tuple[Statement, ...]) -> None:
+    """Show the account of each command as a table on stderr."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    for statement in account:
+        table = Table(title=statement.command, title_justify="left", box=None, pad_edge=False)
+        table.add_column("argument", overflow="fold")
+        table.add_column("becomes", no_wrap=True)
+        table.add_column("why", overflow="fold")
+        for item in statement.items:
+            why = f"assumed: {item.why}" if item.is_assumed else item.why
+            table.add_row(Text(item.flag), item.verdict, Text(why))
+        console.print(table)

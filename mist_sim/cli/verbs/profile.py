@@ -43,7 +43,7 @@ def profile(
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
     from mist_sim.hardware.predictors.external.installed import installed_version
-    from mist_sim.models import load_model
+    from mist_sim.models import load_generating
     from mist_sim.output import output_file
 
     installed_version("torch", extra="torch")
@@ -60,7 +60,7 @@ def profile(
                 max_context=max_context,
             )
             source = TorchSource(
-                model=load_model(model),
+                model=load_generating(model),
                 cluster=Cluster(load_gpu(gpu), tensor_parallel_size),
                 device=device,
                 num_timed_layers=num_timed_layers,

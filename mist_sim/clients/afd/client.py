@@ -29,7 +29,7 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.afd import chosen_coefficients, named_coefficients
-from mist_sim.models import load_model
+from mist_sim.models import load_generating
 from mist_sim.network import Seat
 from mist_sim.stages import Decode
 from mist_sim.units import Bytes, DollarsPerHour, Seconds
@@ -136,7 +136,7 @@ class AfdClient(Client):
             joint_steps=self.joint_steps,
         )
         published = base is not None and not any(value is not None for value in given.values())
-        model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
+        model = load_generating(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
         self._model, self._as_given = model, self.config
         super().__init__(self.name, self._describe("fitted" if published else "given"))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.core.states import State
-from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine
+from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, MachineByTrack
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.clients.step_figures import run_periods
@@ -190,8 +190,12 @@ class Ledger:
 
     def _machine_of(self, track: int, machine: GpuMachine) -> GpuMachine:
         """Return what computed the steps of a track. machine: that of its client at first."""
-        later = self._by_layout.get(self._recorder.track_clients[track])
-        return (later and later[self._recorder.track_layouts[track]]) or machine
+        client_id = self._recorder.track_clients[track]
+        later = self._by_layout.get(client_id)
+        found = (later and later[self._recorder.track_layouts[track]]) or machine
+        if isinstance(found, MachineByTrack):
+            return found.of_track(self._recorder.tracks_of(client_id).index(track))
+        return found
 
     def _of_track(self, track: int, machine: GpuMachine) -> list[Runs]:
         """Return the runs of a track, one item for each group."""

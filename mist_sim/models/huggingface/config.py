@@ -2,7 +2,8 @@
 
 Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
 Qwen3 MoE, gpt-oss, MiniMax-M2, DeepSeek-V2 and V3 and Kimi-K2 with their experts and latent
-attention; any other dense decoder works when it uses the same key names. Of a multimodal model,
+attention; any other dense decoder works when it uses the same key names. Encoders are BERT and what
+has its layers (see `config_encoder`). Of a multimodal model,
 the language model is read (see `config_text`). What the simulator would time wrongly is refused:
 other mixtures of experts, layers that are neither full nor sliding attention, other kinds of
 quantization.
@@ -18,6 +19,7 @@ from typing import Any
 
 from mist_sim.bounds import HEADS, LAYERS
 from mist_sim.errors import brief
+from mist_sim.models.huggingface.config_encoder import encoder_fields, is_encoder
 from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader
@@ -38,6 +40,7 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
     reader = text_part(ConfigReader(config, where))
     config = reader.config
     _refuse_unsupported(reader)
+    encoder = is_encoder(reader)
     model_type = config.get("model_type")
     bloom = model_type == "bloom"
     hidden_size = reader.size("hidden_size", "n_embed", "n_embd")
@@ -63,8 +66,8 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "tie_word_embeddings": reader.flag(
             "tie_word_embeddings", model_type not in _GATED - _GEMMA
         ),
-        "gated_mlp": _gated_mlp(reader),
         "has_head": not _scores(reader),
+        "gated_mlp": reader.flag("gated_mlp", False) if encoder else _gated_mlp(reader),
         "dtype_bytes": _dtype_bytes(reader),
         "moe": moe,
         "num_nextn_predict_layers": _predicting_layers(reader),
@@ -72,6 +75,8 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
     }
+    if encoder:
+        return fields | encoder_fields(reader, fields)
     window, layers = read_window(reader, num_layers, fields["max_position_embeddings"])
     fields |= {"sliding_window": window, "window_layers": layers}
     return fields | _vector_params(reader, fields)

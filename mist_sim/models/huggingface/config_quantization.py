@@ -15,7 +15,7 @@ from mist_sim.models.huggingface.config_exceptions import plain_parts
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
-from mist_sim.models.quantization import Quantization
+from mist_sim.models.quantization import QUANTIZATIONS, Quantization
 
 _METHODS = ("fp8", "gptq", "awq", "compressed-tensors", "mxfp4", "modelopt")
 _SCALE_BYTES = 2  # 16-bit scales of groups; blocks of FP8 have 32-bit ones (DeepSeek-V3, §3.3)
@@ -26,9 +26,7 @@ _BLOCK_SCALE_BYTES = 4
 _MXFP4 = Quantization(
     name="mxfp4", bytes_per_param=0.5 + 1 / 32, parts=frozenset({"routed_experts"})
 )
-# Blocks of 16 values of 4 bits share a scale of 8 bits (NVIDIA, "Introducing NVFP4", 2025).
-_NVFP4 = Quantization(name="nvfp4", bytes_per_param=0.5 + 1 / 16, compute="fp4")
-_FP8 = Quantization(name="fp8", bytes_per_param=1.0, compute="fp8")
+_NVFP4, _FP8 = QUANTIZATIONS["nvfp4"], QUANTIZATIONS["fp8"]
 # `quant_algo` of NVIDIA's Model Optimizer, as vLLM's `modelopt.py` reads it.
 _MODELOPT: Mapping[str, Quantization] = {
     "FP8": _FP8,

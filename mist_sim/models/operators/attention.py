@@ -18,17 +18,21 @@ from mist_sim.models.spec import ModelSpec
 
 
 def projections(model: ModelSpec, n: float, t: int, prefill: bool) -> list[Operator]:
-    """Norm, projections, rotary embedding and cache write of n tokens; attention is left out."""
+    """Norm, projections, rotary embedding and cache write of n tokens; attention is left out.
+
+    Encoders add the position to the token once, and write no cache.
+    """
     if model.mla:
         return _latent_projections(model, model.mla, n, t, prefill)
     h, width, kv_width = model.hidden_size, model.dtype_bytes, model.kv_entry_bytes
     a = model.num_attention_heads * model.head_dim / t
     kv = model.kv_heads_per_rank(t) * model.head_dim
     rotated = n * (2 * a + 2 * kv) * width + 2 * n * kv * kv_width
+    between = [Operator("rope_and_cache", 3 * n * (a + kv), rotated)]
     return [
         norm(model, n),
         matrix(model, "attention", "qkv_proj", n, h, a + 2 * kv),
-        Operator("rope_and_cache", 3 * n * (a + kv), rotated),
+        *([] if model.is_encoder else between),
         matrix(model, "attention_output", "o_proj", n, a, h),
     ]
 
@@ -77,7 +81,8 @@ def attention(
 
     queries: new tokens. keys: tokens whose keys and values are read. pairs: (query, key) pairs
     that causality leaves. Linear in all three: a chunk of n tokens after a context of c has
-    keys c + n and pairs n (c + (n + 1) / 2); a decode reads all it attends to.
+    keys c + n and pairs n (c + (n + 1) / 2); a decode reads all it attends to. A text of n tokens
+    in an encoder has n^2 pairs.
     """
     width = model.dtype_bytes
     if not model.mla:

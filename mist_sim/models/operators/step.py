@@ -25,7 +25,7 @@ def token_operators(
     if model.moe:
         parts.append((model.num_moe_layers, moe_layer(model, model.moe, n, t, num_replicas)))
     ends = [Operator("embedding", 0.0, 2 * n * h * width)] if model.has_embedding else []
-    ends += [norm(model, n)] if model.has_head else []
+    ends += [norm(model, n)] if model.has_head or model.is_encoder else []
     return [*parts, (1, ends)]
 
 

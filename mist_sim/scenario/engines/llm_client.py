@@ -21,7 +21,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.hardware.setting import CAPPED, Borrowed, Setting, comparable
-from mist_sim.models import ModelSpec, load_model
+from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
@@ -175,6 +175,7 @@ def stored_as(
 ) -> ModelSpec:
     """Return a model with weights and KV cache stored as an engine is told to."""
     spec = load_model(model) if isinstance(model, str) else model
+    check_generates(spec)
     dtype = None if kv_cache.kv_cache_dtype == "auto" else kv_cache.kv_cache_dtype
     try:
         return spec.with_dtypes(weights=quantization, kv_cache=dtype)

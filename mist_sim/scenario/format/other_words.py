@@ -20,7 +20,7 @@ KEYS: Mapping[str, str] = {
     "qps": _POISSON,
     "rps": _POISSON,
     "burstiness": "workload.arrivals: {type: gamma, rate: 10 /s, burstiness: 0.5}",
-    "max_concurrency": _USERS,
+    "max_concurrency": f"workload.max_concurrency, or without a rate {_USERS}",
     "concurrency": _USERS,
     "num_prompts": "workload.lengths.num_requests or workload.trace.num_requests",
     "request_count": "workload.lengths.num_requests or workload.trace.num_requests",

@@ -1,151 +1,277 @@
 """From `vllm bench serve ...` to the workload and the limits of a scenario.
 
-Source: `add_cli_args` in `vllm/benchmarks/serve.py` and `add_dataset_parser` in
-`vllm/benchmarks/datasets`, with their defaults; vLLM 0.33.
+Source: `add_cli_args` and `benchmark` in vllm/benchmarks/serve.py, `add_dataset_parser`,
+`RandomDataset` and `PrefixRepetitionRandomDataset` in vllm/benchmarks/datasets, with their
+defaults; vLLM 0.19 and 0.33.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mist_sim.errors import ScenarioError, brief, cut
-from mist_sim.scenario.from_vllm.command_line import Parser
+from mist_sim.errors import brief, cut
+from mist_sim.scenario.from_vllm.account import Account
+from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
+from mist_sim.scenario.from_vllm.tables.benchmark import (
+    REFUSED,
+    REFUSED_SWITCHES,
+    SWITCHES,
+    WITHOUT_EFFECT,
+)
+from mist_sim.scenario.from_vllm.tables.honoured import mapping
 
-_COMMAND = "vllm bench serve"
+COMMAND = "vllm bench serve"
 _NUM_PROMPTS = 1000
 _INPUT_LEN, _OUTPUT_LEN = 1024, 128
 _GOODPUT = ("ttft", "tpot", "e2el")  # milliseconds
+_DATASETS = ("random", "sharegpt", "prefix_repetition")
+_REPETITION = "--prefix-repetition-"
 
-_WITHOUT_EFFECT = [
-    "--backend",
-    "--base-url",
-    "--endpoint",
-    "--endpoint-type",
-    "--host",
-    "--label",
-    "--metadata",
-    "--metric-percentiles",
-    "--model",
-    "--percentile-metrics",
-    "--port",
-    "--ready-check-timeout-sec",
-    "--request-id-prefix",
-    "--result-dir",
-    "--result-filename",
-    "--served-model-name",
-    "--temperature",
-    "--tokenizer",
-    "--tokenizer-mode",
-    "--top-k",
-    "--top-p",
-]
-_SWITCHES = [
-    "--append-result",
-    "--disable-tqdm",
-    "--ignore-eos",
-    "--insecure",
-    "--save-detailed",
-    "--save-result",
-    "--trust-remote-code",
-]
-_REFUSED = {
-    "--ramp-up-strategy": "workload.arrivals: {type: closed_loop, ramp_up: ...}, or a trace",
-    "--num-warmups": "warmup: 10 s, which leaves out what arrives before",
-    "--random-prefix-len": "workload.lengths: {type: prefix_repetition, ...}",
-    "--lora-modules": "no adapters, which are not simulated",
+_NUMBERS: Mapping[str, Callable[[str], float]] = {
+    **dict.fromkeys(
+        (
+            "--num-prompts",
+            "--max-concurrency",
+            "--seed",
+            "--input-len",
+            "--output-len",
+            "--random-input-len",
+            "--random-output-len",
+            "--random-prefix-len",
+            "--num-warmups",
+            *(f"{_REPETITION}{each}" for each in ("prefix-len", "suffix-len", "output-len")),
+            f"{_REPETITION}num-prefixes",
+        ),
+        int,
+    ),
+    **dict.fromkeys(("--request-rate", "--burstiness", "--random-range-ratio"), float),
 }
+_TEXTS = ("--dataset-name", "--dataset-path", "--extra-body")
+_OF_DATASET = {
+    "random": ("--random-", "--input-len", "--output-len"),
+    "prefix_repetition": (_REPETITION, "--input-len", "--output-len"),
+    "sharegpt": ("--dataset-path",),
+}
+_ANSWERS = ("--output-len", "--random-output-len", f"{_REPETITION}output-len")
+_WARMUPS = (
+    "warm-up requests end before the measured ones start; that they leave the first prompt in the "
+    "prefix cache is not simulated"
+)
 
 
-def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the keys of a scenario that a benchmark's arguments say, and flags without effect.
+def _arities() -> dict[str, Arity]:
+    found: dict[str, Arity] = dict.fromkeys((*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT), "one")
+    switches = [f"--{name}" for names in SWITCHES.values() for name in names.split()]
+    found |= dict.fromkeys((*switches, *REFUSED_SWITCHES), "switch")
+    return found | {"--goodput": "many", "--metadata": "many", "--header": "many"}
 
-    Raises ScenarioError for an argument that cannot be honoured, with what to write instead.
-    """
-    said = _parser().parsed(words)
-    for flag, instead in _REFUSED.items():
-        if said.get(flag) not in (None, "0"):
-            raise ScenarioError(f"{_COMMAND} {flag}: not simulated as such; write {instead}")
-    found: dict[str, Any] = {"workload": {**_requests(said), "arrivals": _arrivals(said)}}
+
+ARITIES: Mapping[str, Arity] = _arities()
+"""How many values each flag takes."""
+
+
+def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
+    """Return the keys of a scenario that a benchmark's arguments say, and an account of them."""
+    account = Account()
+    said: dict[str, Any] = {}
+    flags = flags_of(words, ARITIES, {})
+    last = {flag.name: flag for flag in flags if not flag.fault}
+    for flag in flags:
+        if flag.fault:
+            account.refused(flag.name, flag.fault)
+        elif last[flag.name] is not flag:
+            account.no_effect(flag.written, f"{flag.name} is given again behind it")
+        else:
+            _read(flag, said, account)
+    requests = _requests(said, account)
+    keys: dict[str, Any] = {"workload": {**requests, **_arrivals(said, account)}}
+    _extra_body(said, keys["workload"], account)
     if "--goodput" in said:
-        found["slo"] = _limits(said["--goodput"])
+        keys["slo"] = _limits(said["--goodput"], account)
     if "--seed" in said:
-        found["seed"] = said["--seed"]
-    return found, [flag for flag in said if flag in (*_WITHOUT_EFFECT, *_SWITCHES)]
+        keys["seed"] = said["--seed"]
+        account.applied(f"--seed {said['--seed']}", "seed")
+    return keys, account
 
 
-def _parser() -> Parser:
-    parser = Parser(_COMMAND)
-    for flag in ("--num-prompts", "--max-concurrency", "--seed", "--input-len", "--output-len"):
-        parser.add_argument(flag, type=int)
-    for flag in ("--random-input-len", "--random-output-len"):
-        parser.add_argument(flag, type=int)
-    for flag in ("--request-rate", "--burstiness", "--random-range-ratio"):
-        parser.add_argument(flag, type=float)
-    parser.add_argument("--goodput", nargs="+")
-    for flag in ("--dataset-name", "--dataset-path", *_REFUSED, *_WITHOUT_EFFECT):
-        parser.add_argument(flag)
-    parser.add_switches(_SWITCHES)
-    return parser
+def _read(flag: Flag, said: dict[str, Any], account: Account) -> None:
+    """Read a flag's value, or note at once that it has no effect, or why it is refused."""
+    if not flag.name:
+        account.refused(cut(" ".join(flag.values)), "follows no flag that takes it; leave it out")
+    elif flag.name in _NUMBERS:
+        try:
+            said[flag.name] = _NUMBERS[flag.name](flag.value)
+        except ValueError:
+            account.refused(flag.written, f"must be a number, got {cut(flag.value)!r}")
+    elif flag.name in REFUSED:
+        why, neutral = REFUSED[flag.name]
+        if flag.value == neutral:
+            account.no_effect(flag.written, "it asks for what is simulated")
+        else:
+            account.refused(flag.written, why)
+    elif flag.name in REFUSED_SWITCHES:
+        account.refused(flag.written, REFUSED_SWITCHES[flag.name])
+    elif flag.name in WITHOUT_EFFECT:
+        _pass_over(flag, account)
+    else:
+        said[flag.name] = list(flag.values) if flag.name == "--goodput" else flag.value
 
 
-def _requests(said: Mapping[str, Any]) -> dict[str, Any]:
+def _pass_over(flag: Flag, account: Account) -> None:
+    if flag.name == "--backend" and any(
+        kind in flag.value for kind in ("embed", "rerank", "pooling", "audio")
+    ):
+        account.refused(flag.written, "text generation alone is simulated; leave it out")
+    elif flag.name == "--ignore-eos" and not flag.is_on:
+        account.assumed(flag.written, "answers have the lengths that are said")
+    else:
+        account.no_effect(flag.name, WITHOUT_EFFECT[flag.name])
+
+
+def _requests(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
     """Return the lengths of the requests, or the trace that has them."""
-    name, num_prompts = (
-        said.get("--dataset-name", "random"),
-        said.get("--num-prompts", _NUM_PROMPTS),
-    )
-    if name == "sharegpt":
-        if "--dataset-path" not in said:
-            raise ScenarioError(f"{_COMMAND}: --dataset-path is required with sharegpt")
-        path = said["--dataset-path"]
-        return {"trace": {"type": "sharegpt", "path": path, "num_requests": num_prompts}}
-    if name != "random":
-        raise ScenarioError(
-            f"{_COMMAND} --dataset-name {cut(name)}: random and sharegpt alone are read; write "
-            "workload.trace or workload.lengths in the scenario"
+    name = said.get("--dataset-name", "random")
+    num_prompts = said.get("--num-prompts", _NUM_PROMPTS)
+    if "--num-warmups" in said:
+        account.no_effect("--num-warmups", _WARMUPS)
+    if name not in _DATASETS:
+        account.refused(
+            f"--dataset-name {cut(name)}",
+            f"{', '.join(_DATASETS)} alone are read; write workload.trace or workload.lengths in "
+            "the scenario",
         )
+    else:
+        _note(said, name, account)
+    if name == "sharegpt":
+        path = said.get("--dataset-path")
+        if path is None:
+            account.refused("", "--dataset-path is required with sharegpt")
+        return {"trace": {"type": "sharegpt", "path": path, "num_requests": num_prompts}}
+    if name == "prefix_repetition":
+        return {"lengths": {**_repeated(said), "num_requests": num_prompts}}
+    return {"lengths": _random(said, num_prompts, account)}
+
+
+def _note(said: Mapping[str, Any], name: str, account: Account) -> None:
+    """Note which flags of datasets the chosen one reads."""
+    for flag, value in said.items():
+        if flag in ("--num-prompts", "--dataset-name"):
+            account.applied(f"{flag} {value}", "workload")
+        elif (
+            flag == "--dataset-path"
+            or flag.startswith(("--random-", _REPETITION))
+            or flag
+            in (
+                "--input-len",
+                "--output-len",
+            )
+        ):
+            if flag.startswith(_OF_DATASET[name]):
+                account.applied(f"{flag} {value}", "workload." + _place(name))
+            else:
+                account.no_effect(flag, "it belongs to another dataset")
+
+
+def _place(name: str) -> str:
+    return "trace" if name == "sharegpt" else "lengths"
+
+
+def _random(said: Mapping[str, Any], num_prompts: int, account: Account) -> dict[str, Any]:
     ratio = said.get("--random-range-ratio", 0.0)
+    if not 0 <= ratio < 1:
+        account.refused(f"--random-range-ratio {ratio}", "must be in [0, 1)")
+        ratio = 0.0
     prompt = said.get("--input-len", said.get("--random-input-len", _INPUT_LEN))
     output = said.get("--output-len", said.get("--random-output-len", _OUTPUT_LEN))
-    lengths = {"prompt": _length(prompt, ratio), "output": _length(output, ratio)}
-    return {"lengths": {"type": "synthetic", "num_requests": num_prompts, **lengths}}
+    prefix = said.get("--random-prefix-len", 0)
+    lengths = {"num_requests": num_prompts, "output": _length(output, ratio)}
+    if not prefix:
+        return {"type": "synthetic", "prompt": _length(prompt, ratio), **lengths}
+    shared = {"num_prefixes": 1, "prefix_len": prefix}
+    return {"type": "prefix_repetition", **shared, "suffix": _length(prompt, ratio), **lengths}
+
+
+def _repeated(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return lengths of requests that share beginnings."""
+    suffix = said.get("--input-len", said.get(f"{_REPETITION}suffix-len", 256))
+    output = said.get("--output-len", said.get(f"{_REPETITION}output-len", _OUTPUT_LEN))
+    return {
+        "type": "prefix_repetition",
+        "num_prefixes": said.get(f"{_REPETITION}num-prefixes", 10),
+        "prefix_len": said.get(f"{_REPETITION}prefix-len", 256),
+        "suffix": _length(suffix, 0.0),
+        "output": _length(output, 0.0),
+    }
 
 
 def _length(mean: int, ratio: float) -> dict[str, Any]:
     """Return whole numbers in [mean (1 - ratio), mean (1 + ratio)], equally likely."""
-    if not 0 <= ratio < 1:
-        raise ScenarioError(f"{_COMMAND} --random-range-ratio must be in [0, 1), got {ratio}")
     if not ratio:
         return {"type": "fixed", "tokens": mean}
     low, high = max(1, math.floor(mean * (1 - ratio))), math.ceil(mean * (1 + ratio))
     return {"type": "uniform", "low": low, "high": high}
 
 
-def _arrivals(said: Mapping[str, Any]) -> dict[str, Any]:
+def _arrivals(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
+    """Return when requests are sent, and how many may be under way."""
     rate, users = said.get("--request-rate", math.inf), said.get("--max-concurrency")
     burstiness = said.get("--burstiness", 1.0)
-    if users is not None and rate != math.inf:
-        raise ScenarioError(
-            f"{_COMMAND} --max-concurrency with --request-rate: an open loop whose senders wait is "
-            "not simulated; write one of them"
-        )
+    for flag in ("--request-rate", "--burstiness"):
+        if flag in said:
+            account.applied(f"{flag} {said[flag]:g}", "workload.arrivals")
     if users is not None:
-        return {"type": "closed_loop", "concurrency": users}
+        key = "arrivals" if rate == math.inf else "max_concurrency"
+        account.applied(f"--max-concurrency {users}", f"workload.{key}")
     if rate == math.inf:
-        return {"type": "all_at_once"}
-    if burstiness == 1.0:
-        return {"type": "poisson", "rate": f"{rate:g} /s"}
-    return {"type": "gamma", "rate": f"{rate:g} /s", "burstiness": burstiness}
+        loop = {"type": "closed_loop", "concurrency": users}
+        return {"arrivals": {"type": "all_at_once"} if users is None else loop}
+    sent: dict[str, Any] = {"type": "poisson", "rate": f"{rate:g} /s"}
+    if burstiness != 1.0:
+        sent = {"type": "gamma", "rate": f"{rate:g} /s", "burstiness": burstiness}
+    return {"arrivals": sent, **({} if users is None else {"max_concurrency": users})}
 
 
-def _limits(pairs: Sequence[str]) -> dict[str, str]:
+def _extra_body(said: Mapping[str, Any], workload: dict[str, Any], account: Account) -> None:
+    """Honour what a body says beside its prompt: `max_tokens` takes the place of a length."""
+    if "--extra-body" not in said:
+        return
+    try:
+        body = mapping(said["--extra-body"])
+    except (ArgumentTypeError, RecursionError) as error:
+        account.refused("--extra-body", str(error))
+        return
+    for key, value in body.items():
+        written = f"--extra-body {key}={cut(str(value))}"
+        if key in ("max_tokens", "max_completion_tokens") and isinstance(value, int):
+            _answer(value, workload)
+            account.overrule(_ANSWERS, "max_tokens of --extra-body takes its place")
+            account.applied(written, "workload")
+        elif key in ("n", "best_of") and value != 1:
+            account.refused(written, "one answer a request is simulated; leave it out")
+        elif key == "min_tokens":
+            account.assumed(written, "answers have the lengths that are said")
+        else:
+            account.no_effect(f"--extra-body {key}", "answers have the lengths that are said")
+
+
+def _answer(tokens: int, workload: dict[str, Any]) -> None:
+    if "lengths" in workload:
+        workload["lengths"]["output"] = {"type": "fixed", "tokens": tokens}
+    else:
+        workload["max_tokens"] = tokens
+
+
+def _limits(pairs: Sequence[str], account: Account) -> dict[str, str]:
     limits = {}
+    known = ", ".join(f"{each}:MS" for each in _GOODPUT)
     for pair in pairs:
         name, _, milliseconds = pair.partition(":")
         if name not in _GOODPUT or not milliseconds:
-            known = ", ".join(f"{each}:MS" for each in _GOODPUT)
-            raise ScenarioError(f"{_COMMAND} --goodput must be of {known}, got {brief(pair)}")
+            account.refused(f"--goodput must be of {known}", f"got {brief(pair)}")
+            continue
         limits[name] = f"{milliseconds} ms"
+        account.applied(f"--goodput {pair}", f"slo.{name}")
     return limits

@@ -2,66 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.bench import workload_of
-from mist_sim.scenario.from_vllm.command_line import COMMANDS, split_all
-from mist_sim.scenario.from_vllm.serve import client_of
+from mist_sim.scenario.from_vllm.serve import read_server
+from mist_sim.scenario.from_vllm.texts import read
+from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
+from mist_sim.scenario.from_vllm.wrappers.images import engine_of
 
 
 @dataclass(frozen=True)
 class FromVllm:
     """What command lines say of a scenario.
 
-    keys: top-level keys of a scenario and their values. left_out: flags that change no time.
+    keys: top-level keys of a scenario and their values. account: what becomes of each flag, by
+    command. others: programs that the texts start beside vLLM.
     """
 
     keys: dict[str, Any]
-    left_out: tuple[str, ...]
+    account: tuple[Statement, ...]
+    others: tuple[str, ...] = ()
+
+    def checked(self) -> FromVllm:
+        """Return itself. Raises ScenarioError with all faults where a flag is refused."""
+        check(self.account)
+        return self
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Flags that change no time."""
+        return self._names(is_assumed=False)
+
+    @property
+    def assumed(self) -> tuple[Item, ...]:
+        """Flags of which something is taken for granted, and what."""
+        found = {item: None for each in self.account for item in each.items if item.is_assumed}
+        return tuple(found)
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The keys as settings of a scenario that may have a workload of its own."""
+        keys = dict(self.keys)
+        workload = keys.get("workload", {})
+        if "lengths" not in workload and "trace" not in workload:
+            keys.pop("workload", None)
+            keys |= {f"workload.{key}": value for key, value in workload.items()}
+        return keys
+
+    def _names(self, *, is_assumed: bool) -> tuple[str, ...]:
+        names = [
+            item.flag
+            for each in self.account
+            for item in each.items
+            if item.verdict == "no effect" and item.is_assumed is is_assumed
+        ]
+        return tuple(dict.fromkeys(names))
 
 
-def from_vllm(commands: Iterable[str], *, gpu: str | None = None) -> FromVllm:
+def from_vllm(
+    commands: Iterable[str],
+    *,
+    gpu: str | None = None,
+    engine: str | None = None,
+    overrides: Collection[str] = (),
+) -> FromVllm:
     """Return what `vllm serve` and `vllm bench serve` command lines say.
 
-    commands: one `vllm serve` or several, at most one `vllm bench serve`, or files that hold them.
-        Equal servers become one client with a count. gpu: which the servers have, if known.
-    Raises ScenarioError for an argument that cannot be honoured, with what to write instead.
+    commands: one `vllm serve` or several, at most one `vllm bench serve`, as they stand in a shell,
+        a script, a container or a manifest, or files that hold them. Equal servers become one
+        client with a count. gpu: which the servers have, if known. engine: their version, which
+        then goes before that of an image. overrides: keys that are said elsewhere.
+    Raises ScenarioError with every argument that cannot be honoured, and what to write instead.
     """
-    keys: dict[str, Any] = {}
-    left_out: list[str] = []
-    servers: list[dict[str, Any]] = []
-    for command, words in (each for text in commands for each in split_all(text)):
-        if command == COMMANDS[0]:
-            client, flags = client_of(words)
-            servers.append(client)
-        elif "workload" in keys:
-            raise ScenarioError(f"--from-vllm: {command} is given twice; remove one")
+    return read_commands(commands, gpu=gpu, engine=engine, overrides=overrides).checked()
+
+
+def read_commands(
+    commands: Iterable[str],
+    *,
+    gpu: str | None = None,
+    engine: str | None = None,
+    overrides: Collection[str] = (),
+) -> FromVllm:
+    """Do as `from_vllm`, and leave what is refused to the account."""
+    found: list[Command] = []
+    others: list[str] = []
+    for text in commands:
+        mine, more = read(text)
+        found += mine
+        others += more
+    reader = _Reader(engine or ("engine" if "engine" in overrides else None), overrides)
+    for command in found:
+        reader.take(command)
+    return FromVllm(reader.keys(gpu), tuple(reader.account), tuple(dict.fromkeys(others)))
+
+
+class _Reader:
+    """Gathers clients and a workload from commands, one after another."""
+
+    def __init__(self, engine: str | None, overrides: Collection[str]) -> None:
+        self.account: list[Statement] = []
+        self._engine = engine
+        self._overrides = overrides
+        self._servers: list[tuple[dict[str, Any], int]] = []
+        self._parts = 0
+        self._workload: dict[str, Any] = {}
+        self._limits: dict[str, Any] = {}
+
+    def take(self, command: Command) -> None:
+        """Read one command."""
+        if command.name == BENCH:
+            self._take_bench(command)
         else:
-            said, flags = workload_of(words)
-            keys |= said
-        left_out += [flag for flag in flags if flag not in left_out]
-    if servers:
-        keys = _clients(servers, gpu) | keys
-    elif gpu:
-        raise ScenarioError(f"--gpu has no effect without {COMMANDS[0]}")
-    return FromVllm(keys, tuple(left_out))
+            self._take_server(command)
+
+    def _take_bench(self, command: Command) -> None:
+        if self._workload:
+            raise ScenarioError(f"--from-vllm: {BENCH} is given twice; remove one")
+        self._workload, account = workload_of(command.words)
+        for name in command.variables:
+            account.no_effect(name, "it is the benchmark's, not the server's")
+        self._note(command, account.items)
+
+    def _take_server(self, command: Command) -> None:
+        engine = None
+        if command.image and self._engine is None:
+            engine = engine_of(command.image, command.around)
+        elif command.image:
+            command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
+        server = read_server(
+            command.words,
+            command.variables,
+            num_gpus=command.num_gpus,
+            overrides=self._overrides,
+        )
+        self._note(command, server.account.items)
+        self._limits |= server.workload
+        if server.is_part:
+            self._parts += 1
+            return
+        client = {**server.client, **({"engine": engine} if engine else {})}
+        if command.count:
+            self._servers.append((client, command.count))
+
+    def _note(self, command: Command, items: Sequence[Item]) -> None:
+        self.account.append(Statement(command.name, (*command.around.items, *items)))
+
+    def keys(self, gpu: str | None) -> dict[str, Any]:
+        """Return the keys of a scenario that all commands say together."""
+        if not self._servers and self._parts:
+            raise ScenarioError(
+                "--from-vllm: these commands start further nodes of a server; give that of the "
+                "first node"
+            )
+        if not self._servers and gpu:
+            raise ScenarioError(f"--gpu has no effect without {SERVE}")
+        keys = _clients(self._servers, gpu) if self._servers else {}
+        keys |= self._workload
+        if self._limits:
+            keys["workload"] = {**keys.get("workload", {}), **self._limits}
+        return keys
 
 
-def _clients(servers: Sequence[Mapping[str, Any]], gpu: str | None) -> dict[str, Any]:
-    """Return model and clients; equal servers are one client."""
-    models = list(dict.fromkeys(str(server["model"]) for server in servers))
+def _tag(image: str) -> str:
+    return image.rpartition("/")[2]
+
+
+def _clients(servers: Sequence[tuple[Mapping[str, Any], int]], gpu: str | None) -> dict[str, Any]:
+    """Return model, engine and clients; equal servers are one client, and share what all have."""
+    shared = {
+        key: values[0]
+        for key in ("model", "engine")
+        if len(values := list(dict.fromkeys(server.get(key) for server, _ in servers))) == 1
+        and values[0] is not None
+    }
     found: list[dict[str, Any]] = []
     counts: list[int] = []
-    for server in servers:
-        own = {k: v for k, v in server.items() if k != "model" or len(models) > 1}
+    for server, count in servers:
+        own = {key: value for key, value in server.items() if key not in shared}
         if own in found:
-            counts[found.index(own)] += 1
+            counts[found.index(own)] += count
         else:
             found.append(own)
-            counts.append(1)
+            counts.append(count)
     names = [f"llm-{each['role']}" if "role" in each else "llm" for each in found]
     clients = [
         {
@@ -72,4 +199,4 @@ def _clients(servers: Sequence[Mapping[str, Any]], gpu: str | None) -> dict[str,
         }
         for k, (name, count, client) in enumerate(zip(names, counts, found, strict=True))
     ]
-    return {**({"model": models[0]} if len(models) == 1 else {}), "clients": clients}
+    return {**shared, "clients": clients}

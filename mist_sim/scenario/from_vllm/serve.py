@@ -2,145 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mist_sim.errors import ScenarioError, brief, cut
-from mist_sim.scenario.from_vllm.arguments import (
-    HONOURED,
-    REFUSED,
-    SWITCHES_WITHOUT_EFFECT,
-    WITHOUT_EFFECT,
-    mapping,
+from mist_sim.errors import cut
+from mist_sim.scenario.from_vllm import environment
+from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
+from mist_sim.scenario.from_vllm.handlers import (
+    compilation,
+    drafts,
+    limits,
+    models,
+    nodes,
+    transfers,
 )
-from mist_sim.scenario.from_vllm.command_line import Parser
+from mist_sim.scenario.from_vllm.server import Handler, Server
+from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
+from mist_sim.scenario.from_vllm.tables.refused import REFUSED
+from mist_sim.scenario.from_vllm.tables.without_effect import SHORT_WITHOUT_EFFECT, WITHOUT_EFFECT
+from mist_sim.scenario.from_vllm.wrappers.charts import with_config
 
-_COMMAND = "vllm serve"
-_TRANSFER = "--kv-transfer-config"
+COMMAND = "vllm serve"
 
-KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
-"""`kv_role` of vLLM's `KVTransferConfig` (vllm/config/kv_transfer.py) for a client's role."""
+_SWITCHES: Mapping[str, Handler] = {
+    "--headless": nodes.headless,
+    "--disable-custom-all-reduce": nodes.no_custom_all_reduce,
+    "--disable-sliding-window": models.windows,
+    "--disable-hybrid-kv-cache-manager": models.windows,
+}
+_VALUES: Mapping[str, Handler] = {
+    "--quantization": models.quantization,
+    "--hf-overrides": models.hf_overrides,
+    "--rope-scaling": models.rope,
+    "--rope-theta": models.rope,
+    "--speculative-config": drafts.drafts,
+    "--compilation-config": compilation.compilation,
+    "--optimization-level": compilation.level,
+    "--kv-transfer-config": transfers.transfer,
+    "--kv-offloading-size": limits.offloading_size,
+    "--kv-offloading-backend": limits.offloading_backend,
+    "--override-generation-config": limits.generation,
+    "--nnodes": nodes.nnodes,
+    "--node-rank": nodes.rank,
+    "--data-parallel-start-rank": nodes.rank,
+    "--data-parallel-size-local": nodes.local,
+    "--all2all-backend": nodes.all_to_all,
+}
+HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
+"""What honours a flag that needs more than a key."""
 
-_SEVERAL = ("--api-key", "--served-model-name")
-# `AWQConfig` in vllm/model_executor/layers/quantization/awq.py takes 4 bits alone.
-_STORED_AS = {"fp8": "fp8", "awq": "int4", "awq_marlin": "int4"}
+SHORT = {
+    **{one.short: flag for flag, one in HONOURED.items() if one.short},
+    **{one.short: flag for flag, one in REFUSED.items() if one.short},
+    **SHORT_WITHOUT_EFFECT,
+    "-cc": "--compilation-config",
+    "-O": "--compilation-config",
+    "-n": "--nnodes",
+    "-r": "--node-rank",
+    "-dpr": "--data-parallel-start-rank",
+    "-dpl": "--data-parallel-size-local",
+}
 
 
-def client_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the client that a server's arguments describe, and the flags that change nothing.
+def _arities() -> dict[str, Arity]:
+    found: dict[str, Arity] = {
+        flag: "switch" if one.read is None else "many" if one.many else "one"
+        for flag, one in HONOURED.items()
+    }
+    found |= {flag: "switch" if one.is_switch else "one" for flag, one in REFUSED.items()}
+    found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
+    found.update(dict.fromkeys(_VALUES, "one"))
+    found.update(dict.fromkeys(_SWITCHES, "switch"))
+    return found | {"--lora-modules": "many", "--config": "one"}
 
-    Raises ScenarioError for an argument that cannot be honoured, with what to write instead.
+
+ARITIES: Mapping[str, Arity] = _arities()
+"""How many values each flag takes."""
+
+
+def read_server(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    num_gpus: int | None = None,
+    overrides: Collection[str] = (),
+) -> Server:
+    """Return the client that a server's arguments describe, with an account of each of them.
+
+    variables: of its environment. num_gpus: that it may use, if known. overrides: keys that are
+    said elsewhere.
     """
-    said = _parser().parsed(words)
-    _check(said)
-    client: dict[str, Any] = {}
-    model = said.pop("model_tag", None)
-    if model is not None:
-        said = {"--model": model, **said}
-    if "--model" not in said:
-        raise ScenarioError(f"{_COMMAND}: the model is missing; write {_COMMAND} MODEL ...")
-    for flag, value in said.items():
-        if flag in HONOURED:
-            _set(client, HONOURED[flag].key, _value(flag, value))
-    if _TRANSFER in said:
-        client["role"] = _role(said[_TRANSFER])
-    left_out = [flag for flag in said if flag in (*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT)]
-    return client, left_out
+    words, fault = with_config(words)
+    flags = flags_of(words, ARITIES, SHORT)
+    said = {flag.name: flag for flag in flags if not flag.fault}
+    server = Server(said, variables, overrides)
+    _read_model(said, server)
+    for flag in flags:
+        if flag.fault:
+            server.account.refused(flag.name, flag.fault)
+        elif said[flag.name] is not flag:
+            server.account.no_effect(flag.written, f"{flag.name} is given again behind it")
+        elif flag.name == "--config" and not fault:
+            server.account.applied(flag.written, "the keys of the file, as arguments")
+        elif flag.name not in ("", "--model", "--config"):
+            _handle(flag, server)
+    if fault:
+        server.account.refused("--config", fault)
+    _drop_lone_experts(server)
+    environment.account_for(server, num_gpus=num_gpus)
+    return server
 
 
-def _parser() -> Parser:
-    parser = Parser(_COMMAND)
-    parser.add_argument("model_tag", nargs="?")
-    for flag, honoured in HONOURED.items():
-        short = [honoured.short] if honoured.short else []
-        if honoured.read is None:
-            parser.add_switches([flag], *short)
+def _read_model(said: Mapping[str, Flag], server: Server) -> None:
+    loose = said[""].values if "" in said else ()
+    if loose:
+        models.model(loose[0], cut(loose[0]), server)
+    for word in loose[1:]:
+        server.account.refused(
+            cut(word), "is no flag, and follows none that takes it; leave it out"
+        )
+    if loose and "--model" in said:
+        server.account.no_effect(said["--model"].written, "the model is given without a flag, too")
+    elif "--model" in said:
+        models.model(said["--model"].value, said["--model"].written, server)
+    elif not loose:
+        server.account.refused("", f"the model is missing; write {COMMAND} MODEL ...")
+
+
+def _handle(flag: Flag, server: Server) -> None:
+    if flag.name in HANDLERS:
+        HANDLERS[flag.name](flag, server)
+    elif flag.name in HONOURED:
+        _honour(flag, HONOURED[flag.name], server)
+    elif flag.name in REFUSED:
+        refused = REFUSED[flag.name]
+        asked = str(flag.is_on) if refused.is_switch else flag.value
+        if asked in refused.neutral:
+            server.account.no_effect(flag.written, "it asks for what is simulated")
         else:
-            nargs = "+" if honoured.many else None
-            parser.add_argument(
-                flag, *short, type=honoured.read, nargs=nargs, choices=honoured.choices
-            )
-    for flag, refused in REFUSED.items():
-        short = [refused.short] if refused.short else []
-        if set(refused.neutral) <= {"True", "False"} and refused.neutral:
-            parser.add_switches([flag], *short)
-        else:
-            parser.add_argument(flag, *short)
-    parser.add_argument(_TRANSFER, type=mapping)
-    for flag in WITHOUT_EFFECT:
-        parser.add_argument(flag, nargs="+" if flag in _SEVERAL else None)
-    parser.add_switches(SWITCHES_WITHOUT_EFFECT)
-    return parser
+            server.account.refused(flag.written, refused.message)
+    else:
+        one = WITHOUT_EFFECT[flag.name]
+        note = server.account.assumed if one.is_assumed else server.account.no_effect
+        note(flag.name if flag.is_on else flag.written, one.why)
 
 
-def _check(said: Mapping[str, object]) -> None:
-    for flag, refused in REFUSED.items():
-        value = said.get(flag)
-        if value is not None and str(value) not in refused.neutral:
-            raise ScenarioError(
-                f"{_COMMAND} {_written(flag, value)}: {refused.reason}; instead: {refused.instead}"
-            )
+def _honour(flag: Flag, honoured: Honoured, server: Server) -> None:
+    if honoured.read is None:
+        server.set(honoured.key, flag.is_on, flag)
+        return
+    try:
+        values: list[Any] = [honoured.read(value) for value in flag.values]
+    except ArgumentTypeError as error:
+        server.account.refused(flag.written, str(error))
+        return
+    except ValueError:
+        kind = getattr(honoured.read, "__name__", "")
+        server.account.refused(flag.written, f"invalid {kind} value: {cut(flag.value)!r}")
+        return
+    if honoured.choices and values[0] not in honoured.choices:
+        known = ", ".join(honoured.choices)
+        server.account.refused(flag.written, f"invalid choice (choose from {known})")
+        return
+    value = values if honoured.many else values[0]
+    none = flag.name == "--long-prefill-token-threshold" and value == 0
+    server.set(honoured.key, None if none else value, flag)
 
 
-def _written(flag: str, value: object) -> str:
-    if isinstance(value, bool):
-        return flag if value else f"--no-{flag[2:]}"
-    return f"{flag} {cut(str(value))}"
-
-
-def _value(flag: str, value: Any) -> Any:
-    """Return what a scenario says for an argument's value."""
-    if flag == "--quantization":
-        if value not in _STORED_AS:
-            known = ", ".join(_STORED_AS)
-            raise ScenarioError(
-                f"{_COMMAND} --quantization {cut(value)}: of vLLM's names {known} alone say how "
-                "weights are stored; leave it out where the model's config.json says it, or write "
-                "quantization: fp8, int8 or int4 in the scenario"
-            )
-        return _STORED_AS[value]
-    if flag == "--speculative-config":
-        _check_drafts(value)
-    if flag == "--kv-offloading-size":
-        return [{"name": "cpu", "capacity": f"{value:g} GiB"}]
-    if flag == "--long-prefill-token-threshold":
-        return value or None
-    return value
-
-
-def _role(said: Mapping[str, Any]) -> str:
-    """Return the role of a server that hands over KV entries, or takes them.
-
-    Raises ScenarioError where the command line does not say which of the two.
-    """
-    for role, name in KV_ROLES.items():
-        if said.get("kv_role") == name:
-            return role
-    raise ScenarioError(
-        f"{_COMMAND} {_TRANSFER}: kv_role must be {' or '.join(KV_ROLES.values())}, which say who "
-        f"computes prompts, got {brief(said.get('kv_role'))}; instead: role and network in the "
-        "scenario"
-    )
-
-
-def _check_drafts(said: Mapping[str, Any]) -> None:
-    """Raise ScenarioError for words of vLLM's speculation that a scenario writes otherwise."""
-    method = str(said.get("method"))
-    instead = ""
-    if method == "eagle3" or (method == "eagle" and "model" in said):
-        instead = "a head is timed as one more layer; write method eagle, without model"
-    elif method.endswith("_mtp"):
-        instead = "write method mtp"
-    for key in ("prompt_lookup_max", "prompt_lookup_min"):
-        if key in said:
-            instead = f"{key} has no effect beside an acceptance rate; leave it out"
-    if instead:
-        raise ScenarioError(f"{_COMMAND} --speculative-config, method {cut(method)}: {instead}")
-
-
-def _set(client: dict[str, Any], key: str, value: Any) -> None:
-    """Set a value at a dotted path; mappings grow on the way."""
-    *path, last = key.split(".")
-    for step in path:
-        client = client.setdefault(step, {})
-    client[last] = value
+def _drop_lone_experts(server: Server) -> None:
+    """Take back expert parallelism of a server of one rank, which has all experts anyway."""
+    alone = server.number("--tensor-parallel-size") * server.number("--data-parallel-size") == 1
+    if alone and server.client.pop("enable_expert_parallel", None) is not None:
+        items = server.account.items
+        place = next(i for i, item in enumerate(items) if "enable-expert" in item.flag)
+        del items[place]
+        server.account.no_effect("--enable-expert-parallel", "one rank has all experts anyway")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from mist_sim.core.request import Stage
-from mist_sim.models import load_model
+from mist_sim.models import load_generating
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import (
     ARRIVAL,
@@ -22,8 +22,10 @@ from mist_sim.scenario.format.fields import ByPriority, Duration, Number, Whole,
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.sections.clients.keys import AtLeastOne
 from mist_sim.stages import Decode, Growing, Prefill
 from mist_sim.traces import (
+    ClosedLoop,
     NamesModels,
     PipelineTemplate,
     Retries,
@@ -59,7 +61,7 @@ def _with_known_names(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        paths.spec(key, info, ".json", load_model) if isinstance(key, str) else key: share
+        paths.spec(key, info, ".json", load_generating) if isinstance(key, str) else key: share
         for key, share in value.items()
     }
 
@@ -100,6 +102,17 @@ class WorkloadSpec(Strict):
         description="share of the requests that name each model and go to clients that serve it, "
         "such as {llama-3.1-8b: 0.7, llama-3.1-70b: 0.3}; without it, they go to any",
     )
+    max_concurrency: AtLeastOne | None = Field(
+        None,
+        description="most requests of an open loop that are under way; the others wait with "
+        "their sender, and their latencies count from when they are sent (vllm bench serve "
+        "--max-concurrency with --request-rate)",
+    )
+    max_tokens: AtLeastOne | None = Field(
+        None,
+        description="most tokens of an answer; longer ones end there (OpenAI's name; vLLM's "
+        "servers cap them with --override-generation-config, max_new_tokens)",
+    )
     timeout: Duration | None = Field(
         None, description="an attempt without its whole answer so long after sending is given up"
     )
@@ -131,6 +144,16 @@ class WorkloadSpec(Strict):
             others = ", ".join(name for name in ARRIVAL.registry if name != "trace")
             yield Problem(
                 ("arrivals",), f"lengths have no times of their own; choose one of {others}"
+            )
+        if self.max_concurrency is not None and self.arrivals.plugin is ClosedLoop:
+            yield Problem(
+                ("max_concurrency",),
+                "must be left out with a closed loop, whose concurrency is its users",
+            )
+        if self.max_tokens is not None and "decode" not in self.pipeline:
+            yield Problem(
+                ("max_tokens",),
+                "must be left out with a pipeline without decode, whose stages say their tokens",
             )
         try:
             self.make_time_limits()

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.from_vllm.arguments import HONOURED
-from mist_sim.scenario.from_vllm.serve import KV_ROLES
+from mist_sim.scenario.from_vllm.handlers.transfers import KV_ROLES
+from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
 from mist_sim.scenario.load import as_data
 
 _FIRST_PORT, _PROXY_PORT = 8100, 8000

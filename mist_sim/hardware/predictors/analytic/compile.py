@@ -129,10 +129,12 @@ def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptA
     for part in operators.expand_context(model, 1, t):
         _, rate, width = phase.rates(part.kernel, part.dtype)
         expanded += layers * float(max(part.flops / rate, part.bytes / width))
-    per_query = float(layers * attention(1, 0, 0).bytes / bandwidth)
+    per_query = float(layers * attention(1, 0, 0).bytes / bandwidth) + kernel.padding * per_pair
+    if model.is_encoder:  # all n^2 pairs of a text: two times the n (n + 1) / 2 of a prompt, less n
+        per_query, per_pair = per_query - per_pair, 2 * per_pair
     return PromptAttention(
         fixed=layers * kernel.floor,
-        per_query=per_query + kernel.padding * per_pair,
+        per_query=per_query,
         per_key=float(layers * attention(0, 1, 0).bytes / bandwidth),
         per_pair=per_pair,
         serial=layers * kernel.serial / 1e3,

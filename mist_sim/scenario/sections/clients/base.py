@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from pydantic import Field
@@ -52,6 +52,11 @@ class ClientPart(Part):
     def stages(self) -> Sequence[str]:
         """The stages that the client serves."""
         return sorted(self.describe(None).serves)
+
+    @property
+    def looks_at(self) -> Collection[str]:
+        """Parameters of a stage `rag` that change what it does; none of a worker."""
+        return ()
 
     def describe(self, model: str | None) -> ClientTraits:
         """Return what each copy is, as far as the file says. model: the scenario's.

@@ -30,11 +30,18 @@ def _text_part(name: str) -> type[Part]:
     return part_type(CLIENTS[name], name, needs=("name",), meanings=file, base=ClientPart)
 
 
+def _rag_part(name: str) -> type[Part]:
+    from mist_sim.scenario.sections.clients.rag import rag_part  # with all that indexes are
+
+    return rag_part(name)
+
+
 _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
     "afd": _afd_part,
     "text": _text_part,
+    "rag": _rag_part,
 }
 
 

@@ -10,7 +10,7 @@ from mist_sim.bounds import COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients.engine_config import AUTO_LENGTH
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
-from mist_sim.models import load_model
+from mist_sim.models import load_generating, load_model
 from mist_sim.scenario.engines.version_names import NAMES, known_name
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.fields import as_tuple
@@ -18,6 +18,10 @@ from mist_sim.scenario.format.problems import shown
 
 
 def _model(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".json", load_generating)
+
+
+def _pass_model(text: str, info: ValidationInfo) -> str:
     return paths.spec(text, info, ".json", load_model)
 
 
@@ -42,6 +46,15 @@ ModelName = Annotated[
         description="a catalog name, a Hugging Face id, or the path of a config.json",
     ),
     AfterValidator(_model),
+]
+PassModelName = Annotated[
+    str,
+    Field(
+        max_length=TEXT_LENGTH,
+        description="a catalog name, a Hugging Face id, or the path of a config.json; an encoder, "
+        "or a language model that reads texts in one pass",
+    ),
+    AfterValidator(_pass_model),
 ]
 HostName = Annotated[str | dict[str, Any] | None, BeforeValidator(_host)]
 GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]

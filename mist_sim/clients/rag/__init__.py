@@ -1,0 +1,1 @@
+"""Retrieval-augmented generation: clients that find passages for prompts, batch by batch."""

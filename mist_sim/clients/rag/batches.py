@@ -1,0 +1,121 @@
+"""Clients that serve whoever waits in batches: MIST's scheduler "Batched" (§III-E)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Generator, Sequence
+
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.visit import Visit
+from mist_sim.environment import Environment, engine_phases
+
+
+class BatchedClient(Client):
+    """A client with one batch at a time: a batch takes the visits that wait, oldest first.
+
+    Subclasses say how long a batch takes (`batch_seconds`).
+
+    max_batch_size: most visits of a batch (>= 1).
+    max_wait: seconds that the oldest visit waits for others while the client is free and the batch
+        is not full (>= 0).
+
+    A batch that has begun takes no more visits. Visits that are given up leave the queue at once,
+    and leave a batch with the others.
+    """
+
+    max_batch_size: int
+    max_wait: float
+
+    def check_batches(self) -> None:
+        """Raise ValueError unless batches have a size and a finite wait."""
+        if self.max_batch_size < 1:
+            raise ValueError(f"max_batch_size must be >= 1, got {self.max_batch_size}")
+        if not 0 <= self.max_wait < math.inf:
+            raise ValueError(f"max_wait must be finite and >= 0 s, got {self.max_wait}")
+
+    @abstractmethod
+    def batch_seconds(self, batch: Sequence[Visit]) -> float:
+        """Return how long a batch takes that begins now (>= 0)."""
+
+    def batch_ended(self) -> None:
+        """Note that the batch is over; its visits are handed back next."""
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        super().start(env, client_id, recorder)
+        self._queue: deque[Visit] = deque()
+        self._batch: list[Visit] = []
+        self._is_serving = False
+        self._life = object()  # another one after a failure; what began before it ends unseen
+        self._gathering: Event | None = None  # the end of the wait for others
+        self._end_phase, self._plan_phase = engine_phases(client_id, 0)
+
+    def accept(self, visit: Visit) -> None:
+        self._queue.append(visit)
+        if not self._is_serving:
+            self._is_serving = True
+            self.env.start(self._serve(self._life))
+        elif self._gathering is not None and len(self._queue) >= self.max_batch_size:
+            self.env.move(self._gathering, self.env.now, self._plan_phase)
+            self._gathering = None
+
+    def abort(self, visit: Visit) -> None:
+        """A visit that is given up leaves the queue at once, or leaves with its batch."""
+        if visit in self._batch:
+            return
+        if visit in self._queue:
+            self._queue.remove(visit)
+        self.finish(visit)
+
+    def halt(self) -> None:
+        """Discard the batch in flight; its visits are let go one by one.
+
+        Those that were given up before it began to fail are let go here.
+        """
+        self._life = object()
+        batch, self._batch = self._batch, []
+        self._gathering, self._is_serving = None, False
+        for visit in batch:
+            if visit.outcome is not None:
+                self.finish(visit)
+
+    def _serve(self, life: object) -> Generator[Event, object, None]:
+        """Serve batch after batch until nobody waits, or the client fails."""
+        while self._queue:
+            yield self.env.at(self.env.now, self._plan_phase)  # all who arrive now come in before
+            if life is not self._life:
+                return
+            while (until := self._waits_until()) > self.env.now:
+                self._gathering = self.env.at(until, self._plan_phase)
+                yield self._gathering
+                if life is not self._life:
+                    return
+                self._gathering = None
+            if not self._queue:
+                break
+            yield self.env.at(self._begin_batch(), self._end_phase)
+            if life is not self._life:
+                return
+            self.batch_ended()
+            batch, self._batch = self._batch, []
+            for visit in batch:
+                self.finish(visit)
+        self._is_serving = False
+
+    def _waits_until(self) -> float:
+        """Return until when the next batch waits for others; a time that has come: not at all."""
+        if not self._queue or len(self._queue) >= self.max_batch_size:
+            return self.env.now
+        return self._queue[0].queued_at + self.max_wait
+
+    def _begin_batch(self) -> float:
+        """Take the oldest visits out of the queue, and return when they will be served."""
+        size = min(len(self._queue), self.max_batch_size)
+        self._batch = [self._queue.popleft() for _ in range(size)]
+        for visit in self._batch:
+            self.begin(visit)
+        return self.env.now + self.batch_seconds(self._batch)

@@ -1,0 +1,159 @@
+"""Seconds of the operations of a search on one core, and how cores help: measured, in TOML files.
+
+Those of the package were fitted to searches of faiss that were timed with one and two threads
+(`mist calibrate rag`); the file names the machine, the date and the errors on indexes that the fit
+never saw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.hardware.vector_search.indexes import (
+    IvfPqIndex,
+    QueryWork,
+    SearchShape,
+    VectorIndex,
+)
+from mist_sim.spec_files import load_toml, name_of, read_table, tables_in
+from mist_sim.user_paths import user_path
+
+DEFAULT = "faiss-1.15-epyc-9005"
+"""The coefficients that hold where none are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Seconds of the operations of a search in one kind of index (all >= 0).
+
+    batches: once a call. results: for each neighbour that a query asks for. The others are for each
+        of what `QueryWork` counts under the same name.
+    list_imbalance, link_distances, ef_exponent, link_exponent: see `SearchShape`.
+    Raises ValueError for values out of range.
+    """
+
+    batches: float = 0.0
+    results: float = 0.0
+    queries: float = 0.0
+    scanned_values: float = 0.0
+    vectors: float = 0.0
+    lists: float = 0.0
+    table_entries: float = 0.0
+    codes: float = 0.0
+    code_bytes: float = 0.0
+    distances: float = 0.0
+    distance_values: float = 0.0
+    expansions: float = 0.0
+    list_imbalance: float = 1.0
+    link_distances: float = 1.0
+    ef_exponent: float = 1.0
+    link_exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{item.name} must be >= 0 and finite, got {value}")
+
+    @property
+    def shape(self) -> SearchShape:
+        """How the searches that were measured depended on the vectors."""
+        return SearchShape(
+            self.list_imbalance, self.link_distances, self.ef_exponent, self.link_exponent
+        )
+
+    def query_seconds(self, index: VectorIndex, num_results: int) -> float:
+        """Return what a query takes on one core."""
+        work = index.work(self.shape)
+        seconds = num_results * self.results
+        for name, amount in zip(QueryWork._fields, work, strict=True):
+            seconds += float(getattr(self, name)) * amount
+        return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchCoefficients:
+    """Seconds of searches on the cores of one machine.
+
+    machine, date, software: where they were measured, when, and of what.
+    flat, ivf_pq, hnsw: by the kind of index.
+    core_exponent: c cores search c to this power as fast as one (> 0, at most 1).
+    errors: median errors on indexes that the fit did not see, by kind of index.
+    """
+
+    machine: str
+    date: str
+    software: str
+    flat: Rates
+    ivf_pq: Rates
+    hnsw: Rates
+    core_exponent: float = 1.0
+    errors: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.core_exponent <= 1:
+            raise ValueError(f"core_exponent must be in (0, 1], got {self.core_exponent}")
+
+    def query_seconds(self, index: VectorIndex, num_results: int) -> float:
+        """Return what a query takes on one core. Raises ScenarioError as `rates` does."""
+        seconds = self.rates(index).query_seconds(index, num_results)
+        if isinstance(index, IvfPqIndex) and index.centroids is not None:
+            seconds += self.hnsw.query_seconds(index.centroids, index.num_probes)
+        return seconds
+
+    def memory_traffic(self, index: VectorIndex) -> float:
+        """Return the bytes that a query reads of an index. Raises ScenarioError as `rates` does."""
+        self.rates(index)
+        graph = self.hnsw.shape
+        return index.memory_traffic(graph._replace(list_imbalance=self.ivf_pq.list_imbalance))
+
+    def rates(self, index: VectorIndex) -> Rates:
+        """Return the seconds of the operations in a kind of index. Raises ScenarioError."""
+        kind = _KINDS.get(type(index).__name__, "")
+        if not kind:
+            raise ScenarioError(
+                f"no seconds were measured of an index {type(index).__name__}; a latency_table "
+                "takes the place of the model"
+            )
+        found: Rates = getattr(self, kind)
+        return found
+
+
+_KINDS = {"FlatIndex": "flat", "IvfPqIndex": "ivf_pq", "HnswIndex": "hnsw"}
+
+
+def coefficient_names() -> list[str]:
+    """Return the names of the coefficients that come with the package, sorted."""
+    return sorted(_tables())
+
+
+def load_coefficients(name_or_path: str) -> SearchCoefficients:
+    """Return coefficients of the package by name, or those of a TOML file.
+
+    Raises ScenarioError where there are none, or the file is wrong.
+    """
+    name = name_of(name_or_path, _tables())
+    if name is not None:
+        return _of_package(name)
+    path = user_path(name_or_path)
+    if path.suffix == ".toml" or path.is_file():
+        return read_table(SearchCoefficients, load_toml(path), str(path))
+    raise ScenarioError(
+        f"no coefficients and no file are named {brief(name_or_path)}"
+        f"{did_you_mean(name_or_path, _tables())} Known: {', '.join(coefficient_names())}; or give "
+        "the path of a file that mist calibrate rag has written"
+    )
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, object]]:
+    return tables_in("mist_sim.hardware.vector_search", "machines")
+
+
+@cache
+def _of_package(name: str) -> SearchCoefficients:
+    return read_table(SearchCoefficients, _tables()[name], f"{name}.toml")

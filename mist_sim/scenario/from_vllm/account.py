@@ -1,0 +1,89 @@
+"""The account of a command line: what becomes of each flag, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from mist_sim.errors import ScenarioError
+
+Verdict = Literal["applied", "no effect", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One flag of a command line, or one key of a flag's JSON, and what becomes of it.
+
+    flag: as it is written, with its value where that counts; values of flags without effect are
+        left out, since some are secrets. why: the key that it sets; why it changes no time; why it
+        cannot be honoured, and what to write instead.
+    is_assumed: something is taken for granted: what a name means, or that times do not change
+        although a real server's do.
+    """
+
+    flag: str
+    verdict: Verdict
+    why: str
+    is_assumed: bool = False
+
+
+class Account:
+    """Collects items; a command line is read to its end, whatever is wrong with it."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+
+    def applied(self, flag: str, key: str) -> None:
+        """Note a flag that the scenario honours. key: where it stands there."""
+        self.items.append(Item(flag, "applied", key))
+
+    def taken(self, flag: str, key: str) -> None:
+        """Note a flag that is honoured by what it most probably means."""
+        self.items.append(Item(flag, "applied", key, is_assumed=True))
+
+    def no_effect(self, flag: str, why: str) -> None:
+        """Note a flag that changes no simulated time."""
+        self.items.append(Item(flag, "no effect", why))
+
+    def assumed(self, flag: str, why: str) -> None:
+        """Note a flag whose effect on times is not simulated. why: what is assumed instead."""
+        self.items.append(Item(flag, "no effect", why, is_assumed=True))
+
+    def overrule(self, names: Collection[str], why: str) -> None:
+        """Note of flags that are already there that another one takes their place."""
+        self.items = [
+            Item(item.flag, "no effect", why) if item.flag.partition(" ")[0] in names else item
+            for item in self.items
+        ]
+
+    def refused(self, flag: str, why: str) -> None:
+        """Note a flag that cannot be honoured. why: and what to write instead."""
+        self.items.append(Item(flag, "refused", why))
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The account of one command.
+
+    command: such as "vllm serve". items: in the order in which they were read.
+    """
+
+    command: str
+    items: tuple[Item, ...]
+
+    @property
+    def faults(self) -> list[str]:
+        """What is refused, as lines of a message."""
+        refused = [item for item in self.items if item.verdict == "refused"]
+        return [f"{self.command} {item.flag}".rstrip() + f": {item.why}" for item in refused]
+
+
+def check(statements: tuple[Statement, ...]) -> None:
+    """Raise ScenarioError with all that is refused, where anything is."""
+    faults = list(dict.fromkeys(fault for each in statements for fault in each.faults))
+    if len(faults) == 1:
+        raise ScenarioError(faults[0])
+    if faults:
+        lines = "\n".join(f"  {fault}" for fault in faults)
+        raise ScenarioError(f"{len(faults)} arguments cannot be honoured:\n{lines}")

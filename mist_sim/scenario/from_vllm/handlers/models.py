@@ -1,0 +1,148 @@
+"""Flags that say which model is served, and how it is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mist_sim.errors import MistError, brief, cut
+from mist_sim.models import ModelSpec, load_model
+from mist_sim.scenario.from_vllm.checkpoints import Checkpoint, checkpoint_of
+from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
+from mist_sim.scenario.from_vllm.server import Server
+
+_UNSET = re.compile(r"\$\{?(\w+)")
+_OTHER = "--set model=PATH of its config.json, from the checkpoint's page or folder"
+
+# Names of methods by the format that they mean, whatever the checkpoint. `AWQConfig` in
+# vllm/model_executor/layers/quantization/awq.py takes 4 bits alone.
+_STORED_AS: Mapping[str, str] = {
+    "fp8": "fp8",
+    "awq": "int4",
+    "awq_marlin": "int4",
+    "modelopt_fp4": "nvfp4",
+}
+# Methods that read from the checkpoint how it is stored.
+_BY_CHECKPOINT = ("compressed-tensors", "gptq", "gptq_marlin", "modelopt", "mxfp4", "fbgemm_fp8")
+_POSITIONS = ("rope_scaling", "rope-scaling", "rope_parameters", "rope_theta")
+
+
+def model(name: str, flag: str, server: Server) -> None:
+    """Set the model of a server, by the catalog, a file, or the rules of names."""
+    said = server.is_set_elsewhere("model")
+    found = None if said else checkpoint_of(name)
+    if said:
+        server.client["model"] = name
+        server.account.applied(flag, "model, in place of which stands that of --set")
+    elif found is None:
+        server.client["model"] = name
+        server.account.refused(flag, _unknown(name))
+    else:
+        _set_checkpoint(found, flag, server)
+
+
+def _set_checkpoint(found: Checkpoint, flag: str, server: Server) -> None:
+    server.client["model"] = found.model
+    if found.quantization:
+        server.client["quantization"] = found.quantization
+    if found.kv_cache_dtype and "--kv-cache-dtype" not in server.said:
+        server.client.setdefault("kv_cache", {})["kv_cache_dtype"] = found.kv_cache_dtype
+    if found.why:
+        server.account.taken(flag, f"model: {found.model}; {found.why}")
+    else:
+        server.account.applied(flag, f"model: {found.model}")
+
+
+def _unknown(name: str) -> str:
+    unset = _UNSET.search(name)
+    if unset:
+        return f"{unset[1]} has no value here; write {unset[1]}=... in front of the command"
+    return f"the catalog (mist list models) does not know it; instead: {_OTHER}"
+
+
+def quantization(flag: Flag, server: Server) -> None:
+    """Honour --quantization where it, or the checkpoint, says how weights are stored."""
+    value, stored = flag.value, server.client.get("quantization")
+    own = _own_format(server)
+    if stored or (own and own == _STORED_AS.get(value, own)):
+        if value in (*_STORED_AS, *_BY_CHECKPOINT):
+            server.account.no_effect(
+                flag.written, f"the checkpoint's own format is {stored or own}"
+            )
+            return
+    elif value in _STORED_AS:
+        server.set("quantization", _STORED_AS[value], flag)
+        return
+    server.account.refused(
+        flag.written,
+        f"of vLLM's names {', '.join(_STORED_AS)} alone say how weights are stored; leave it out "
+        "where the model's config.json says it, or --set clients.0.quantization=fp8, int8, int4 "
+        "or nvfp4",
+    )
+
+
+def _own_format(server: Server) -> str | None:
+    """Return how the model's own checkpoint stores weights; None: in 16 bits, or not known."""
+    spec = _spec(server)
+    return spec.quantization.name if spec and spec.quantization else None
+
+
+def _spec(server: Server) -> ModelSpec | None:
+    try:
+        return load_model(str(server.client.get("model")))
+    except MistError:
+        return None
+
+
+def hf_overrides(flag: Flag, server: Server) -> None:
+    """Pass over what moves positions alone; refuse other changes of the model."""
+    for key, value in entries_of(flag, server).items():
+        inner = value if key == "text_config" and isinstance(value, dict) else {key: value}
+        written = cut(f"{flag.name} {key}")
+        if not set(inner) <= {*_POSITIONS, "max_position_embeddings"}:
+            server.account.refused(
+                written,
+                "a model is a config.json; instead: --set model=PATH of one with the changes",
+            )
+        else:
+            _longer(inner, written, server)
+
+
+def rope(flag: Flag, server: Server) -> None:
+    """Honour --rope-scaling and --rope-theta of vLLM up to 0.11."""
+    values = {} if flag.name == "--rope-theta" else entries_of(flag, server)
+    _longer({"rope_scaling": values} if values else {}, flag.name, server)
+
+
+def _longer(values: Mapping[str, Any], written: str, server: Server) -> None:
+    """Note a change of positions, which changes the longest context and no time."""
+    length = values.get("max_position_embeddings")
+    if "--max-model-len" in server.said or server.is_set_elsewhere("max_model_len"):
+        server.account.no_effect(written, "positions take no time, and max_model_len is said")
+    elif isinstance(length, int):
+        server.set("max_model_len", length, f"{written} {length}")
+    elif any("factor" in value for value in values.values() if isinstance(value, dict)):
+        server.account.refused(
+            written,
+            f"it makes the context longer than the model's {brief(dict(values))[:40]}; "
+            "say how long: --max-model-len",
+        )
+    else:
+        server.account.no_effect(written, "positions take no time")
+
+
+def windows(flag: Flag, server: Server) -> None:
+    """Honour switches that change sliding windows, of models that have none."""
+    spec = _spec(server)
+    if not flag.is_on:
+        server.account.no_effect(flag.written, "that is so by default")
+    elif spec is not None and spec.kv_groups.sliding_window is None:
+        server.account.no_effect(flag.name, "the model has no sliding windows")
+    else:
+        server.account.refused(
+            flag.name,
+            "sliding windows are part of the model, with pages of their own; instead: leave it "
+            "out, or --set model=PATH of a config.json without",
+        )

@@ -1,0 +1,71 @@
+"""Flags of servers on several nodes, and of how their ranks exchange data."""
+
+from __future__ import annotations
+
+from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.server import Server
+
+_PART = "this command starts another node of a server; the first node's command says what it is"
+_ONE_NODE = (
+    "all GPUs are linked as those of one node; for several, --set network='{topology: ..., nodes: "
+    "N, spans_nodes: true}'"
+)
+_FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
+
+
+def nnodes(flag: Flag, server: Server) -> None:
+    """Note that a server spans nodes."""
+    if flag.value == "1":
+        server.account.no_effect(flag.written, "one node is the default")
+    else:
+        server.account.assumed(flag.written, _ONE_NODE)
+
+
+def rank(flag: Flag, server: Server) -> None:
+    """Note which node of a server a command starts."""
+    if flag.value == "0":
+        server.account.no_effect(flag.written, "the first node's command is the server's")
+    else:
+        _of_another(flag, server)
+
+
+def headless(flag: Flag, server: Server) -> None:
+    """Note a command that starts ranks alone."""
+    if flag.is_on:
+        _of_another(flag, server)
+    else:
+        server.account.no_effect(flag.written, "that is so by default")
+
+
+def _of_another(flag: Flag, server: Server) -> None:
+    server.is_part = True
+    server.account.no_effect(flag.written, _PART)
+
+
+def local(flag: Flag, server: Server) -> None:
+    """Note how many engines a node has."""
+    engines = server.said.get("--data-parallel-size")
+    if engines is not None and engines.value == flag.value:
+        server.account.no_effect(flag.written, "all engines are on one node")
+    else:
+        server.account.assumed(flag.written, _ONE_NODE)
+
+
+def all_to_all(flag: Flag, server: Server) -> None:
+    """Assume exchanges as they are timed; refuse where the choice changes the limit of tokens."""
+    if flag.value in _FEW_TOKENS and "--max-num-batched-tokens" not in server.said:
+        server.account.refused(
+            flag.written,
+            "with it vLLM takes 256 tokens a step from 0.20 on; instead: say "
+            "--max-num-batched-tokens beside it",
+        )
+    else:
+        server.account.assumed(flag.written, "exchanges between experts are timed without backends")
+
+
+def no_custom_all_reduce(flag: Flag, server: Server) -> None:
+    """Let sums go over NCCL's ring."""
+    if flag.is_on:
+        server.set("all_reduce", "ring", flag)
+    else:
+        server.account.no_effect(flag.written, "that is so by default")

@@ -1,0 +1,74 @@
+"""A client of a scenario as it grows from the flags of `vllm serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from mist_sim.errors import brief
+from mist_sim.scenario.from_vllm.account import Account
+from mist_sim.scenario.from_vllm.flags import Flag
+
+
+class Server:
+    """What the flags read so far say.
+
+    said: all flags of the command, by name; the last of equal ones. variables: of its environment.
+    overrides: keys that `--set` gives, which a command line then need not say.
+    client: keys of the client. workload: keys of the workload, such as a limit of answers.
+    handled: variables that a flag has accounted for. is_part: whether the command starts another
+        node of a server whose first command is elsewhere.
+    """
+
+    def __init__(
+        self,
+        said: Mapping[str, Flag],
+        variables: Mapping[str, str],
+        overrides: Collection[str] = (),
+    ) -> None:
+        self.said = said
+        self.variables = variables
+        self.overrides = overrides
+        self.account = Account()
+        self.client: dict[str, Any] = {}
+        self.workload: dict[str, Any] = {}
+        self.handled: set[str] = set()
+        self.is_part = False
+
+    def set(self, key: str, value: Any, flag: Flag | str) -> None:
+        """Set a key of the client, a dotted path, and note which flag does."""
+        place = self.client
+        *path, last = key.split(".")
+        for step in path:
+            place = place.setdefault(step, {})
+        place[last] = value
+        self.account.applied(flag if isinstance(flag, str) else flag.written, _shown(key, value))
+
+    def number(self, name: str) -> int:
+        """Return a flag's whole number; 1 where it is not there or no number."""
+        value = self.said[name].value if name in self.said else "1"
+        return int(value) if value.isdecimal() and len(value) < 10 else 1
+
+    @property
+    def num_ranks(self) -> int:
+        """GPUs of one engine."""
+        return self.number("--tensor-parallel-size") * self.number("--pipeline-parallel-size")
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all its engines."""
+        return self.num_ranks * self.number("--data-parallel-size")
+
+    def is_set_elsewhere(self, key: str) -> bool:
+        """Whether `--set` says a key, or a part of it, of some client or of all."""
+        return any(path == key or f".{key}" in f".{path}" for path in self.overrides)
+
+
+Handler = Callable[[Flag, Server], None]
+"""Honours a flag, or notes in the account why not."""
+
+
+def _shown(key: str, value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return f"{key}: {str(value).lower() if value is not None else 'null'}"
+    return f"{key}: {value if isinstance(value, str | int | float) else brief(value)}"

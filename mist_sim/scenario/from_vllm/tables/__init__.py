@@ -1,0 +1,1 @@
+"""Flags and variables by what becomes of each: data of the account, with reasons."""

@@ -1,0 +1,109 @@
+"""Arguments of `vllm serve` that ask for what is not simulated.
+
+Source: `EngineArgs.add_cli_args` in `vllm/engine/arg_utils.py`, 0.12 to 0.33.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An argument that asks for what is not simulated, unless its value is a neutral one.
+
+    reason: why. instead: what to write. neutral: values that ask for nothing; "True" and "False"
+    where it is a switch. short: another spelling.
+    """
+
+    reason: str
+    instead: str
+    neutral: tuple[str, ...] = ()
+    short: str = ""
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return bool(self.neutral) and set(self.neutral) <= {"True", "False"}
+
+    @property
+    def message(self) -> str:
+        """What is said where it asks for something."""
+        return f"{self.reason}; instead: {self.instead}"
+
+
+_PARALLEL = "tensor, pipeline, data and expert parallelism alone are simulated"
+_NO_OFFLOADING = "weights that lie outside the GPU's memory are not simulated"
+_BALANCER = "how requests are spread over replicas is the scenario's router"
+_COPIES = "count: N in place of data_parallel_size"
+_OLD = "vLLM has had one form since 0.8"
+_ONE_FORM = "--speculative-config"
+_DBO = "batches are not overlapped"
+
+REFUSED: Mapping[str, Refused] = {
+    "--dtype": Refused(
+        "weights of 16 bits, or quantized ones, alone are simulated",
+        "leave it out, or --quantization",
+        ("auto", "half", "float16", "bfloat16"),
+    ),
+    "--enable-chunked-prefill": Refused(
+        "it is another scheduler here", "--set clients.0.scheduler.type=mixed", ("True",)
+    ),
+    "--kv-cache-memory-bytes": Refused(
+        "the cache is given in blocks", "--num-gpu-blocks-override, as the engine logs it"
+    ),
+    "--decode-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-dcp"),
+    "--prefill-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-pcp"),
+    "--data-parallel-rank": Refused(_BALANCER, _COPIES, (), "-dpn"),
+    "--data-parallel-external-lb": Refused(_BALANCER, _COPIES, ("False",), "-dpe"),
+    "--data-parallel-hybrid-lb": Refused(_BALANCER, _COPIES, ("False",), "-dph"),
+    "--enable-dbo": Refused(_DBO, "leave it out", ("False",)),
+    "--ubatch-size": Refused(_DBO, "leave it out", ("0",)),
+    "--enable-elastic-ep": Refused("the number of ranks is fixed", "leave it out", ("False",)),
+    "--cpu-offload-gb": Refused(_NO_OFFLOADING, "leave it out", ("0", "0.0")),
+    "--offload-group-size": Refused(_NO_OFFLOADING, "leave it out", ("0",)),
+    "--enable-lora": Refused("adapters are not simulated", "leave it out", ("False",)),
+    "--lora-modules": Refused("adapters are not simulated", "leave it out"),
+    "--default-mm-loras": Refused("adapters are not simulated", "leave it out"),
+    "--performance-mode": Refused(
+        "it changes several limits", "--max-num-seqs and --max-num-batched-tokens", ("balanced",)
+    ),
+    "--max-num-partial-prefills": Refused(
+        "vLLM 0.12 to 0.26 do not start with it, newer ones do not have it",
+        "--long-prefill-token-threshold",
+        ("1",),
+    ),
+    "--max-long-partial-prefills": Refused("one limit is simulated", "leave it out", ("1",)),
+    "--max-num-active-seqs": Refused("one limit is simulated", "--max-num-seqs"),
+    "--max-num-queued-reqs": Refused(
+        "waiting requests alone are counted here", "--set clients.0.admission.max_num_waiting=N"
+    ),
+    "--max-num-queued-tokens": Refused(
+        "waiting requests alone are counted here", "--set clients.0.admission.max_num_waiting=N"
+    ),
+    "--long-prefill-token-threshold-adaptive": Refused(
+        "the threshold is fixed here", "--long-prefill-token-threshold", ("False",)
+    ),
+    "--scheduler-cls": Refused("a class of vLLM does not run here", "a scheduler plugin"),
+    "--kv-cache-dtype-skip-layers": Refused("all layers store alike", "leave it out"),
+    "--kv-sharing-fast-prefill": Refused(
+        "layers that share their cache are not simulated", "leave it out", ("False",)
+    ),
+    "--mm-encoder-only": Refused("text generation alone is simulated", "leave it out", ("False",)),
+    "--ec-transfer-config": Refused("image encoders are not timed", "leave it out"),
+    "--spec-method": Refused("one form is read", _ONE_FORM),
+    "--spec-model": Refused("one form is read", _ONE_FORM),
+    "--spec-tokens": Refused("one form is read", _ONE_FORM),
+    "--speculative-model": Refused(_OLD, _ONE_FORM),
+    "--num-speculative-tokens": Refused(_OLD, _ONE_FORM),
+    "--speculative-draft-tensor-parallel-size": Refused(_OLD, _ONE_FORM),
+    "--ngram-prompt-lookup-max": Refused(_OLD, _ONE_FORM),
+    "--ngram-prompt-lookup-min": Refused(_OLD, _ONE_FORM),
+    "--runner": Refused("text generation alone is simulated", "leave it out", ("auto", "generate")),
+    "--task": Refused("text generation alone is simulated", "leave it out", ("auto", "generate")),
+    "--convert": Refused("text generation alone is simulated", "leave it out", ("auto", "none")),
+    "--pooler-config": Refused("text generation alone is simulated", "leave it out"),
+    "--device": Refused("GPUs alone are simulated", "leave it out", ("auto", "cuda")),
+    "--pipeline-parallel-layer-partition": Refused("ranks have equal parts", "leave it out"),
+}

@@ -1,0 +1,58 @@
+"""One command of vLLM as it was found, with what stood around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mist_sim.scenario.from_vllm.account import Account
+
+SERVE, BENCH = "vllm serve", "vllm bench serve"
+COMMANDS = (SERVE, BENCH)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    name: one of `COMMANDS`. words: its arguments. variables: of its environment, by name.
+    around: the account of what stands around it. image: of its container, with its tag.
+    num_gpus: that its container may use; None if nobody says. count: how many run.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    around: Account
+    image: str = ""
+    num_gpus: int | None = None
+    count: int = 1
+
+
+@dataclass
+class Surroundings:
+    """What is known of a command before it is found; see `Command`."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    account: Account = field(default_factory=Account)
+    image: str = ""
+    num_gpus: int | None = None
+    count: int = 1
+
+    def command(self, name: str, words: list[str]) -> Command:
+        """Return the command that stands in them."""
+        return Command(
+            name,
+            tuple(words),
+            dict(self.variables),
+            self.account,
+            self.image,
+            self.num_gpus,
+            self.count,
+        )
+
+    def copy(self) -> Surroundings:
+        """Return the same, to be added to."""
+        account = Account()
+        account.items = list(self.account.items)
+        return Surroundings(dict(self.variables), account, self.image, self.num_gpus, self.count)

@@ -1,0 +1,126 @@
+"""`docker run IMAGE ...` and its like: variables, GPUs, and the arguments behind the image.
+
+Sources: the options of `docker run` (docs.docker.com) and `podman run` (docs.podman.io); the entry
+points of vllm/vllm-openai: `vllm serve`, and up to 0.11 `python3 -m
+vllm.entrypoints.openai.api_server`, which take the same arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
+
+CONTAINERS = ("docker", "podman", "nerdctl")
+_RUN = ("run", "create", "exec")
+_SWITCHES = frozenset(
+    [
+        "--detach",
+        "--interactive",
+        "--tty",
+        "--rm",
+        "--privileged",
+        "--init",
+        "--read-only",
+        "--no-healthcheck",
+        "--publish-all",
+        "--oom-kill-disable",
+        "--quiet",
+        "--replace",
+        "--sig-proxy",
+        "--no-hosts",
+        "--tls-verify",
+    ]
+)
+_LETTERS = re.compile(r"-[ditPq]+")
+_HOST = ("--cpus", "--cpu-shares", "--cpuset-cpus", "--cpuset-mems", "--memory", "-m")
+_PLAIN = "it is the container's, and changes no step"
+_LIMITED = "host times are those of overhead"
+
+Unwrap = Callable[[list[str], Surroundings], Iterator[Command]]
+
+
+def contained(words: list[str], around: Surroundings, unwrap: Unwrap) -> Iterator[Command]:
+    """Yield the commands that a container runs. unwrap: does the same of words without one."""
+    if "run" not in words[1:3] and not set(words[1:3]) & set(_RUN):
+        return
+    rest = words[next(i for i, word in enumerate(words) if word in _RUN) + 1 :]
+    entrypoint, rest = _options(rest, around)
+    if not rest:
+        return
+    image, arguments = rest[0], rest[1:]
+    if words[1] != "exec":
+        around.image = image
+    yield from inside(image, entrypoint, arguments, around, unwrap)
+
+
+def inside(
+    image: str, entrypoint: list[str], arguments: list[str], around: Surroundings, unwrap: Unwrap
+) -> Iterator[Command]:
+    """Yield what a container runs, given its image, and what its command is instead of the image's.
+
+    entrypoint: empty for the image's own, which is vLLM's server in images named after it.
+    """
+    if entrypoint:
+        yield from unwrap([*entrypoint, *arguments], around)
+        return
+    found = list(unwrap(list(arguments), around.copy())) if arguments else []
+    if found:
+        yield from found
+    elif is_vllm(image):
+        own = arguments[1:] if arguments[:1] == ["serve"] else arguments
+        yield around.command(SERVE, own)
+
+
+def is_vllm(image: str) -> bool:
+    """Whether an image is named after vLLM, so that its entry point is the server."""
+    return "vllm" in image.rpartition("/")[2].partition(":")[0].lower() or "vllm-openai" in image
+
+
+def _options(words: list[str], around: Surroundings) -> tuple[list[str], list[str]]:
+    """Read the options of a container, and return its entry point and what follows them."""
+    entrypoint: list[str] = []
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        name, equals, value = words[position].partition("=")
+        position += 1
+        if name in _SWITCHES or _LETTERS.fullmatch(name):
+            around.account.no_effect(name, _PLAIN)
+            continue
+        if not equals and re.fullmatch(r"-[evp]\S+", name):
+            name, value = name[:2], name[2:]
+        elif not equals:
+            value = words[position] if position < len(words) else ""
+            position += 1
+        if name == "--entrypoint":
+            entrypoint = value.split()
+        _option(name, value, around)
+    return entrypoint, words[position:]
+
+
+def _option(name: str, value: str, around: Surroundings) -> None:
+    if name in ("-e", "--env"):
+        variable, _, content = value.partition("=")
+        around.variables[variable] = content  # accounted for as a variable
+    elif name == "--gpus":
+        around.num_gpus = _num_gpus(value)
+        around.account.no_effect(
+            f"{name} {value}", "which GPUs they are changes no time; --gpu says"
+        )
+    elif name in _HOST:
+        around.account.assumed(name, _LIMITED)
+    elif name == "--entrypoint":
+        around.account.no_effect(f"{name} {value}", "it is the command that is read")
+    else:
+        around.account.no_effect(name, _PLAIN)
+
+
+def _num_gpus(value: str) -> int | None:
+    """Return how many GPUs `--gpus` gives: 2, or "device=0,1"; None for all."""
+    text = value.strip("\"'")
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("device="):
+        return len(text.removeprefix("device=").strip("\"'").split(","))
+    return None

@@ -1,0 +1,148 @@
+"""Programs that start vLLM: shells, environments, process managers; and vLLM's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mist_sim.errors import cut
+from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained
+from mist_sim.scenario.from_vllm.wrappers.shells import ASSIGNMENT, Variables, simple_commands
+
+_MODULES = {
+    "vllm.entrypoints.openai.api_server": SERVE,
+    "vllm.entrypoints.api_server": SERVE,
+    "vllm.benchmarks.serve": BENCH,
+}
+_MAINS = ("vllm", "vllm.entrypoints.cli.main")
+_SCRIPTS = {"api_server.py": SERVE, "benchmark_serving.py": BENCH}
+_SHELLS = ("sh", "bash", "zsh", "dash", "ash")
+_KEYWORDS = ("then", "do", "else", "if", "!", "{", "elif", "while", "until")
+_STARTERS = (
+    *("nohup", "exec", "time", "env", "sudo", "doas", "nice", "ionice", "setsid", "command"),
+    *("timeout", "stdbuf", "taskset", "numactl", "chrt", "caffeinate", "srun", "mpirun", "mpiexec"),
+    *("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba"),
+    *("torchrun", "accelerate", "ray", "kubectl", "oc", "apptainer", "singularity", "tini"),
+    *("dumb-init", "screen", "tmux", "systemd-run", "nsys", "xargs", "watch", "eval", "rlaunch"),
+)
+_HOST = "how a program is started changes no step; where its threads run, the overhead says"
+_DEPTH = 8
+
+
+def commands_in(
+    text: str, around: Surroundings | None = None, depth: int = 0
+) -> tuple[list[Command], list[str]]:
+    """Return vLLM's commands in a shell's text, and the other programs that it starts."""
+    variables = Variables()
+    around = around or Surroundings()
+    variables.values.update(around.variables)
+    variables.exported |= set(around.variables)
+    found: list[Command] = []
+    others: list[str] = []
+    for words in simple_commands(text, variables):
+        if found and words[0].startswith("--"):  # the backslash before it got lost
+            found[-1] = replace(found[-1], words=(*found[-1].words, *words))
+            continue
+        here = around.copy()
+        here.variables |= variables.environment
+        mine = list(unwrapped(words, here, depth))
+        found += mine
+        if not mine:
+            others.append(words[0].rpartition("/")[2])
+    return found, others
+
+
+def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterator[Command]:
+    """Yield the commands of vLLM that the words of one command start; none for another program."""
+    while words:
+        name = words[0].rpartition("/")[2]
+        assigned = ASSIGNMENT.fullmatch(words[0])
+        start = start_of(words)
+        if start is not None:
+            before = words[: len(words) - len(start[1])]
+            if name != "vllm":
+                around.account.no_effect(cut(" ".join(before)), _HOST)
+            yield around.command(*start)
+            return
+        if assigned is not None:
+            around.variables[assigned[1]] = assigned[3]
+            words = words[1:]
+        elif name in _KEYWORDS:
+            words = words[1:]
+        elif name in _SHELLS and depth < _DEPTH:
+            yield from _of_a_shell(words, around, depth)
+            return
+        elif name in CONTAINERS and depth < _DEPTH:
+            yield from contained(words, around, lambda w, a: unwrapped(w, a, depth + 1))
+            return
+        elif name in _STARTERS or name.startswith("python"):
+            words = _behind(words, name, around)
+        else:
+            return
+
+
+def start_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return which of vLLM's commands begins here, and its arguments; None for none."""
+    rest = list(words)
+    name = rest[0].rpartition("/")[2] if rest else ""
+    if name.startswith("python") or name in ("torchrun", "pypy"):
+        module = _module(rest)
+        if module is None:
+            return None
+        name, rest = module[0], [module[0], *module[1]]
+        if name in _MODULES:
+            return _MODULES[name], rest[1:]
+        name = "vllm" if name in _MAINS else name
+    script = _SCRIPTS.get(name)
+    if script is not None:
+        return script, rest[1:]
+    if name != "vllm":
+        return None
+    if rest[1:2] == ["serve"]:
+        return SERVE, rest[2:]
+    if rest[1:3] == ["bench", "serve"]:
+        return BENCH, rest[3:]
+    return None
+
+
+def _module(words: list[str]) -> tuple[str, list[str]] | None:
+    """Return the module or the script that Python runs, and its arguments."""
+    for position, word in enumerate(words[1:], start=1):
+        if word == "-m" and position + 1 < len(words):
+            return words[position + 1], words[position + 2 :]
+        name = word.rpartition("/")[2]
+        if name in _SCRIPTS:
+            return name, words[position + 1 :]
+        if name.endswith(".py"):
+            return None
+    return None
+
+
+def _of_a_shell(words: list[str], around: Surroundings, depth: int) -> Iterator[Command]:
+    """Yield what `sh -c TEXT` starts."""
+    for position, word in enumerate(words[1:], start=1):
+        if word.startswith("-") and not word.startswith("--") and "c" in word:
+            text = " ".join(words[position + 1 : position + 2])
+            found, _ = commands_in(text, around, depth + 1)
+            yield from found
+            return
+
+
+def _behind(words: list[str], name: str, around: Surroundings) -> list[str]:
+    """Return what a program starts: the words from the first on that begin a command we know."""
+    for position in range(1, len(words)):
+        rest = words[position:]
+        head = rest[0].rpartition("/")[2]
+        shell = head in _SHELLS and any(word.startswith("-") and "c" in word for word in rest[1:3])
+        container = head in CONTAINERS and rest[1:2] == ["run"]
+        if (
+            start_of(rest)
+            or shell
+            or container
+            or ASSIGNMENT.fullmatch(rest[0])
+            or head in _STARTERS
+        ):
+            around.account.no_effect(cut(" ".join(words[:position])), _HOST)
+            return rest
+    return []

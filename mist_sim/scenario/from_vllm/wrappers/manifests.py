@@ -1,0 +1,188 @@
+"""YAML that starts servers: Kubernetes manifests, compose files, values of charts.
+
+Sources: `Container` of the Kubernetes API (command, args, env, resources), with LeaderWorkerSet and
+KServe, which embed it; the Compose specification (image, command, entrypoint, environment, deploy).
+A container is read wherever it stands; how many there are, the nearest `replicas` around it says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.from_vllm.wrappers import charts
+from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.containers import inside
+from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
+from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
+
+_REFERENCE = re.compile(r"\$\((\w+)\)")
+_GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu")
+_NOT_SERVERS = ("env", "environment", "initContainer", "initContainers")
+_MOST_PLACES = 20_000  # aliases let a short text have any number of them
+_GROUP = "leaderWorkerTemplate"
+_COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
+
+
+def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
+    """Yield vLLM's commands in parsed YAML documents, in their order."""
+    rest = [_Place(document, 1) for document in reversed(documents)]
+    for _ in range(_MOST_PLACES):
+        if not rest:
+            return
+        place = rest.pop()
+        inner = place.inner()
+        if isinstance(place.part, dict):
+            count = _count(place.part, place.count)
+            found = list(_own(place.part, count))
+            yield from _of_several_nodes(found) if place.in_group else found
+            if _says_all(place.part):
+                continue
+            inner = [replace(each, count=count) for each in inner]
+        rest += reversed(inner)
+    raise ScenarioError(f"--from-vllm: must have <= {_MOST_PLACES} lists and mappings in YAML")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A part of a document. count: copies of what is in it. in_group: beside other containers."""
+
+    part: Any
+    count: int
+    in_group: bool = False
+
+    def inner(self) -> list[_Place]:
+        """Return the lists and mappings in it."""
+        part = self.part
+        pairs = part.items() if isinstance(part, dict) else enumerate(part)
+        return [
+            _Place(value, self.count, self.in_group or key == _GROUP)
+            for key, value in pairs
+            if isinstance(value, dict | list) and key not in _NOT_SERVERS
+        ]
+
+
+def _says_all(part: Mapping[str, Any]) -> bool:
+    return charts.is_model_spec(part) or charts.is_config(part)
+
+
+def _own(part: Mapping[str, Any], count: int) -> Iterator[Command]:
+    """Yield the commands that a mapping itself says, not those of what is in it."""
+    if charts.is_model_spec(part):
+        around = _around(part, count)
+        words = charts.words_of(part, around)
+        yield around.command(SERVE, words)
+    elif charts.is_config(part):
+        yield Surroundings(count=count).command(SERVE, charts.flags_from(part))
+    elif _is_container(part):
+        yield from _of_container(part, count)
+
+
+def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
+    """Return commands that have the GPUs of other containers, too."""
+    return [replace(command, num_gpus=None) for command in commands]
+
+
+def _count(part: Mapping[str, Any], count: int) -> int:
+    """Return how many copies of what is in a mapping run. A leader and its workers are one."""
+    found = [part.get(key) for key in _COUNTS]
+    own = next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), None)
+    return count if own is None else count * max(own, 0)
+
+
+def _is_container(part: Mapping[str, Any]) -> bool:
+    says = any(part.get(key) for key in ("command", "args", "entrypoint"))
+    return says and ("image" in part or "containers" not in part)
+
+
+def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
+    """Yield the commands of a container.
+
+    In compose files, whose services have no `name`, `command` is what `args` is elsewhere.
+    """
+    around = _around(part, count)
+    image = part.get("image")
+    is_compose = "args" not in part and "name" not in part and isinstance(image, str)
+    command = _words(part.get("command"), around)
+    arguments = _words(part.get("args"), around)
+    entrypoint = _words(part.get("entrypoint"), around)
+    if is_compose:
+        arguments = command
+    else:
+        entrypoint = command or entrypoint
+    if "repository" in part:  # of a chart's image, which has the command as well
+        image = f"{part['repository']}:{part.get('tag', 'latest')}"
+    if "vllm" in str(part.get("modelFormat", "")).lower():  # of KServe
+        image = image or "vllm"
+    around.image = str(image or "")
+    starts = list(inside(around.image, [], arguments, around, unwrapped)) if not entrypoint else []
+    yield from starts or inside(around.image, entrypoint, arguments, around, unwrapped)
+
+
+def _around(part: Mapping[str, Any], count: int) -> Surroundings:
+    """Return the variables, GPUs and copies of a container."""
+    around = Surroundings(count=count)
+    for key in ("env", "environment", "envVars"):
+        around.variables.update(_variables(part.get(key)))
+    around.num_gpus = _num_gpus(part)
+    return around
+
+
+def _variables(part: Any) -> Iterator[tuple[str, str]]:
+    """Yield the variables of `env: [{name, value}]`, `environment: {K: V}` or `[K=V]`."""
+    if isinstance(part, dict):
+        yield from (
+            (str(name), "" if value is None else str(value)) for name, value in part.items()
+        )
+    for item in part if isinstance(part, list) else ():
+        if isinstance(item, dict) and "name" in item:
+            yield str(item["name"]), str(item.get("value", ""))
+        elif isinstance(item, str):
+            name, _, value = item.partition("=")
+            yield name, value
+
+
+def _words(part: Any, around: Surroundings) -> list[str]:
+    """Return the words of a command that is a list, or one text that a shell would split."""
+    if part is None:
+        return []
+    if isinstance(part, str):
+        variables = Variables(dict(around.variables))
+        return [word for words in simple_commands(part, variables) for word in words]
+    words = [str(word) for word in part if not isinstance(word, dict | list)]
+    known = around.variables
+    expand = Variables(dict(known))
+    return [
+        expand.expanded(_REFERENCE.sub(lambda m: known.get(m[1], m[0]), word)) for word in words
+    ]
+
+
+def _num_gpus(part: Mapping[str, Any]) -> int | None:
+    """Return the GPUs that a container asks for; None if it does not say how many."""
+    own = part.get("requestGPU")
+    if isinstance(own, int):
+        return own or None
+    resources = part.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    for name, number in (limits if isinstance(limits, dict) else {}).items():
+        if _GPUS.fullmatch(str(name)) and str(number).isdecimal():
+            return int(number)
+    return _compose_gpus(part.get("deploy"))
+
+
+def _compose_gpus(deploy: Any) -> int | None:
+    """Return the GPUs of `deploy.resources.reservations.devices`."""
+    for key in ("resources", "reservations", "devices"):
+        deploy = deploy.get(key) if isinstance(deploy, dict) else None
+    for device in deploy if isinstance(deploy, list) else ():
+        if not isinstance(device, dict):
+            continue
+        ids, number = device.get("device_ids"), device.get("count")
+        if isinstance(ids, list):
+            return sum(len(str(each).split(",")) for each in ids)
+        if isinstance(number, int):
+            return number
+    return None

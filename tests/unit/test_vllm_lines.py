@@ -1,0 +1,517 @@
+"""Lines that people paste: what becomes of 66 of them, and of every flag in them."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim import Scenario
+from mist_sim.cli import main
+from mist_sim.cli.app import BAD_INPUT
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.format import yaml_text
+from mist_sim.scenario.from_vllm.bench import ARITIES as BENCH_FLAGS
+from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
+from mist_sim.scenario.from_vllm.flags import flags_of
+from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
+from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
+from tests.effort import examples
+
+DATA = Path(__file__).parent / "data" / "vllm_lines.yaml"
+LINES = yaml_text.parse(DATA.read_text(encoding="utf-8"), DATA.name)
+NUM_ACCEPTED = 56
+"""Lines that gave a scenario in November 2026; 6 did before wrappers were read."""
+
+JSON_FLAGS = {
+    "--speculative-config",
+    "--compilation-config",
+    "--hf-overrides",
+    "--kv-transfer-config",
+}
+OF_OTHERS = {
+    "--ray-cluster-size",
+    "--ray-address",
+    "--prefill-model-labels",
+    "--decode-model-labels",
+}
+"""Flags of a script that starts Ray, and of a router."""
+
+LMCACHE = """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'"""
+BASH = shutil.which("bash")
+TP = "--tensor-parallel-size"
+
+
+def run(capsys, line):
+    settings = [word for setting in line.get("set", ()) for word in ("--set", setting)]
+    gpu = ["--gpu", line["gpu"]] if line.get("gpu") else []
+    with pytest.raises(SystemExit) as leaving:
+        main(("from-vllm", line["text"], *gpu, *settings))
+    return leaving.value.code or 0, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("line", LINES, ids=[f"{n}" for n in range(len(LINES))])
+def test_a_line_gives_a_scenario_or_says_why_not(capsys, tmp_path, line):
+    code, out, err = run(capsys, line)
+    if "refused" in line:
+        assert (code, out) == (BAD_INPUT, "")
+        assert line["refused"] in err
+        return
+    assert code == 0, err
+    path = tmp_path / "made.yaml"
+    path.write_text(out)
+    if {"clients", "workload"} <= yaml_text.parse(out, "made").keys():
+        Scenario.load(path)
+
+
+def test_so_many_lines_are_accepted():
+    assert len(LINES) >= 60
+    assert sum("refused" not in line for line in LINES) == NUM_ACCEPTED >= 50
+    assert all(line["source"].startswith("https://") for line in LINES)
+
+
+def in_the_text(text):
+    """Return the flags of a text, as a reader who knows no parser finds them."""
+    text = re.sub(r"(?m)(^|\s)#.*$", " ", text)
+    text = re.sub(r"""'\{[^']*\}'|"\{(?:\\.|[^"\\])*\}" """, " JSON ", text)
+    return re.findall(
+        r"""(?:(?<=[\s\["'])|^)(--[A-Za-z][\w.-]*|-[A-Za-z]\w*)(?=[\s=:"'\],]|$)""", text
+    )
+
+
+def own_name(flag):
+    """Return the name by which the account has a flag."""
+    head = flag.split(".")[0]
+    name = SHORT.get(head, head.replace("_", "-"))
+    known = [*ARITIES, *BENCH_FLAGS]
+    begun = sorted({each for each in known if each.startswith(name)})
+    if name in known or len(begun) != 1:
+        return f"--{name[5:]}" if name.startswith("--no-") and f"--{name[5:]}" in known else name
+    return begun[0]
+
+
+@pytest.mark.parametrize("line", LINES, ids=[f"{n}" for n in range(len(LINES))])
+def test_each_flag_has_one_line_in_the_account(line):
+    """Applied, without effect or refused, with a reason; none is missing, none is there twice."""
+    found = read_commands([line["text"]], overrides=dict.fromkeys(_keys(line)))
+    items = [item for statement in found.account for item in statement.items]
+    assert all(item.why and item.verdict in ("applied", "no effect", "refused") for item in items)
+    said = Counter(own_name(item.flag.split()[0]) for item in items if item.flag)
+    wanted = Counter(own_name(flag) for flag in in_the_text(line["text"]))
+    around = " ".join(item.flag for item in items)
+    for flag, number in wanted.items():
+        if flag in OF_OTHERS or flag in ("-c", "-m", "-u", "-e", "--env"):
+            continue  # of Python and shells; of containers, whose variables are items themselves
+        if said[flag] == number or (flag in JSON_FLAGS and said[flag]):
+            continue
+        assert f" {flag}" in around or is_dotted(flag, line), f"{flag}: {said[flag]} of {number}"
+
+
+def is_dotted(flag, line):
+    """Whether a flag's entries are given one by one; they are one value."""
+    return f"{flag}." in line["text"].replace("_", "-")
+
+
+def _keys(line):
+    return [setting.partition("=")[0] for setting in line.get("set", ())]
+
+
+def test_a_flag_that_nobody_knows_is_in_the_account():
+    """The check above can fail."""
+    text = "vllm serve qwen3-4b --no-such-flag 3 --port 1 --port 2"
+    (statement,) = read_commands([text]).account
+    assert [item.verdict for item in statement.items] == [
+        "applied",
+        "refused",
+        "no effect",
+        "no effect",
+    ]
+
+
+# --- shells -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm serve "a b" --x \'c "d"\' e\\ f',
+        "A=1; B=$A$A; vllm serve m --n ${B} --m ${C:-7} '$A'",
+        'E="--a 1 --b"; vllm serve m $E "$E"',
+        "L=(--a 1); L+=(--b '2 3'); vllm serve m \"${L[@]}\" ${L[@]}",
+        "vllm serve m \\\n  --a 1 \\\n  --b 2 # the end\n",
+        "vllm serve m --a $'x\"y' > log 2>&1 &",
+        "vllm serve m --a b#c --d '#e'",
+        'vllm serve m --a "x\\"y\\$A" ',
+        "true && vllm serve m --a 1 || false",
+        "(vllm serve m --a 1)",
+    ],
+)
+@pytest.mark.skipif(BASH is None, reason="there is no bash to ask")
+def test_words_are_those_of_a_shell(monkeypatch, tmp_path, text):
+    """Bash itself says which words a command gets."""
+    monkeypatch.chdir(tmp_path)
+    script = 'vllm() { printf "%s\\0" vllm "$@"; }\n' + text + "\nwait"
+    out = subprocess.run([BASH, "-c", script], capture_output=True, check=False).stdout
+    if Path("log").exists():
+        out = Path("log").read_bytes()
+    words = [words for words in simple_commands(text, Variables()) if words[0] == "vllm"]
+    assert [word for each in words for word in each] == out.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nohup vllm serve qwen3-4b -tp 2 > log 2>&1 &",
+        "uv run --with vllm vllm serve qwen3-4b -tp 2",
+        "uvx vllm serve qwen3-4b -tp 2",
+        """sh -c "vllm serve qwen3-4b -tp 2" """,
+        """bash -lc 'cd /srv && exec vllm serve qwen3-4b -tp 2' """,
+        "python3 -m vllm.entrypoints.openai.api_server --model qwen3-4b -tp 2",
+        "sudo -E env A=1 numactl -N 0 vllm serve qwen3-4b -tp 2",
+        "srun --gpus 2 vllm serve qwen3-4b -tp 2",
+        "ray start --head\nvllm serve qwen3-4b -tp 2",
+        "torchrun --nproc-per-node 1 -m vllm.entrypoints.openai.api_server --model qwen3-4b -tp 2",
+        "podman run --device nvidia.com/gpu=all docker.io/vllm/vllm-openai --model qwen3-4b -tp 2",
+        "docker run --gpus 2 --entrypoint vllm vllm/vllm-openai serve qwen3-4b -tp 2",
+        "docker run some/image bash -c 'vllm serve qwen3-4b -tp 2'",
+        "docker exec -it server vllm serve qwen3-4b -tp 2",
+        "kubectl exec -it pod -- vllm serve qwen3-4b -tp 2",
+        "$ vllm serve qwen3-4b -tp 2",
+        "# vllm serve qwen3-4b -tp 2",
+        "vllm serve qwen3-4b `\n  -tp 2",
+        "vllm serve qwen3-4b \\  # small\n  -tp 2",
+        "ARGS=(qwen3-4b -tp 2)\nvllm serve ${ARGS[@]}",
+        "services:\n  llm:\n    image: vllm/vllm-openai\n    command: qwen3-4b -tp ${TP:-2}\n",
+        (
+            "spec:\n  containers:\n  - name: a\n    image: vllm/vllm-openai\n"
+            "    env: [{name: TP, value: '2'}]\n    args: [qwen3-4b, -tp, $(TP)]\n"
+        ),
+        (
+            "spec:\n  predictor:\n    model:\n      modelFormat: {name: vLLM}\n"
+            "      args: [--model=qwen3-4b, -tp=2]\n"
+        ),
+        (
+            "image:\n  repository: vllm/vllm-openai\n  tag: latest\n"
+            "  command: [vllm, serve, qwen3-4b, -tp, '2']\n"
+        ),
+        "model: qwen3-4b\ntensor-parallel-size: 2\n",
+    ],
+)
+def test_wrappers_change_nothing(text):
+    (client,) = from_vllm([text]).keys["clients"]
+    assert client == {"name": "llm", "tensor_parallel_size": 2}
+
+
+def test_replicas_are_counted_and_manifests_come_from_standard_input(capsys, monkeypatch, tmp_path):
+    text = (
+        "spec:\n  replicas: 3\n  template:\n    spec:\n      containers:\n      - name: a\n"
+        "        image: vllm/vllm-openai:v0.14.1\n        args: [--model, qwen3-4b]\n"
+    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    with pytest.raises(SystemExit) as leaving:
+        main(("from-vllm", "-", "--gpu", "l4"))
+    assert not leaving.value.code
+    made = capsys.readouterr().out
+    assert "count: 3" in made
+    assert "engine: vllm-0.14" in made
+    path = tmp_path / "deployment.yaml"
+    path.write_text(text)
+    assert from_vllm([str(path)]).keys["clients"] == [{"name": "llm", "count": 3}]
+
+
+def test_a_file_of_arguments_goes_before_the_command_line(tmp_path):
+    path = tmp_path / "args.yaml"
+    path.write_text("max-num-seqs: 64\ntensor-parallel-size: 4\nport: 80\n")
+    (client,) = from_vllm([f"vllm serve qwen3-4b --config {path} -tp 2"]).keys["clients"]
+    assert client == {
+        "name": "llm",
+        "tensor_parallel_size": 2,
+        "scheduler": {"max_num_seqs": 64},
+    }
+    with pytest.raises(ScenarioError, match="--config: there is no such file here"):
+        from_vllm(["vllm serve qwen3-4b --config other.yaml"])
+
+
+# --- flags ------------------------------------------------------------------------------------
+
+
+def client_of(arguments, **said):
+    (client,) = from_vllm([f"vllm serve qwen3-8b {arguments}"], **said).keys["clients"]
+    return {key: value for key, value in client.items() if key != "name"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("-O3", {}),
+        ("-O 0", {"predictor": {"enforce_eager": True}}),
+        ("-O.cudagraph_capture_sizes '[1, 2]'", {"predictor": {"cudagraph_capture_sizes": [1, 2]}}),
+        (
+            """-cc '{"max_cudagraph_capture_size": 8}'""",
+            {"predictor": {"max_cudagraph_capture_size": 8}},
+        ),
+        ("--compilation-config 3", {}),
+        ("--attention-config.backend FLASH_ATTN --mm-encoder-tp-mode data --max-loras 4", {}),
+        ("--disable-custom-all-reduce", {"all_reduce": "ring"}),
+        ("--disable-sliding-window", {}),
+        ("--nnodes 2 --node-rank 0", {}),
+        ("--enable-expert-parallel", {}),
+        ("--tensor-parallel 2", {"tensor_parallel_size": 2}),
+        ("--enforce-eager true", {"predictor": {"enforce_eager": True}}),
+        ("--hf-overrides.max_position_embeddings 9000", {"max_model_len": 9000}),
+        ("-q modelopt_fp4", {"quantization": "nvfp4"}),
+        (
+            "-tp 2 -sc.method eagle3 --speculative-config.num_speculative_tokens 3",
+            {
+                "tensor_parallel_size": 2,
+                "speculative_config": {"method": "eagle", "num_speculative_tokens": 3},
+            },
+        ),
+        (
+            """-sc '{"method": "deepseek_mtp", "num_speculative_tokens": 1}'""",
+            {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
+        ),
+        (
+            """-sc '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 4}'""",
+            {
+                "speculative_config": {
+                    "model": "Qwen/Qwen3-0.6B",
+                    "num_speculative_tokens": 4,
+                    "method": "draft_model",
+                }
+            },
+        ),
+        (
+            """-sc '{"model": "AngelSlim/Qwen3-8B_eagle3", "num_speculative_tokens": 4}'""",
+            {"speculative_config": {"num_speculative_tokens": 4, "method": "eagle"}},
+        ),
+        (
+            f"-tp 2 {LMCACHE}",
+            {
+                "tensor_parallel_size": 2,
+                "kv_cache": {"tiers": [{"name": "lmcache", "capacity": "10 GB"}]},
+            },
+        ),
+    ],
+)
+def test_flags_that_people_use(arguments, found):
+    assert client_of(arguments) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "quantization"),
+    [
+        ("Qwen/Qwen3-32B-FP8", None, None),  # the catalog has it
+        ("RedHatAI/Qwen3-8B-FP8-dynamic", "qwen3-8b", "fp8"),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b-instruct", "int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b-instruct", "int4"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", "llama-3.1-8b", "int8"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-NVFP4", "llama-3.1-70b", "nvfp4"),
+        ("/models/Qwen3-4B/", "qwen3-4b", None),
+        (
+            "/hub/models--Qwen--Qwen3-4B/snapshots/1cfa9a7208912126459214e8b04321603b3df60c",
+            "qwen3-4b",
+            None,
+        ),
+    ],
+)
+def test_checkpoints_are_known_by_their_names(name, model, quantization):
+    found = from_vllm([f"vllm serve {name}"])
+    assert found.keys["model"] == (model or name)
+    assert found.keys["clients"][0].get("quantization") == quantization
+    (item,) = found.account[0].items
+    assert ("by its name" in item.why) is (model is not None)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "x/Qwen3-8B-GGUF", "someone/Model-FP8"]
+)
+def test_other_names_are_not_guessed(name):
+    with pytest.raises(ScenarioError, match="--set model=PATH of its config.json"):
+        from_vllm([f"vllm serve {name}"])
+
+
+def test_nvidias_checkpoints_have_an_fp8_cache():
+    text = "vllm serve nvidia/Llama-3.3-70B-Instruct-FP4"
+    assert from_vllm([text]).keys["clients"][0]["kv_cache"] == {"kv_cache_dtype": "fp8"}
+    own = from_vllm([f"{text} --kv-cache-dtype auto"]).keys["clients"][0]
+    assert own["kv_cache"] == {"kv_cache_dtype": "auto"}
+
+
+def test_all_faults_are_said_at_once():
+    with pytest.raises(ScenarioError) as caught:
+        from_vllm(
+            ["vllm serve m --enable-lora -dcp 2 --foo 1 -tp x", "vllm bench serve --no-stream"]
+        )
+    said = str(caught.value)
+    assert said.startswith("6 arguments cannot be honoured:\n")
+    for part in (
+        "serve m:",
+        "--enable-lora",
+        "-context-parallel-size 2",
+        "--foo",
+        "'x'",
+        "--no-stream",
+    ):
+        assert part in said
+
+
+def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
+    variables = "LMCACHE_LOCAL_CPU=True LMCACHE_MAX_LOCAL_CPU_SIZE=20"
+    sized = f"{variables} vllm serve qwen3-8b -tp 4 {LMCACHE}"
+    (client,) = from_vllm([sized]).keys["clients"]
+    assert client["kv_cache"] == {"tiers": [{"name": "lmcache", "capacity": "80 GB"}]}
+    remote = f"LMCACHE_REMOTE_URL=redis://cache vllm serve qwen3-8b {LMCACHE}"
+    with pytest.raises(ScenarioError, match="a size and a bandwidth; instead: --set"):
+        from_vllm([remote])
+    assert "kv_cache" not in client_of("", overrides=())
+    assert from_vllm([remote], overrides=["clients.0.kv_cache.tiers"]).keys["clients"]
+    with pytest.raises(ScenarioError, match="instead: --enable-prefix-caching"):
+        from_vllm([f"vllm serve qwen3-8b --no-enable-prefix-caching {LMCACHE}"])
+
+
+def test_a_cap_of_answers_is_the_workloads(capsys):
+    serve = """vllm serve qwen3-8b --override-generation-config '{"max_new_tokens": 64}'"""
+    found = from_vllm([serve])
+    assert found.keys["workload"] == {"max_tokens": 64}
+    assert found.overrides["workload.max_tokens"] == 64
+    with pytest.raises(SystemExit) as leaving:
+        main(("from-vllm", serve, "--gpu", "l40s"))
+    assert not leaving.value.code
+    assert "max_tokens: 64" in capsys.readouterr().out
+    both = from_vllm([serve, "vllm bench serve --num-prompts 5"]).keys["workload"]
+    assert both["max_tokens"] == 64
+    assert "lengths" in both
+
+
+@pytest.mark.parametrize(
+    ("arguments", "workload"),
+    [
+        (
+            "--request-rate 5 --max-concurrency 8",
+            {"arrivals": {"type": "poisson", "rate": "5 /s"}, "max_concurrency": 8},
+        ),
+        (
+            "--dataset-name prefix_repetition --prefix-repetition-prefix-len 512 --num-warmups 3",
+            {
+                "lengths": {
+                    "type": "prefix_repetition",
+                    "num_requests": 1000,
+                    "num_prefixes": 10,
+                    "prefix_len": 512,
+                    "suffix": {"type": "fixed", "tokens": 256},
+                    "output": {"type": "fixed", "tokens": 128},
+                }
+            },
+        ),
+        (
+            "--random-prefix-len 100 --input-len 20 --output-len 9 --num-prompt 4",
+            {
+                "lengths": {
+                    "type": "prefix_repetition",
+                    "num_requests": 4,
+                    "num_prefixes": 1,
+                    "prefix_len": 100,
+                    "suffix": {"type": "fixed", "tokens": 20},
+                    "output": {"type": "fixed", "tokens": 9},
+                }
+            },
+        ),
+        (
+            """--input-len 20 --num-prompts 4 --extra-body '{"max_tokens": 7, "temperature": 0}'""",
+            {
+                "lengths": {
+                    "type": "synthetic",
+                    "num_requests": 4,
+                    "prompt": {"type": "fixed", "tokens": 20},
+                    "output": {"type": "fixed", "tokens": 7},
+                }
+            },
+        ),
+    ],
+)
+def test_benchmarks_that_people_run(arguments, workload):
+    found = from_vllm([f"vllm bench serve {arguments}"]).keys["workload"]
+    assert {key: found[key] for key in workload} == workload
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "docker run --gpus 1 vllm/vllm-openai --model qwen3-4b -tp 2",
+            "may use 1 GPUs, and asks for 2",
+        ),
+        ("docker run vllm/vllm-openai:v0.6.1 --model qwen3-4b", "versions before 0.8"),
+        (
+            "vllm serve qwen3-4b --headless --data-parallel-start-rank 4",
+            "give that of the first node",
+        ),
+        ("vllm serve qwen3-4b --all2all-backend nixl_ep", "say --max-num-batched-tokens beside it"),
+        ("VLLM_SOMETHING_NEW=1 vllm serve qwen3-4b", "not a variable that is known here"),
+        ("vllm serve qwen3-4b --hf-overrides.num_hidden_layers 3", "a model is a config.json"),
+        ("vllm serve qwen3-4b extra", "is no flag"),
+        (
+            """vllm serve qwen3-4b -cc '{"cudagraph_mode": "NONE"}'""",
+            "without graphs are not timed",
+        ),
+        (
+            "vllm serve qwen3-4b --hf-overrides.rope_scaling.factor 4",
+            "say how long: --max-model-len",
+        ),
+        ("vllm bench throughput --model qwen3-4b", "must be a command line of vllm serve"),
+        ("a: &a\n  b: [*a]\n", "lists and mappings in YAML"),
+        ("kind: Deployment\nspec: {}\n", "must be a command line of vllm serve"),
+    ],
+)
+def test_what_is_not_simulated_is_refused(text, said):
+    with pytest.raises(ScenarioError) as caught:
+        from_vllm([text])
+    assert said in str(caught.value)
+
+
+def test_images_of_other_versions_take_the_nearest(capsys):
+    text = "docker run vllm/vllm-openai:v0.16.0 --model qwen3-4b"
+    found = from_vllm([text])
+    assert found.keys["engine"] == "vllm-0.14"
+    assert [item.flag for item in found.assumed] == ["image vllm-openai:v0.16.0"]
+    assert "engine" not in from_vllm([text], engine="vllm-0.19").keys
+    with pytest.raises(SystemExit):
+        main(("from-vllm", text, "--gpu", "l4", "--engine", "vllm-0.19"))
+    assert "engine: vllm-0.19" in capsys.readouterr().out
+
+
+def test_the_account_is_shown(capsys):
+    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret -dcp 2 --stream-interval 8"
+    with pytest.raises(SystemExit) as leaving:
+        main(("from-vllm", line, "--gpu", "l4", "--explain"))
+    assert leaving.value.code == BAD_INPUT
+    out, err = capsys.readouterr()
+    assert out == ""
+    for part in ("HF_TOKEN", "--api-key", "no effect", "applied", "refused", "assumed:"):
+        assert part in err
+    assert "secret" not in err
+
+
+@given(st.sampled_from(LINES), st.lists(st.tuples(st.integers(0), st.text(max_size=4)), max_size=6))
+@examples(60)
+def test_damaged_lines_are_read_or_refused(line, damage):
+    """No other error than ours comes of a text, however it is broken."""
+    text = line["text"]
+    for place, piece in damage:
+        cut = place % (len(text) + 1)
+        text = text[:cut] + piece + text[cut + len(piece) :]
+    with suppress(ScenarioError):
+        read_commands([text])
+
+
+def test_flags_keep_their_values():
+    flags = flags_of(["-tp=2", "--a_b", "x", "-1"], {TP: "one", "--a-b": "many"}, {"-tp": TP})
+    assert [(flag.name, flag.values) for flag in flags] == [(TP, ("2",)), ("--a-b", ("x", "-1"))]
