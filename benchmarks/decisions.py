@@ -1,11 +1,13 @@
-"""Do comparisons decide rightly? `python -m benchmarks.decisions settings` and `... coverage`.
+"""Do comparisons decide rightly? `python -m benchmarks.decisions settings`, `splits`, `coverage`.
 
 settings: random deployments, none chosen by hand, are compared by goodput, and the winner is held
-against long runs: nobody else may serve 3 % more. coverage: one deployment's goodput with many
+against long runs: nobody else may serve 3 % more. splits: the same of `mist compare --designs
+--goodput --why`, and what it says binds the winner against long runs with each resource relaxed by
+a tenth. coverage: one deployment's goodput with many
 seeds: does the interval hold the goodput of long runs? Each prints a line of JSON when it is done;
 with `--out FILE` the lines go to a file, and what is in it is not done again. `summary FILE...`
 counts them. A setting takes half a minute to two minutes of a core, one of many designs (kind
-`split`) ten; a seed 20 s.
+`split`) and a split five to ten; a seed 10 s.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.load import as_data
-from mist_sim.search import GoodputOptions, compare, designs_of, find_goodput
+from mist_sim.search import (
+    Binding,
+    Comparison,
+    GoodputOptions,
+    compare,
+    designs_of,
+    find_goodput,
+)
+from mist_sim.search.relaxing import relaxed
 from mist_sim.studies.rates import Rates
 
 Row = dict[str, Any]
@@ -34,6 +44,8 @@ RAMP = 0.2  # of a long run's requests, which do not count
 MARGIN = 0.03  # by which no other design may be better than one with a star
 APART = 0.05  # by which the best two may differ where nothing is decided
 LONG, LONGEST = 60_000, 200_000  # requests of a run that tells the truth
+_OF_BINDING = 30_000  # of one whose difference to another with the same requests counts
+_LEAST_GAIN = 0.005  # fall of the quantile's logarithm of a resource that is searched
 _STEP = 1.03  # from one rate of the reference to the next
 _LIMITS = 2**-20  # a rate so small that nothing waits, 1/s
 
@@ -41,25 +53,35 @@ GPUS = ("h100-sxm", "a100-80gb-sxm", "h200", "l40s", "b200")
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-14b", "mistral-7b-v0.3", "qwen3-30b-a3b")
 
 
-def good_share(scenario: Scenario, rate: float, number: int, seed: int = 1) -> float:
-    """Return the share of good requests after the ramp of a long run at a rate, 1/s."""
+def good_share(
+    scenario: Scenario, rate: float, number: int, seed: int = 1, resource: str | None = None
+) -> float:
+    """Return the share of good requests after the ramp of a long run at a rate, 1/s.
+
+    resource: that there is a tenth more of.
+    """
     changes = {
         **Rates(scenario).at(float(rate)),
         "workload.lengths.num_requests": number,
         "warmup": f"{float(RAMP * number / rate)!r} s",
         "seed": seed,
     }
-    found = build(Scenario.from_dict(as_data(scenario), changes)).run()
+    made = Scenario.from_dict(as_data(scenario), changes)
+    more = made if resource is None else relaxed(made, resource, 0.1)
+    found = build(more or made).run()
     return float(found.summary["good_request_fraction"])
 
 
-def reference(scenario: Scenario, guess: float, number: int = LONG) -> float:
+def reference(
+    scenario: Scenario, guess: float, number: int = LONG, resource: str | None = None
+) -> float:
     """Return the goodput of long runs, 1/s, between two rates 3 % apart, by interpolation."""
-    shares = {guess: good_share(scenario, guess, number)}
+    share_at = partial(good_share, scenario, number=number, resource=resource)
+    shares = {guess: share_at(guess)}
     while min(shares.values()) >= SHARE:
-        shares[max(shares) * _STEP] = good_share(scenario, max(shares) * _STEP, number)
+        shares[max(shares) * _STEP] = share_at(max(shares) * _STEP)
     while max(shares.values()) < SHARE:
-        shares[min(shares) / _STEP] = good_share(scenario, min(shares) / _STEP, number)
+        shares[min(shares) / _STEP] = share_at(min(shares) / _STEP)
     low = max(rate for rate, share in shares.items() if share >= SHARE)
     high = min(rate for rate, share in shares.items() if share < SHARE)
     part = (shares[low] - SHARE) / (shares[low] - shares[high])
@@ -94,10 +116,15 @@ def chats() -> dict[str, Any]:
     }
 
 
-def setting(number: int) -> tuple[str, Mapping[str, Scenario]]:
-    """Return the scenarios of a random setting, and of what kind they are."""
+def setting(
+    number: int, kinds: Collection[str] | None = None
+) -> tuple[str, Mapping[str, Scenario]]:
+    """Return the scenarios of a random setting, and of what kind they are.
+
+    kinds: from which that is drawn; None: all.
+    """
     rng = Streams(number).generator("setting")
-    kind = str(rng.choice(list(KINDS)))
+    kind = str(rng.choice(list(kinds or KINDS)))
     prompt, answer = np.exp(rng.uniform(np.log([150, 50]), np.log([4000, 500])))
     spread = rng.uniform(0.2, 1.2, 2)
     cv = float(rng.choice([1.0, 1.0, 1.5, 2.0]))
@@ -188,23 +215,56 @@ def decision(number: int, kinds: Collection[str]) -> Row | None:
     kind, scenarios = setting(number)
     if kind not in kinds:
         return None
+    is_race = kind == "split"
     try:
-        found = compare(scenarios, goodput=GoodputOptions(), jobs=1)
+        found = compare(scenarios, goodput=GoodputOptions(), race=is_race, jobs=1)
     except ScenarioError as error:
         return {"kind": kind, "error": str(error)}
+    row = _decided(kind, found) | {"seconds": process_time() - begun}
+    if rates := row["goodputs"]:
+        row |= _against_long_runs(scenarios, rates, row["star"])
+    return row | {"seconds with long runs": process_time() - begun}
+
+
+def split(number: int) -> Row:
+    """Ask whether to split in a random setting, and what binds; hold both against long runs."""
+    begun = process_time()
+    kind, scenarios = setting(number, ["split"])
+    try:
+        found = compare(scenarios, goodput=GoodputOptions(), race=True, why=True, jobs=1)
+    except ScenarioError as error:
+        return {"kind": kind, "error": str(error)}
+    row = _decided(kind, found) | {"seconds": process_time() - begun}
+    if rates := row["goodputs"]:
+        row |= _against_long_runs(scenarios, rates, row["star"])
+    for case in found.cases:
+        if case.binding is not None:
+            row |= _binding_by_long_runs(scenarios[case.name], rates[case.name], case.binding)
+    return row | {"seconds with long runs": process_time() - begun}
+
+
+def _binding_by_long_runs(scenario: Scenario, rate: float, binding: Binding) -> Row:
+    """Return what is said to bind, and by how much goodput grows with a tenth more of each."""
+    asked = [name for name, gain in binding.gains.items() if gain > _LEAST_GAIN]
+    plain = reference(scenario, rate, _OF_BINDING)
+    more = {
+        name: reference(scenario, rate, _OF_BINDING, resource=name) / plain - 1 for name in asked
+    }
+    told = {name: binding.more.get(name) for name in asked}
+    return {"binds": binding.resource, "rivals": binding.rivals, "told": told, "more": more}
+
+
+def _decided(kind: str, found: Comparison) -> Row:
+    """Return what a comparison says."""
     searched = {case.name: case.goodput for case in found.cases if case.goodput is not None}
     rates = {name: each.rate for name, each in searched.items() if each.status == "found"}
-    row: Row = {
+    return {
         "kind": kind,
         "goodputs": rates,
         "intervals": {name: list(searched[name].interval) for name in rates},
         "star": found.best["goodput"],
         "verdict": found.verdict,
-        "seconds": process_time() - begun,
     }
-    if rates:
-        row |= _against_long_runs(scenarios, rates, row["star"])
-    return row | {"seconds with long runs": process_time() - begun}
 
 
 def _against_long_runs(
@@ -262,14 +322,25 @@ def summary(found: list[Row]) -> Iterator[str]:
         yield f"a star in {len(starred)}; another {MARGIN:.0%} better in {len(wrong)}: {wrong}"
         yield f"undecided though more than {APART:.0%} apart: {apart}"
         yield f"no rate attained: {[r['number'] for r in settings if not r.get('goodputs')]}"
+        yield from _of_binding([row for row in settings if row.get("more")])
         seconds = [row["seconds"] for row in settings if "seconds" in row]
         yield f"seconds of a core a comparison: median {np.median(seconds):.0f}"
+
+
+def _of_binding(found: list[Row]) -> Iterator[str]:
+    """Yield how often what is said to bind moves goodput most; nothing where nobody asked."""
+    if found:
+        most = {row["number"]: max(row["more"], key=row["more"].__getitem__) for row in found}
+        right = [row["number"] for row in found if row["binds"] == most[row["number"]]]
+        rival = [row["number"] for row in found if most[row["number"]] in row["rivals"]]
+        yield f"what binds moves goodput most in {len(right)} of {len(found)}: {right}"
+        yield f"what moves it most is named beside it in {len(rival)}: {rival}"
 
 
 def main() -> None:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["settings", "coverage", "summary"])
+    parser.add_argument("what", choices=["settings", "splits", "coverage", "summary"])
     parser.add_argument("files", nargs="*", type=Path, help="of summary")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
@@ -281,7 +352,9 @@ def main() -> None:
         return
     known = _read(options.out) if options.out else []
     do: Callable[[int], Row | None] = partial(decision, kinds=options.kinds.split(","))
-    if options.what == "coverage":
+    if options.what == "splits":
+        do = split
+    elif options.what == "coverage":
         truth = reference(Scenario.from_dict(chats()), 19.5, LONGEST)
         do = partial(coverage, truth=truth)
     numbers = range(options.first, options.first + options.count)

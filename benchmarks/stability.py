@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -67,8 +67,10 @@ ENGINES = {
 }
 
 
-def queue_verdicts(queue: Queue, load: float, num_requests: int, num_runs: int) -> list[Stability]:
-    """Return what is said of runs of a queue (the recursion of Kiefer and Wolfowitz)."""
+def queue_runs(
+    queue: Queue, load: float, num_requests: int, num_runs: int
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield arrivals, begins and services of runs (the recursion of Kiefer and Wolfowitz)."""
     rng = Streams(0).generator(f"{queue} {load} {num_requests}")
     shape = num_runs, num_requests
     arrival = np.cumsum(_times(rng, queue.gaps, shape) / (load * queue.servers), axis=1)
@@ -79,11 +81,14 @@ def queue_verdicts(queue: Queue, load: float, num_requests: int, num_runs: int) 
         first = free.argmin(axis=1)
         begun[:, number] = np.maximum(arrival[:, number], free[runs, first])
         free[runs, first] = begun[:, number] + service[:, number]
+    yield from zip(arrival, begun, service, strict=True)
+
+
+def queue_verdicts(queue: Queue, load: float, num_requests: int, num_runs: int) -> list[Stability]:
+    """Return what is said of runs of a queue."""
     return [
-        stability(Stays(*stays), Stays(*waits), times)
-        for *stays, times, waits in zip(
-            arrival, begun + service, service, zip(arrival, begun, strict=True), strict=True
-        )
+        stability(Stays(arrival, begun + service), Stays(arrival, begun), service)
+        for arrival, begun, service in queue_runs(queue, load, num_requests, num_runs)
     ]
 
 
@@ -187,6 +192,14 @@ def _errors(cells: Iterable[Cell]) -> str:
     )
 
 
+def put(lines: Sequence[str], begin: str, end: str) -> None:
+    """Put lines into the page, between two marks."""
+    before, _, rest = PAGE.read_text("utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    made = "\n".join(lines)
+    PAGE.write_text(f"{before}{begin}\n{made}\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     lines = []
@@ -194,10 +207,7 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if "--write" in sys.argv:
-        before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        made = "\n".join(lines)
-        PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+        put(lines, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from mist_sim.clients import AfdClient as AfdClient
 from mist_sim.clients import ApplicationClient as ApplicationClient
 from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
+from mist_sim.clients import KvRetrievalClient as KvRetrievalClient
 from mist_sim.clients import LlmClient as LlmClient
 from mist_sim.clients import RagClient as RagClient
 from mist_sim.clients import SequentialClient as SequentialClient
@@ -15,6 +16,7 @@ from mist_sim.clients.overload import AdmissionControl as AdmissionControl
 from mist_sim.clients.rag.client import PassageStore as PassageStore
 from mist_sim.clients.rag.latency_table import LatencyTable as LatencyTable
 from mist_sim.clients.rag.passes import EncoderPass as EncoderPass
+from mist_sim.clients.retrieval.levels import StorageLevel as StorageLevel
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
 from mist_sim.clients.scheduling import ChunkedScheduler as ChunkedScheduler
 from mist_sim.clients.scheduling import ContinuousScheduler as ContinuousScheduler

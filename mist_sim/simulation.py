@@ -11,14 +11,15 @@ from time import monotonic
 from simpy.events import Event
 
 from mist_sim.clients import Client
-from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.rules.flows import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import Members, check_lengths
@@ -191,8 +192,14 @@ class Simulation:
             power=self.power,
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
+            step_limits=[self._step_limits(client) for client in self.clients],
             presenter=RUN,
         )
+
+    def _step_limits(self, client: Client) -> StepLimits | None:
+        """Return what limits a client's steps; None where that, or the client, may change."""
+        changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
+        return None if changes else client.traits.step_limits
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
         """Let the clients join the run, and seed the router."""
@@ -205,11 +212,11 @@ class Simulation:
         roster.pools = self._pools
         if self.lifecycle is not None:
             let_stay_alone(self.clients, roster)
-        shared = SharedTiers()
+        parts = SharedParts()
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
-            client.shared_tiers = shared
+            client.shared_parts = parts
             client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mist_sim.clients import Client
+from mist_sim.clients.rules.shared_parts import check_shared_parts
 from mist_sim.clients.rules.shared_tiers import check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
@@ -37,6 +38,7 @@ def check_clients(
         _check_claims(client)
     check_hand_overs(clients, network, hand_over or HandOver())
     check_shared_tiers(clients)
+    check_shared_parts(clients)
 
 
 def _check_claims(client: Client) -> None:
@@ -65,7 +67,15 @@ def _check_claims(client: Client) -> None:
 
 _SET_BY_RUNS = (
     *("env", "client_id", "recorder", "view", "stays", "track", "streams", "network", "history"),
-    *("traits", "collectives", "shared_tiers", "flow", "has_taker", "layouts", "may_fail"),
+    *(
+        "traits",
+        "collectives",
+        "shared_parts",
+        "flow",
+        "has_taker",
+        "layouts",
+        "may_fail",
+    ),
 )
 
 

@@ -22,7 +22,9 @@ from mist_sim.cli.verbs.plan import plan
 from mist_sim.cli.verbs.profile import profile
 from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
+from mist_sim.cli.verbs.search import search
 from mist_sim.cli.verbs.sliders import sliders
+from mist_sim.cli.verbs.sweep import sweep
 from mist_sim.cli.verbs.timeline import timeline
 from mist_sim.cli.verbs.validate import validate
 from mist_sim.errors import InvariantError, MistError
@@ -126,6 +128,8 @@ app.command()(sliders)
 app.command()(bestserve)
 app.command()(compare)
 app.command()(plan)
+app.command()(search)
+app.command()(sweep)
 app.command()(explain)
 
 

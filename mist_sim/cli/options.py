@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from mist_sim.studies.executor import Executor
+
 Jobs = Annotated[
     int | None, typer.Option(metavar="N", help="Runs at a time; one a core without it.")
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run on a cluster that is there: dask://HOST:PORT, or ray://HOST:PORT.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -55,3 +66,18 @@ def require_out(force: bool, out: Path | None, resume: bool = False) -> None:
     for name, is_given in (("--force", force), ("--resume", resume)):
         if is_given and out is None:
             raise ScenarioError(f"{name} has no effect without --out; give --out too")
+
+
+def executor_of(cluster: str | None, jobs: int | None) -> Executor | None:
+    """Return what runs a study on a cluster; None: processes here.
+
+    Raises ScenarioError for an address that is none, and together with --jobs.
+    """
+    from mist_sim.errors import ScenarioError
+    from mist_sim.studies.clusters import executor_at
+
+    if cluster is None:
+        return None
+    if jobs is not None:
+        raise ScenarioError("--jobs has no effect with --cluster; its workers decide; leave it out")
+    return executor_at(cluster)

@@ -49,6 +49,35 @@ def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
     return found
 
 
+def axes_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
+    """Return the values of each key, given as KEY=A,B,... or as a range, KEY=FIRST:LAST:STEP.
+
+    settings: keys that are set besides. Raises ScenarioError as `vary_of` does, and for ranges
+    that have no end.
+    """
+    from mist_sim.search.spaces.ranges import spread
+
+    found: dict[str, list[Any]] = {}
+    for option in options:
+        key, _, text = option.partition("=")
+        is_range = ":" in text and not any(sign in text for sign in (",", *_OPENING, *_QUOTES))
+        if not is_range or not key.strip():
+            found |= _apart(vary_of([option], settings), found)
+            continue
+        if key.strip() in settings:
+            raise ScenarioError(f"--set {key} has no effect, since the sweep sets it")
+        found |= _apart({key.strip(): spread(key.strip(), text)}, found)
+    return found
+
+
+def _apart(new: dict[str, list[Any]], known: Collection[str]) -> dict[str, list[Any]]:
+    """Return new keys. Raises ScenarioError for one that is known."""
+    for key in new:
+        if key in known:
+            raise ScenarioError(f"{key}: must be given once, with all values")
+    return new
+
+
 def cases_of(options: list[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of each case by its name.
 

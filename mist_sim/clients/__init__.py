@@ -13,6 +13,7 @@ from mist_sim.on_demand import on_demand
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
     from mist_sim.clients.rag.client import RagClient
+    from mist_sim.clients.retrieval.client import KvRetrievalClient
     from mist_sim.clients.workers.text.client import TextClient
     from mist_sim.clients.workers.text.timed import TimedFunction
 
@@ -22,6 +23,7 @@ __all__ = [
     "ApplicationClient",
     "Client",
     "EngineConfig",
+    "KvRetrievalClient",
     "LlmClient",
     "RagClient",
     "SequentialClient",
@@ -33,6 +35,7 @@ __getattr__ = on_demand(
     __name__,
     {
         "AfdClient": "afd.client",
+        "KvRetrievalClient": "retrieval.client",
         "RagClient": "rag.client",
         "TextClient": "workers.text.client",
         "TimedFunction": "workers.text.timed",

@@ -9,7 +9,7 @@ from simpy.events import Event
 
 from mist_sim.clients.deadlines import Deadlines, given_up, limits_of
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory
-from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
+from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.stay import Stay
 from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.stores.base import StoredKv
@@ -46,7 +46,7 @@ class Client(ABC):
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
     collectives: how its ranks sum over several nodes, for the summary; empty: they lie on one.
-    shared_tiers: what the tiers hold that clients share; that of the run when it starts.
+    shared_parts: what clients have together, such as tiers; that of the run when it starts.
     flow: when answers leave it for another client (TaiChi); the policy of hand-overs sets it.
     has_taker: returns whether a client is up that would go on with them; None: one always is.
     layouts: how the model lay on its GPUs, one after the other; empty where that never changed.
@@ -59,7 +59,7 @@ class Client(ABC):
     place: str | None = None
     history: ContentHistory | None = None
     collectives: str = ""
-    shared_tiers: SharedTiers | None = None
+    shared_parts: SharedParts | None = None
     flow: FlowRule | None = None
     has_taker: Callable[[], bool] | None = None
     layouts: tuple[LayoutPeriod, ...] = ()
@@ -230,8 +230,11 @@ class Client(ABC):
                 visit.last_token_at = now
         if visit.kv is not None:
             self._drop_entries(visit, visit.kv)
-        if visit.request.content and self.view.kv is not None:
-            self.view.kv.finish(visit.request)
+        if visit.request.content:
+            if self.view.kv is not None:
+                self.view.kv.finish(visit.request)
+            if visit.request.keeper is not None:
+                visit.request.keeper(visit)
         stay = self.stays.pop(visit)
         stay.become(OUT)
         self.recorder.record_visit(self.client_id, visit)

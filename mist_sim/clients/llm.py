@@ -30,6 +30,7 @@ from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.flow import flow_of
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.step_limits import step_limits
 from mist_sim.clients.stores.of_engines import EngineStores
 from mist_sim.clients.stores.other_clients import EntryForm
 from mist_sim.clients.stores.tiers import store_of
@@ -162,6 +163,7 @@ class LlmClient(LaidOutClient):
             },
             machine=machine,
             times=self._times,
+            step_limits=step_limits(self.config, memory),
         )
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
@@ -251,7 +253,7 @@ class LlmClient(LaidOutClient):
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
         state = LaneState(
-            self.memory.manager(self.shared_tiers),
+            self.memory.manager(self.shared_parts.tiers if self.shared_parts else None),
             EntriesFirst() if flow else self.scheduler.new_queue(),
             max_num_seqs=max_num_seqs,
             speculation=self._speculation(),

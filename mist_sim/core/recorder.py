@@ -98,6 +98,22 @@ class Recorder(Protocol):
         again: whether the request had been preempted before.
         """
 
+    def record_retrieval(
+        self,
+        client_id: int,
+        request_id: int,
+        source: str | None,
+        num_tokens: float,
+        num_bytes: float,
+        start: float,
+        end: float,
+    ) -> None:
+        """KV entries of a context were asked for, and so many tokens' came from one level.
+
+        source: the level; None: no level had these, and an engine computes them.
+        num_tokens: with expected hits a mean. start, end: seconds, of the batch.
+        """
+
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         """At `time`, `count` requests got a token `gap` seconds after their last.
 

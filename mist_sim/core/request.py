@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf, nan
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
@@ -171,6 +171,7 @@ class Request:
     think_time: seconds from the end of the one before in its session until it is sent, where users
         go through sessions.
     growth: that it shares with its parent and its children; None: no outcome added anything.
+    keeper: told of each visit as it ends, where what it computed is kept for other requests.
     """
 
     request_id: int
@@ -196,6 +197,7 @@ class Request:
     declared: Declared | None = None
     growth: Growth | None = None
     think_time: float = 0.0
+    keeper: Callable[[Any], None] | None = None  # of a `Visit`, which lies above
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""
@@ -209,6 +211,7 @@ class Request:
         self.chosen_ahead = None
         self.has_token = False
         self.num_losses = 0
+        self.keeper = None
 
     def limits_left(self, now: float) -> Limits | None:
         """Return the limits of a child sent now: it ends when the sender of its parent gives up."""

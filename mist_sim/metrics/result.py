@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.sliders import Sliders
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.layout_period import LayoutPeriod
@@ -16,12 +17,14 @@ from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import result_columns
 from mist_sim.metrics.clients.layouts import layouts_summary
 from mist_sim.metrics.clients.lives import states_columns
+from mist_sim.metrics.clients.room import Room, least_room, room_columns, rooms
 from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_columns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_columns
+from mist_sim.metrics.requests.retrievals import retrievals_columns
 from mist_sim.metrics.spending.added import (
     spending_summary,
     spent_by_clients,
@@ -45,6 +48,7 @@ TABLES = (
     "steps",
     "clients",
     "transfers",
+    "retrievals",
     "client_states",
     "breakdown",
     "over_time",
@@ -73,6 +77,7 @@ class Result(Findings):
     client_models: the model that each client serves, empty for none.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
     sliders: when TaiChi's sliders moved (seconds), and where; None: nobody moves them.
+    step_limits: what limits the steps of each client; None: not known; empty: of no client.
     presenter: shows it as tables.
     """
 
@@ -97,6 +102,7 @@ class Result(Findings):
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
     sliders: tuple[tuple[float, Sliders], ...] | None = None
+    step_limits: list[StepLimits | None] = field(default_factory=list)
     presenter: Presenter = ONE_LINE
 
     @cached_property
@@ -122,6 +128,8 @@ class Result(Findings):
             assumed_hosts=self.assumed_hosts,
             settings=self.settings,
         )
+        if self.step_limits:
+            found["room"] = least_room(self.rooms)
         if self.layouts:
             found["layouts"] = layouts_summary(self.layouts)
         if self.collectives:
@@ -154,6 +162,12 @@ class Result(Findings):
             if known
         }
         return Ledger(self.recorder, machines, self.power, by_layout)
+
+    @cached_property
+    def rooms(self) -> list[Room]:
+        """How much more each client's steps could have held (see `metrics.clients.room`)."""
+        limits = self.step_limits or [None] * len(self.client_names)
+        return rooms(self.recorder, limits, self.warmup)
 
     @property
     def power_unknown(self) -> list[str]:
@@ -206,6 +220,11 @@ class Result(Findings):
         return frame_of(self.columns("transfers"))
 
     @cached_property
+    def retrievals(self) -> pd.DataFrame:
+        """KV entries asked for, by level (see `retrievals.retrievals_columns`)."""
+        return frame_of(self.columns("retrievals"))
+
+    @cached_property
     def client_states(self) -> pd.DataFrame:
         """Times of clients up, starting, draining or away (see `lives.states_columns`)."""
         return frame_of(self.columns("client_states"))
@@ -224,9 +243,12 @@ class Result(Findings):
             case "clients":
                 models, blocks = self.client_models or [""] * len(names), self.num_gpu_blocks
                 found = result_columns.clients_columns(recorder, names, models, blocks)
+                found |= room_columns(self.rooms)
                 return found | spent_by_clients(recorder, self.ledger, self._bill, self.slo)
             case "transfers":
                 return result_columns.transfers_columns(recorder, names)
+            case "retrievals":
+                return retrievals_columns(recorder, names)
             case "client_states":
                 return states_columns(self.ledger.lives, names)
             case "breakdown":
@@ -278,9 +300,8 @@ class Result(Findings):
     def _usual_tables(self) -> list[str]:
         """Return the tables that are written where nobody names any."""
         tables = ["requests", "stages", "steps", "clients"]
-        return tables + [
-            name for name in ("transfers", "client_states") if num_rows(self.columns(name))
-        ]
+        others = ("transfers", "retrievals", "client_states")
+        return tables + [name for name in others if num_rows(self.columns(name))]
 
 
 def check_tables(names: Collection[str]) -> None:

@@ -23,10 +23,12 @@ from mist_sim.metrics.latency import Array
 
 Stability = Literal["stable", "unstable", "too short to tell"]
 
+FALSE_ALARM = 2.576
+"""Standard deviations that 1 % of the runs exceed that are exactly at the limit: 2 (1 - Phi(z))."""
+
 _WINDOWS = 20
 _FEWEST_WINDOWS = 5  # of which a variance says anything
 _FILLING = 3.0  # times of a request until clients hold what they hold at this load (1 - e^-3)
-_FALSE_ALARM = 2.576  # 1 % of the runs that are exactly at the limit: 2 (1 - Phi(z)) = 0.01
 _MISSED = 1.645  # 5 % of the runs with an overload of 20 % or more: 1 - Phi(z) = 0.05
 _OVERLOAD_LEAVES = 1 / 6  # of what arrives, where 20 % more arrives than can be done
 _NARROW = 0.42  # of the standard deviation: a walk at the limit stays below in 0.1 % of the runs
@@ -64,9 +66,9 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
     mean = float(request_times.mean())
     filled = first + _FILLING * mean
     spread = _dispersion(arrival, first, last, _WINDOWS)
-    spread += max(_relative_variance(request_times), _completions(in_system, filled, last, mean))
+    spread += max(relative_variance(request_times), _completions(in_system, filled, last, mean))
     waiting = in_queue.at(last)
-    if np.count_nonzero(waiting) > _FALSE_ALARM * sqrt(spread * len(arrival)):
+    if np.count_nonzero(waiting) > FALSE_ALARM * sqrt(spread * len(arrival)):
         begun = np.quantile(in_queue.end[waiting], 0.9)
         return "unstable" if begun - last >= mean else "too short to tell"
     is_settled = filled < last and _has_settled(in_system, filled, last, spread)
@@ -81,7 +83,7 @@ def surely_keeps_up(arrival: Array, in_queue: Stays, request_times: Array) -> bo
     first, last = float(arrival[0]), float(arrival[-1])
     if first == last:
         return False
-    spread = _dispersion(arrival, first, last, _WINDOWS) + _relative_variance(request_times)
+    spread = _dispersion(arrival, first, last, _WINDOWS) + relative_variance(request_times)
     here = in_queue.begin <= last
     most = stats.max_inside(in_queue.begin[here], in_queue.end[here])
     return most <= _NARROW * sqrt(spread * len(arrival))
@@ -118,7 +120,7 @@ def _dispersion(times: Array, begin: float, end: float, num_windows: int) -> flo
     return float(counts.var(ddof=1) / counts.mean()) if len(inside) else 0.0
 
 
-def _relative_variance(values: Array) -> float:
+def relative_variance(values: Array) -> float:
     """Return variance over squared mean; 0 where nothing takes time."""
     mean = float(values.mean())
     return float(values.var()) / mean**2 if mean > 0 else 0.0

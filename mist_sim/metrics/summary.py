@@ -15,6 +15,7 @@ from mist_sim.metrics.expected_errors import expected_errors, with_verdicts
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
+from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.requests.answers_moved import answers_moved
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
@@ -22,6 +23,7 @@ from mist_sim.metrics.requests.by_model import by_model
 from mist_sim.metrics.requests.communication import communication
 from mist_sim.metrics.requests.figures import goodput, samples, volume
 from mist_sim.metrics.requests.rates import Mask, throughput
+from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.stability import Stays, stability
 
 _MS = 1e3
@@ -103,7 +105,10 @@ def _peaks(recorder: ColumnRecorder, c: dict[str, Any], done: Mask) -> dict[str,
 def _stability(
     recorder: ColumnRecorder, c: dict[str, Any], of_users: Mask, *, open_loop: bool
 ) -> dict[str, Any]:
-    """Return whether clients keep up, over the whole run; where all comes at once, nobody asks."""
+    """Return whether clients keep up at the end, and whether they did all the time.
+
+    Over the whole run; where all comes at once, nobody asks.
+    """
     arrival = c["arrival_time"][of_users]
     if not open_loop or not len(arrival) or arrival.min() == arrival.max():
         return {"unstable": False}
@@ -112,12 +117,25 @@ def _stability(
     begun = np.where(np.isnan(visits["started_at"]), visits["finished_at"], visits["started_at"])
     finished = of_users & (c["status"] == 0)
     times = (c["finished_at"] - c["sent_at"] - c["queued"])[finished]
-    found = stability(
-        Stays(arrival, c["finished_at"][of_users]),
-        Stays(visits["queued_at"][asked], begun[asked]),
-        times[~np.isnan(times)],
-    )
-    return {"unstable": found == "unstable", "stability": found}
+    in_queue, times = Stays(visits["queued_at"][asked], begun[asked]), times[~np.isnan(times)]
+    found = stability(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
+    return {
+        "unstable": found == "unstable",
+        "stability": found,
+        **_overloads(arrival, in_queue, times),
+    }
+
+
+def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:
+    """Return when more arrived than clients could do, and what came of it; nothing if never."""
+    found = overloads(arrival, in_queue, times)
+    if not found:
+        return {}
+    return {
+        "overloaded_s": sum(each.end - each.begin for each in found),
+        "arrivals_s": float(arrival.max() - arrival.min()),
+        "overloads": [each._asdict() for each in found],
+    }
 
 
 def _lives(
@@ -158,6 +176,7 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
     request_ids = c["request_id"][counted]
     memory |= _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
     memory |= _fetches(recorder, request_ids) | answers_moved(recorder, request_ids)
+    memory |= retrievals_summary(recorder, request_ids)
     return memory | communication(recorder, request_ids)
 
 

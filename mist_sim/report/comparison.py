@@ -18,6 +18,8 @@ _TITLES = {
     "num_gpus": "GPUs",
     "goodput": "goodput, /s",
     "goodput_per_gpu": "goodput per GPU, /s",
+    "headroom": "headroom",
+    "room": "room, of the time",
     "good_request_fraction": "good requests",
     "failed": "failed requests",
     **{
@@ -46,6 +48,8 @@ _COLUMNS = {
     "num_gpus": ("GPUs", ""),
     "goodput": ("goodput", "/s"),
     "goodput_per_gpu": ("a GPU", "/s"),
+    "headroom": ("headroom", ""),
+    "room": ("room", "of time"),
     "good_request_fraction": ("good", ""),
     "failed": ("failed", ""),
     **{
@@ -62,8 +66,10 @@ _COLUMNS = {
 }
 """Figures by which many scenarios are compared, as titles of two lines; others are in the files."""
 
+_BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
 _STAR = "* the best of those that keep their limits, where that is sure"
+_COARSE = "≥ not searched further, since another surely serves more"
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
 _LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
 
@@ -75,8 +81,9 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     plane = summary.get("slo_plane")
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
+    below = [_STAR, *([_COARSE] if _coarse(summary) else [])]
     return Group(
-        *section(title, Group(table, Text(_STAR, style="dim"))),
+        *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *_told("Left out", summary.get("left_out", {})),
         *_told("Assumed", summary.get("assumed", {})),
@@ -141,7 +148,14 @@ def _is_idle(key: str, cases: Mapping[str, Mapping[str, float]]) -> bool:
 def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
     """Return the figure of a scenario, marked where it is the best."""
     is_best = name in summary["best"].get(key, ())
-    return _cell(key, summary["scenarios"][name][key]) + (_MARKED if is_best else _PLAIN)
+    is_coarse = key in _BY_GOODPUT and name in _coarse(summary)
+    cell = ("≥ " if is_coarse else "") + _cell(key, summary["scenarios"][name][key])
+    return cell + (_MARKED if is_best else _PLAIN)
+
+
+def _coarse(summary: Mapping[str, Any]) -> list[str]:
+    """Return the scenarios whose search ended as soon as another surely served more."""
+    return [name for name, found in summary["goodput"].items() if found.get("is_coarse")]
 
 
 def _cell(key: str, value: float) -> str:
@@ -149,6 +163,8 @@ def _cell(key: str, value: float) -> str:
         return "-"
     if key == "good_request_fraction":
         return percent(value, 1)
+    if key in ("headroom", "room"):
+        return percent(value)
     if key == "cost_usd":
         return f"{value:.3g}"
     if key in _COUNTS and value == round(value):

@@ -90,6 +90,18 @@ def _of_step(found: Any) -> RenderableType:
     return step_table(found.summary)
 
 
+def _of_space(found: Any) -> RenderableType:
+    from mist_sim.report.space import space_table
+
+    return space_table(found.summary)
+
+
+def _of_sweep(found: Any) -> RenderableType:
+    from mist_sim.report.sweep import sweep_table
+
+    return sweep_table(found.summary)
+
+
 RUN = Tables(_of_run)
 REPLICATIONS = Tables(_of_replications)
 GOODPUT = Tables(_of_goodput)
@@ -99,3 +111,5 @@ COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)
 PLAN = Tables(_of_plan)
 STEP = Tables(_of_step)
+SPACE = Tables(_of_space)
+SWEEP = Tables(_of_sweep)

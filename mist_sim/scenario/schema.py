@@ -168,14 +168,17 @@ class Scenario(Strict):
         origin = Origin(overrides=tuple(overrides or {}))
         return validated(cls, deepcopy(dict(data)), overrides or {}, origin)
 
-    def changed(self, overrides: Mapping[str, Any]) -> Scenario:
+    def changed(self, overrides: Mapping[str, Any], *, trusted: bool = True) -> Scenario:
         """Return what its file says with more overrides; defaults follow from what is set then.
 
-        overrides: as in `load`. Raises ScenarioError as `load` does.
+        overrides: as in `load`. trusted: False: a file says them, and what holds for programs that
+            a file names holds for theirs.
+        Raises ScenarioError as `load` does.
         """
         origin = self._origin
         data = as_data(self) if origin.said is None else origin.said
-        more = replace(origin, overrides=(*origin.overrides, *overrides))
+        own = overrides if trusted else ()
+        more = replace(origin, overrides=(*origin.overrides, *own))
         return validated(type(self), dict(data), overrides, more)
 
     @property

@@ -31,6 +31,8 @@ from mist_sim.search.planning import Plan, PlanOptions, plan
 from mist_sim.search.slider_search import SliderSearch, search_sliders
 from mist_sim.search.sliders import Slidable, Sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
+from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, read_space, search_space
+from mist_sim.search.sweeps import Sweep, goodput_sweep, sweep
 
 __all__ = [
     "Binding",
@@ -48,12 +50,16 @@ __all__ = [
     "PlaneOptions",
     "Prediction",
     "Provisioning",
+    "SearchOptions",
     "Slidable",
     "SliderSearch",
     "Sliders",
     "SloPlane",
     "SlotLoad",
     "SlotLoadEstimate",
+    "Space",
+    "SpaceSearch",
+    "Sweep",
     "Tail",
     "best_bundles",
     "check_tail",
@@ -65,14 +71,18 @@ __all__ = [
     "find_goodput",
     "find_goodputs",
     "geometric_slot_load",
+    "goodput_sweep",
     "independent_slot_load",
     "mean_slot_load",
     "plan",
     "predict",
     "provision",
     "provision_interval",
+    "read_space",
     "search_sliders",
+    "search_space",
     "simulate_bundle",
+    "sweep",
     "tail_of",
     "what_binds",
 ]

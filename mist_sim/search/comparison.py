@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
@@ -14,9 +14,11 @@ from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
+from mist_sim.report.run.overloads import overload_line
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.binding_result import Binding
+from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
@@ -35,6 +37,8 @@ FIGURES: Mapping[str, Better | None] = {
     "num_gpus": None,
     "goodput": "more",
     "goodput_per_gpu": "more",
+    "headroom": None,
+    "room": None,
     "good_request_fraction": "more",
     "failed": "less",
     "p50_ttft_ms": "less",
@@ -57,8 +61,9 @@ FIGURES: Mapping[str, Better | None] = {
     "energy_per_output_token_at_goodput_j": "less",
 }
 """What is compared, and which is better. Names as in a run's summary; goodput: the largest arrival
-rate that is attained (`find_goodput`), requests per second. What is `_at_goodput` is of a run at
-that rate, of others at the scenario's own."""
+rate that is attained (`find_goodput`), requests per second; headroom: by what share of the
+scenario's own rate it is higher. What is `_at_goodput` is of a run at that rate, of others at the
+scenario's own."""
 
 _AT_GOODPUT = {
     "cost_per_million_output_tokens_usd": "cost_per_million_output_tokens_at_goodput_usd",
@@ -73,7 +78,8 @@ class Case:
 
     summaries: of its runs, one a seed; none where one failed. goodput: None where nobody asked, or
     a run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a run
-    at its goodput; None where nobody asked, or there is none.
+    at its goodput; None where nobody asked, or there is none. rate: of the scenario's own arrivals,
+    requests per second, where a goodput was searched.
     """
 
     name: str
@@ -83,6 +89,7 @@ class Case:
     goodput: Goodput | None
     failure: Failure | None = None
     at_goodput: Mapping[str, Any] | None = None
+    rate: float = nan
 
     @property
     def figures(self) -> dict[str, float]:
@@ -90,7 +97,9 @@ class Case:
         gpus = float(self.num_gpus) if self.num_gpus is not None else nan
         own = {"num_gpus": gpus}
         if self.goodput is not None:
-            own |= {"goodput": self.goodput.rate, "goodput_per_gpu": self.goodput.per_gpu}
+            rate = self.goodput.rate
+            own |= {"goodput": rate, "goodput_per_gpu": self.goodput.per_gpu}
+            own["headroom"] = rate / self.rate - 1
         for name, at_goodput in _AT_GOODPUT.items():
             own[at_goodput] = float((self.at_goodput or {}).get(name, nan))
         tokens = self._mean("output_throughput")
@@ -112,7 +121,13 @@ class Case:
             found.append("no request finished")
         if any(summary["unstable"] for summary in self.summaries):
             found.append("unstable: latencies depend on how long the run is")
+        found += [line for line in map(overload_line, self.summaries) if line][:1]
         return found + (self.goodput.warnings if self.goodput else [])
+
+    @property
+    def binding(self) -> Binding | None:
+        """What binds it at its goodput; None where nobody asked."""
+        return self.goodput.binding if self.goodput is not None else None
 
     def ranked(self, attainment: float) -> Ranked:
         """Return what it is ranked by."""
@@ -121,6 +136,8 @@ class Case:
         goodput = self.goodput
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
+        if self.binding is not None:
+            first = None  # what binds says it
         limit = SHORT_NAMES[first] if first else None
         is_steady = goodput is not None and goodput.is_steady
         return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
@@ -134,6 +151,7 @@ class Comparison(Findings):
     """Scenarios on one workload. plane: who has most goodput under which limits, if asked for.
 
     left_out: which others cannot be, and why. assumed: what scenarios have that nobody said.
+    uneven: kinds of them that are timed on another footing.
     attainment: the share of good requests that is asked for.
     """
 
@@ -144,6 +162,7 @@ class Comparison(Findings):
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict)
     attainment: float = 0.9
+    uneven: tuple[str, ...] = ()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -164,8 +183,15 @@ class Comparison(Findings):
 
     @property
     def verdict(self) -> str:
-        """A sentence: who wins, by how much and how sure; empty where nothing was asked for."""
-        return sentence(self._ranked)
+        """Who wins, by how much and how sure, and what binds the winner where somebody asked.
+
+        Empty where nothing was asked for.
+        """
+        told = [sentence(self._ranked)]
+        told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
+        if self.uneven and told[0]:
+            told.append(f"Not on the same footing (see Assumed): {' and '.join(self.uneven)}.")
+        return " ".join(told)
 
     @property
     def _ranked(self) -> list[Ranked]:
@@ -184,6 +210,7 @@ class Comparison(Findings):
             "failed": [case.name for case in self.cases if case.failure],
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
+            **({"uneven": list(self.uneven)} if self.uneven else {}),
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
 
@@ -202,6 +229,8 @@ def compare(
     scenarios: Mapping[str, Scenario],
     *,
     goodput: GoodputOptions | None = None,
+    why: bool = False,
+    race: bool = False,
     plane: PlaneOptions | None = None,
     same_workload: bool = True,
     jobs: int | None = None,
@@ -210,32 +239,40 @@ def compare(
     resume: bool = False,
     left_out: Mapping[str, str] | None = None,
     assumed: Mapping[str, str] | None = None,
+    uneven: Sequence[str] = (),
 ) -> Comparison:
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
     scenarios: by name, two or more. One that cannot be built or run has no figures, and a warning
-    says why. goodput: search that of each, too. plane: compare goodput under many limits, too.
+    says why. goodput: search that of each, too. why: find what binds the one that serves most, in a
+    dozen runs more. race: search the goodput of those that surely serve less than another only as
+    finely as they are behind. plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
-    no run is repeated. left_out, assumed: what is told beside the table (`Designs`).
-    Raises ScenarioError for fewer than two, different workloads, the journal of another study, and
-    what `simulate` raises where it does for all.
+    no run is repeated. left_out, assumed, uneven: what is told beside the table (`Designs`).
+    Raises ScenarioError for fewer than two, different workloads, `why` without `goodput`, the
+    journal of another study, and what `simulate` raises where it does for all.
     """
     if len(scenarios) < 2:
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
+    if why and goodput is None:
+        raise ScenarioError("why must be False without a search for the goodput; give goodput")
     cases = {name: _Case(Built(scenario)) for name, scenario in scenarios.items()}
     for case in cases.values():
         case.attempt(lambda built: built.simulation)
     if same_workload and any(case.works for case in cases.values()):
         check_same_workload({name: case.built for name, case in cases.items() if case.works})
     subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
-    options = {"goodput": goodput, "plane": plane}
+    options: dict[str, Any] = {"goodput": goodput, "plane": plane}
+    options |= {name: True for name, asked in (("why", why), ("race", race)) if asked}
     with studying(
         "compare", subjects, options, jobs=jobs, progress=progress, journal=journal, resume=resume
     ) as driver:
         _run_once(cases, driver)
         if goodput is not None:
-            _search(cases, goodput, driver)
+            _search(cases, goodput, driver, race=race)
+            if why:
+                _find_what_binds(cases, driver)
             _run_at_goodput(cases, driver)
         _raise_if_all_failed(cases)
         found = None
@@ -247,7 +284,7 @@ def compare(
             _raise_if_all_failed(cases)
     shown = tuple(case.case(name) for name, case in cases.items())
     asked = next((o.attainment for o in (goodput, plane) if o is not None), 0.9)
-    return Comparison(shown, found, left_out or {}, assumed or {}, asked)
+    return Comparison(shown, found, left_out or {}, assumed or {}, asked, tuple(uneven))
 
 
 @dataclass
@@ -276,7 +313,8 @@ class _Case:
         failure = self.failed.failure if self.failed else None
         gpus = self.built.num_gpus if self.summaries else None
         title = self.built.scenario.headline
-        return Case(name, title, gpus, self.summaries, self.goodput, failure, self.at_goodput)
+        rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
+        return Case(name, title, gpus, self.summaries, self.goodput, failure, self.at_goodput, rate)
 
 
 def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
@@ -299,16 +337,30 @@ def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
             case.summaries = ()
 
 
-def _search(cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver) -> None:
+def _search(
+    cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver, *, race: bool
+) -> None:
     """Search the goodput of each scenario."""
     working = [case for case in cases.values() if case.works]
     builts = [case.built for case in working]
-    found = search_goodputs(builts, options, driver, keep_errors=True)
+    found = search_goodputs(builts, options, driver, keep_errors=True, race=race)
     for case, each in zip(working, found, strict=True):
         if isinstance(each, Row):
             case.failed = each
         else:
             case.goodput = each
+
+
+def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:
+    """Find what binds the scenario with the largest goodput, where there is one."""
+    known = [
+        (found.rate, case, found)
+        for case in cases.values()
+        if (found := case.goodput) is not None and not isnan(found.rate)
+    ]
+    if known:
+        _, best, found = max(known, key=lambda each: each[0])
+        best.goodput = with_binding(best.built, found, driver)
 
 
 def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:

@@ -9,7 +9,7 @@ and 9, with the corrections that `bracketing` and `Target` name; the definition 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -21,6 +21,7 @@ from mist_sim.scenario.load import as_data
 from mist_sim.search.binding import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between, rounded
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.racing import beaten
 from mist_sim.search.request_times import Target
 from mist_sim.search.trials import Trial, trial_data
 from mist_sim.studies.built import Built
@@ -148,11 +149,11 @@ def find_goodputs(
         rows = search_goodputs(builts, options, driver)
         found = [each for each in rows if isinstance(each, Goodput)]
         if why:
-            found = [_bound(*pair, driver) for pair in zip(builts, found, strict=True)]
+            found = [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
     return found
 
 
-def _bound(built: Built, found: Goodput, driver: Driver) -> Goodput:
+def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
     """Return a goodput with what binds it, where there is one."""
     if found.status != "found":
         return found
@@ -160,12 +161,18 @@ def _bound(built: Built, found: Goodput, driver: Driver) -> Goodput:
 
 
 def search_goodputs(
-    builts: Sequence[Built], options: GoodputOptions, driver: Driver, *, keep_errors: bool = False
+    builts: Sequence[Built],
+    options: GoodputOptions,
+    driver: Driver,
+    *,
+    keep_errors: bool = False,
+    race: bool = False,
 ) -> list[Goodput | Row]:
     """Return the goodput of each scenario, searched side by side in a study.
 
     keep_errors: where a run fails, that scenario has the row of it in place of a goodput, and the
-    others go on; without it the error is raised.
+    others go on; without it the error is raised. race: who surely serves less than another is
+    searched only as finely as it is behind (`racing`).
     """
     scenarios = [built.scenario for built in builts]
     targets = [options.target(scenario) for scenario in scenarios]
@@ -188,7 +195,8 @@ def search_goodputs(
         for k, seeds in enumerate(all_seeds)
         for seed in seeds
     }
-    found = _drive(searches, run, options.tolerance)
+    out: set[_Key] = set()
+    found = _drive(searches, run, options.tolerance, out if race else None)
     return [
         failed.get(k)
         or Goodput(
@@ -201,6 +209,7 @@ def search_goodputs(
             title=built.scenario.headline,
             expected_errors=built.expected_errors,
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
+            is_coarse=any((k, seed) in out for seed in all_seeds[k]),
         )
         for k, built in enumerate(builts)
     ]
@@ -220,10 +229,12 @@ def _drive(
     searches: Mapping[_Key, Search],
     run: Callable[[Sequence[tuple[_Key, float]]], list[Trial | None]],
     tolerance: float,
+    out: set[_Key] | None = None,
 ) -> dict[_Key, SeedGoodput]:
     """Take all searches to their end; what they ask for at a time is run side by side.
 
-    A search of which a run gives nothing ends without a goodput.
+    A search of which a run gives nothing ends without a goodput. out: takes those that end before
+    they are done, since another with the same seed serves more; None: all are taken to their end.
     """
     trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
@@ -246,10 +257,22 @@ def _drive(
                 asked[key] = searches[key].send(answer)
             except StopIteration as end:
                 ended[key] = end.value
+        if out is not None:
+            for key in list(_beaten(trials, asked)):
+                del asked[key]
+                ended[key] = Bracket.of({each.rate: each.seems_attained for each in trials[key]})
+                out.add(key)
     return {
         (k, seed): SeedGoodput.of(seed, bracket, trials[k, seed])
         for (k, seed), bracket in ended.items()
     }
+
+
+def _beaten(trials: Mapping[_Key, Sequence[Trial]], asked: Collection[_Key]) -> Iterator[_Key]:
+    """Yield the searches that go on and need not, since another with their seed serves more."""
+    for seed in {seed for _, seed in asked}:
+        rivals = {key: found for key, found in trials.items() if key[1] == seed}
+        yield from (key for key in beaten(rivals) if key in asked)
 
 
 def _until_sure(search: Search, trials: Sequence[Trial], tolerance: float) -> Search:

@@ -76,7 +76,8 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: what was simulated, in words. settings: what to set in
     the scenario for the rate found; nothing with several seeds, or where none was found.
     expected_errors: how far TTFT and TPOT may be from a real engine's, as a run's summary has it.
-    binding: what binds at that rate; None: nobody asked, or there is no goodput.
+    binding: what binds at that rate; None: nobody asked, or there is no goodput. is_coarse: the
+        search ended before it was within the tolerance, since another design surely serves more.
     """
 
     presenter = GOODPUT
@@ -91,6 +92,7 @@ class Goodput(Findings):
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     binding: Binding | None = None
+    is_coarse: bool = False
 
     @property
     def status(self) -> str:
@@ -186,6 +188,7 @@ class Goodput(Findings):
             "each_limit_alone": self.target.each,
             "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.limits.items()},
             "tolerance": self.tolerance,
+            **({"is_coarse": True} if self.is_coarse else {}),
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
             **({"binding": self.binding.summary} if self.binding else {}),

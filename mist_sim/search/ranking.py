@@ -95,7 +95,8 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
     near = rivals(best, "goodput", cases)
     if near:
         other = max(near, key=lambda case: case.figures["goodput"])
-        more = f" and {len(near) - 1} others" if len(near) > 1 else ""
+        num_more = len(near) - 1
+        more = f" and {num_more} other{'s' if num_more > 1 else ''}" if num_more else ""
         may = "--most-requests or --replications may tell" if best.is_steady else _AS_IT_STANDS
         return f"Undecided between {_with_interval(best)} and {_with_interval(other)}{more}; {may}."
     others = [case for case in cases if case is not best and not isnan(case.figures["goodput"])]

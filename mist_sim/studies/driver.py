@@ -120,9 +120,13 @@ def studying(
         raise ScenarioError("resume has no effect without a journal; name one")
     driver = Driver(what, jobs or num_cores(), progress=progress, executor=executor)
     if journal is None:
-        yield driver
+        with _closed_after(executor):
+            yield driver
         return
-    with journal_at(journal, _identity(what, subjects, options or {}), resume=resume) as found:
+    with (
+        _closed_after(executor),
+        journal_at(journal, _identity(what, subjects, options or {}), resume=resume) as found,
+    ):
         driver.journal = found
         try:
             yield driver
@@ -133,6 +137,17 @@ def studying(
                     "after them"
                 )
             raise
+
+
+@contextmanager
+def _closed_after(executor: Executor | None) -> Iterator[None]:
+    """Close an executor in the end, if it is one that has a connection."""
+    try:
+        yield
+    finally:
+        close = getattr(executor, "close", None)
+        if close is not None:
+            close()
 
 
 def _identity(what: str, subjects: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ class Done(NamedTuple):
 class Executor(Protocol):
     """Does tasks, several at a time.
 
-    To run a study somewhere else, such as on a cluster, write a class with this method.
+    To run a study somewhere else, such as on a cluster, write a class with this method. One that
+    holds a connection may have a method `close`, too, which is called when the study ends.
     """
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:

@@ -62,7 +62,7 @@ class Workers:
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
         with variables_for_workers() as variables:
-            here = _Here(Path.cwd(), _plugins_of_others(), variables)
+            here = _Here(Path.cwd(), plugins_of_others(), variables)
             with while_processes_start():  # more of them, where the last study had fewer
                 pool = _pool(self.num)
             has_ended = False
@@ -126,7 +126,8 @@ def _answer_of(future: Future[str]) -> str | Exception:
     return error
 
 
-def _plugins_of_others() -> Plugins:
+def plugins_of_others() -> Plugins:
+    """Return the plugins that are not ours, which other processes have to know, too."""
     return [
         (name, plugin, cls)
         for name, family in FAMILIES.items()

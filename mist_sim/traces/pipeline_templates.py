@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from mist_sim.core.request import Stage
 from mist_sim.errors import brief
-from mist_sim.stages import Decode, Prefill, completion, validate_pipeline
+from mist_sim.stages import Decode, KvRetrieval, Prefill, completion, validate_pipeline
 from mist_sim.traces.base import TraceRow
 
 PipelineTemplate = Callable[[TraceRow], tuple[Stage, ...]]
 """Makes the stages of one request; a plain function will do."""
 
-StageOrClass = Stage | type[Prefill] | type[Decode]
+StageOrClass = Stage | type[KvRetrieval] | type[Prefill] | type[Decode]
 
 
 def completion_pipeline(row: TraceRow) -> tuple[Stage, ...]:
@@ -27,7 +27,8 @@ class StageTemplate:
 
     parts: stages, used as they are but for lengths that they take from the row (`takes_lengths`),
     and the classes `Prefill` and `Decode`, which stand for the row's prompt and for its output
-    after the first token. Raises ValueError when a part is
+    after the first token, and `KvRetrieval`, for a retrieval of all of that prompt. Raises
+    ValueError when a part is
     something else or the order makes no sense.
     """
 
@@ -35,10 +36,10 @@ class StageTemplate:
 
     def __post_init__(self) -> None:
         for position, part in enumerate(self.parts):
-            if part is not Prefill and part is not Decode and not isinstance(part, Stage):
+            if part not in (KvRetrieval, Prefill, Decode) and not isinstance(part, Stage):
                 raise ValueError(
-                    f"part {position} must be a stage, or the class Prefill or Decode, "
-                    f"got {brief(part)}"
+                    f"part {position} must be a stage, or the class KvRetrieval, Prefill or "
+                    f"Decode, got {brief(part)}"
                 )
         validate_pipeline(self(TraceRow(1, 1)))
 
@@ -54,6 +55,8 @@ def _stage(part: StageOrClass, row: TraceRow) -> Stage:
         return part
     if part is Prefill:
         return Prefill(num_prompt_tokens=row.num_prompt_tokens)
+    if part is KvRetrieval:
+        return KvRetrieval(num_tokens=row.num_prompt_tokens)
     return Decode(num_tokens=row.num_output_tokens - 1)
 
 

@@ -42,6 +42,8 @@ def parts(model: str, gpu: str, ranks: int) -> dict[str, Any]:
 
 H100 = {"gpu": "h100-sxm"}
 EXPERTS = H100 | {"model": "mixtral-8x7b", "tensor_parallel_size": 2}
+DRAM = {"name": "dram", "read_bandwidth": "150 GB/s", "latency": "80 ns", "hit_rate": 0.25}
+NVME = {"name": "nvme", "read_bandwidth": "7 GB/s", "latency": "50 us", "hit_rate": 0.5}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 ROUTERS_TO_CHECK: Configurations = {
@@ -250,6 +252,22 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         {},
         {"base_time": "5 ms"},
         {"base_time": {"type": "exponential", "mean": "100 ms"}},
+    ],
+    "kv_retrieval": [
+        {"bytes_per_token": "128 KiB", "levels": [NVME]},
+        {"bytes_per_token": "128 KiB", "levels": [DRAM, NVME], "hits": "drawn"},
+        {
+            "bytes_per_token": "128 KiB",
+            "levels": [DRAM | NVME, {"name": "a", "read_bandwidth": "1 GB/s", "hit_rate": 0.5}],
+            "max_batch_size": 3,
+            "device": {"name": "cpu0"},
+        },
+        {
+            "bytes_per_token": "128 KiB",
+            "levels": [{"name": "all", "read_bandwidth": "10 MB/s", "capacity": "1 GB"}],
+            "hits": "stored",
+            "eviction": "lfu",
+        },
     ],
     "rag": [
         RETRIEVAL,

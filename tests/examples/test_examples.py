@@ -53,6 +53,10 @@ EXPECTED = {
         [],
         r"1 x h100-sxm +0.70 +0.51 .* fitted\n2 x a100-80gb-sxm +.* fitted\n2 x l40s .* spec-only",
     ),
+    "kv_storage.py": (
+        [],
+        r".*mean +p90\n  A dedicated +\d\d .*\n(.*\n){2}  C rack-shared +718 .*\n(.*\n)*  E ",
+    ),
     "largest_rate.py": (
         [],
         r"random +3\d /s .*\nround_robin +[45]\d /s .*\nleast_outstanding +5\d /s +1\d\.\d /s",

@@ -36,7 +36,18 @@ slo: {{ttft: 1 s}}
 """
 RUN = "name: ours\nengine: mist-sim\nprovenance: this test\nsummary: {mean_ttft_ms: 10}\nscenario: "
 
-READ_SCENARIOS = {"run", "goodput", "sliders", "bestserve", "plan", "compare", "validate"}
+READ_SCENARIOS = {
+    "run",
+    "goodput",
+    "sliders",
+    "bestserve",
+    "plan",
+    "explain",
+    "search",
+    "sweep",
+    "compare",
+    "validate",
+}
 READ_NONE = {
     "demo",
     "from-vllm",
@@ -60,10 +71,24 @@ def started(tmp_path, monkeypatch) -> Path:
     for name in ("s.yaml", "t.yaml", "demo"):
         (tmp_path / name).write_text(text)
     (tmp_path / "hybrid.yaml").write_text(hybrid())
+    for name, space in spaces(text).items():
+        (tmp_path / name).write_text(space)
     for folder, scenario in (("named", "../s.yaml"), ("inside", as_mapping(text))):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "run.yaml").write_text(RUN + scenario)
     return tmp_path / "started"
+
+
+def spaces(text: str) -> dict[str, str]:
+    """Spaces whose scenario names a program, and in which a value does."""
+    program = f"{{type: program, command: {command()!r}}}"
+    rest = "objectives: [p99_ttft]\nvary: "
+    plain = text.replace(f", predictor: {program}", "")
+    hidden = f"clients.0.predictor: [{program}]"
+    return {
+        "space.yaml": f"scenario: s.yaml\n{rest}{{clients.0.count: 1:2}}",
+        "hidden.yaml": f"scenario: {as_mapping(plain)}\n{rest}\n  {hidden}",
+    }
 
 
 def command() -> str:
@@ -93,6 +118,9 @@ VERBS = [
     ["sliders", "hybrid.yaml"],
     ["bestserve", "s.yaml", "--strategies", "1m"],
     ["plan", "s.yaml", "--max-gpus", "1"],
+    ["search", "space.yaml"],
+    ["search", "hidden.yaml"],
+    ["sweep", "s.yaml", "clients.0.count=1:2"],
     ["compare", "s.yaml", "t.yaml"],
     ["compare", "hybrid.yaml", "--designs"],
     ["validate", "named"],

@@ -9,18 +9,28 @@ import pytest
 
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
-from mist_sim.search.steady_state import Seen, look, looks, quantile
+from mist_sim.search.steady_state import Seen, _compare, inflation, look, looks, quantile
 
 NUM = 4000
 
 
-def run(level=0.5, spread=0.3, num=NUM, time=1.0, queued=None, waits=None, ratios=None, gone=()):
+def run(
+    level=0.5,
+    spread=0.3,
+    num=NUM,
+    time=1.0,
+    queued=None,
+    waits=None,
+    ratios=None,
+    gone=(),
+    arrival=None,
+):
     """A run with an arrival a second whose times over limit vary at random around a level.
 
     time: of each request, seconds. queued: how long visits wait. gone: ids still on their way.
     """
     rng = Streams(0).generator(f"{level} {spread} {num}")
-    arrival = np.cumsum(rng.exponential(1.0, num))
+    arrival = np.cumsum(rng.exponential(1.0, num)) if arrival is None else arrival
     drawn = level * np.exp(spread * rng.standard_normal(num)) if ratios is None else ratios
     waits = rng.random(num) if waits is None else waits
     queued = np.zeros(num) if queued is None else queued
@@ -73,6 +83,25 @@ def test_clients_that_are_still_filling_up_tell_nothing_good():
     assert (attained, reason) == (None, "the clients are still filling up")
 
 
+def test_few_requests_while_clients_fill_up_leave_a_short_time_after_it():
+    """The first 100 of 4,000 come in three times the time of a request, the others soon after.
+
+    So the ramp is left out, but what follows takes less than twice that time.
+    """
+    for rest, attained in ((100.0, None), (250.0, True)):
+        arrival = np.concatenate([np.linspace(0, 300, 100), 300 + rest * np.linspace(0, 1, 3900)])
+        found = verdict(run(0.3, time=100.0, arrival=arrival))
+        assert found == (attained, "" if attained else "the clients are still filling up")
+
+
+def test_a_hundred_stretches_of_waits_are_too_few():
+    """Requests come in groups that share their wait: 32 leave 100 stretches of the 3,200 after the
+    ramp, and 8 leave 400."""
+    rng = Streams(0).generator("groups")
+    for size, attained in ((32, None), (8, True)):
+        assert verdict(run(0.3, waits=np.repeat(rng.random(NUM // size), size)))[0] is attained
+
+
 def test_waits_that_change_slowly_want_a_longer_run():
     attained, reason = verdict(run(0.3, waits=slow()))
     assert (attained, reason) == (None, "the waits change too slowly for so short a run")
@@ -92,7 +121,8 @@ def test_near_the_limit_the_number_in_the_system_must_have_changed_often():
     """Requests of 500 s among 4,000 s of arrivals: their number has few values of its own."""
     near = run(0.8, spread=0.01)
     assert verdict(near) == (True, "")
-    assert verdict(run(0.8, spread=0.01, time=500.0))[0] is None
+    for time in (100.0, 200.0, 500.0):
+        assert verdict(run(0.8, spread=0.01, time=time))[0] is None
     assert verdict(run(0.3, spread=0.01, time=200.0))[0] is True, "far from it a few will do"
 
 
@@ -107,6 +137,35 @@ def test_few_may_be_on_their_way():
     assert look(run(0.3, gone=range(3980, 3990)), 0.9, 0.001).num_requests == NUM
     cut = look(run(0.3, gone=range(2000, 3900)), 0.9, 0.001)
     assert cut.num_requests < 2050
+
+
+def test_those_on_their_way_may_turn_out_either_way():
+    """Beside 3,200 known ones, 20 that are all good or all missed move the quantile's rank.
+
+    Of 3,220 nine in ten are 2,898: the quantile is known one 2,878 of 3,200 if all 20 are good, and
+    2,898 if none is, instead of 2,880.
+    """
+    known = Streams(0).generator("known").standard_normal(3200)
+    ordered = np.sort(known)
+    alone = _compare(known, 0.9, 0.001)
+    beside = _compare(np.insert(known, 1600, [np.nan] * 20), 0.9, 0.001)
+    assert beside.low - alone.low == pytest.approx(ordered[2877] - ordered[2879])
+    assert beside.high - alone.high == pytest.approx(ordered[2897] - ordered[2879])
+    assert beside.margins[1] - alone.margins[1] == pytest.approx(ordered[2897] - ordered[2879])
+
+
+def test_batches_that_follow_each_other_inflate_the_variance():
+    """(1 + f) / (1 - f) of their autocorrelation r, without its bias: f = r + (1 + 4 r) / 32.
+
+    Of pairs that alternate r is 1/32: 16 of the 31 products of neighbours are 1, 15 are -1. Of a
+    line, f ends at 0.9; batches that alternate do not deflate.
+    """
+    pairs = np.array([1.0, 1.0, -1.0, -1.0] * 8)
+    follows = 1 / 32 + (1 + 4 / 32) / 32
+    assert inflation(pairs) == pytest.approx((1 + follows) / (1 - follows))
+    assert inflation(np.arange(32.0)) == pytest.approx(19.0)
+    assert inflation(np.array([1.0, -1.0] * 16)) == 1.0
+    assert inflation(np.ones(32)) == 1.0
 
 
 def test_too_few_requests_tell_nothing():

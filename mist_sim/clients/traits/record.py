@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, Role
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.setting import ACROSS_NODES, Borrowed, Setting
 from mist_sim.network import Store
@@ -127,8 +128,11 @@ class ClientTraits:
     stores: memory below the GPU that its engines read over a network with a topology, by name.
     shared_tiers: (blocks, tokens of a block) of the tiers of its KV cache that it shares with other
         clients, by name.
+    shared_parts: what else it has together with all clients that name it, such as `device cpu0`;
+        and what all of them have to say alike of it.
     machine: the GPUs that draw power and cost money for it; None: none, or nobody knows them.
     times: where its step times come from; None: it has no steps.
+    step_limits: what limits its steps; None: they take requests in batch by batch, or nobody knows.
 
     Lifecycle:
     can_fail: whether what is in flight may be lost. can_drain: whether it may leave, and be scaled.
@@ -157,8 +161,10 @@ class ClientTraits:
     uses_links: bool = False
     stores: Mapping[str, Store] = field(default_factory=dict)
     shared_tiers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    shared_parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     machine: GpuMachine | None = None
     times: TimesOrigin | None = None
+    step_limits: StepLimits | None = None
     can_fail: bool = True
     can_drain: bool = True
     deadline_option: str = ""

@@ -10,6 +10,7 @@ import simpy
 from simpy.events import Event, Process
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.workers.devices import Device
 from mist_sim.clients.workers.fetching import Fetch
 from mist_sim.clients.workers.growing import let_grow, num_until_growth
 from mist_sim.clients.workers.service_times import is_time
@@ -27,11 +28,13 @@ class Workers(Client):
     a stage takes.
 
     num_workers: visits served at once. fetch: bytes that each stage brings over a topology when
-    its time is over; None: none.
+    its time is over; None: none. device: whose slots they share with other clients; None: theirs
+    alone.
     """
 
     num_workers: int = 1
     fetch: Fetch | None = None
+    device: Device | None = None
 
     @abstractmethod
     def service_times(self) -> Callable[[Stage], float]:
@@ -40,6 +43,7 @@ class Workers(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
+        self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)
         self._services: dict[Visit, Process] = {}  # of visits that may be given up
         self._growth = self.streams.generator(f"{self.name}: growth")
         self._seconds = self.service_times()
@@ -72,19 +76,27 @@ class Workers(Client):
     def _serve(self, visit: Visit) -> Generator[Event, object, None]:
         with self._workers.request() as turn:
             yield turn
-            self.begin(visit)
-            for stage in visit.stages:
-                seconds = self._seconds(stage)
-                if not is_time(seconds):
-                    raise ScenarioError(
-                        f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
-                        f"got {seconds} at {self.env.now} s"
-                    )
-                yield self.env.timeout(float(seconds))
-                if self.fetch is not None:
-                    yield from self._bring(self.fetch, stage)
-                if stage.grows:
-                    let_grow(self.name, visit, self._growth, self.env.now)
+            if self._slots is None:
+                yield from self._serve_stages(visit)
+                return
+            with self._slots.request() as slot:
+                yield slot
+                yield from self._serve_stages(visit)
+
+    def _serve_stages(self, visit: Visit) -> Generator[Event, object, None]:
+        self.begin(visit)
+        for stage in visit.stages:
+            seconds = self._seconds(stage)
+            if not is_time(seconds):
+                raise ScenarioError(
+                    f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
+                    f"got {seconds} at {self.env.now} s"
+                )
+            yield self.env.timeout(float(seconds))
+            if self.fetch is not None:
+                yield from self._bring(self.fetch, stage)
+            if stage.grows:
+                let_grow(self.name, visit, self._growth, self.env.now)
 
     def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
         """Wait until a stage's bytes are there."""

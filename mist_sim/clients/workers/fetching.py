@@ -49,14 +49,22 @@ class Fetch:
 
 def check_fetch(name: str, fetch: Fetch, network: Network | None) -> None:
     """Raise ScenarioError where a client's bytes have no way. name: of the client."""
+    for destination in fetch.destinations:
+        check_way(name, "fetch", (fetch.source, destination), network)
+
+
+def check_way(name: str, key: str, ends: tuple[str, str], network: Network | None) -> None:
+    """Raise ScenarioError where bytes have no way from a place to another.
+
+    name: of the client. key: what says so in a file.
+    """
     ways = network.ways if network is not None else None
     if ways is None:
         raise ScenarioError(
-            f"{name}: fetch must be left out, since the network has no topology; set "
+            f"{name}: {key} must be left out, since the network has no topology; set "
             "network.topology, such as hgx-h100"
         )
     try:
-        for destination in fetch.destinations:
-            ways.check_route(fetch.source, destination)
+        ways.check_route(*ends)
     except ScenarioError as error:
-        raise ScenarioError(f"{name}: fetch: {error}") from None
+        raise ScenarioError(f"{name}: {key}: {error}") from None

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.base import Workers
+from mist_sim.clients.workers.devices import Device
 from mist_sim.clients.workers.fetching import Fetch, check_fetch
 from mist_sim.clients.workers.service_times import (
     GivenServiceTime,
@@ -44,6 +45,7 @@ class SequentialClient(Workers):
         two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
         the client's own.
     fetch: bytes that each stage brings over a topology when these times are over.
+    device: the card or processor whose slots it shares with other clients; a visit takes one slot.
     Raises ValueError for values outside these ranges, and where no time is given.
     Source: MIST §III-E, scheduler "Sequential".
     """
@@ -56,10 +58,14 @@ class SequentialClient(Workers):
     time_per_token: SecondsOrLaw | None = None
     service_time: GivenServiceTime | None = None
     fetch: Fetch | None = None
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
-        super().__init__(self.name, worker_traits(serves, fetches=self.fetch is not None))
+        traits = worker_traits(serves, fetches=self.fetch is not None)
+        if self.device is not None:
+            traits = replace(traits, shared_parts=self.device.shared)
+        super().__init__(self.name, traits)
         if self.num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
         self._check_times()

@@ -21,6 +21,7 @@ from mist_sim.metrics.records.run_tables import (
     loss_table,
     move_table,
     request_table,
+    retrieval_table,
     state_table,
     step_table,
     token_table,
@@ -46,10 +47,11 @@ class ColumnRecorder:
     each). step_tokens: for each track, tokens that each decode step gave in all; empty where that
     is its decodes. drafts: a row for each stay of a request in a decode batch that verified
     drafts. moves: a row for KV entries of a request that went from one place to another;
-    move_names: the kinds and places in it. states: a row for each change of a client's state,
-    named in state_names; losses: a row a visit that was lost with its client, or with the one that
-    had its KV entries. Both are empty where no client changes its state. models: those that
-    requests ask for; the first is None, for any.
+    move_names: the kinds and places in it. retrievals: a row for each level that had entries of a
+    context that a request asked for, and one for what none had; level_names: the levels.
+    states: a row for each change of a client's state, named in state_names; losses: a row a visit
+    that was lost with its client, or with the one that had its KV entries. Both are empty where no
+    client changes its state. models: those that requests ask for; the first is None, for any.
     """
 
     def __init__(self) -> None:
@@ -68,6 +70,9 @@ class ColumnRecorder:
         self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
         self.moves = move_table()
         self.move_names = Categories()
+        self.retrievals = retrieval_table()
+        self.level_names = Categories()
+        self.level_names.code(None)  # code 0: no level had it
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
         self.models = Categories()
@@ -201,7 +206,7 @@ class ColumnRecorder:
 
     def _pack(self) -> None:
         """Pack the tables that have grown; between two ends of requests they grow by a few rows."""
-        others = (self.gaps, self.drafts, self.moves)
+        others = (self.gaps, self.drafts, self.moves, self.retrievals)
         for table in (self.requests, self.visits, self.tokens, *self.steps, *others):
             if len(table.rows) >= _MOST_ROWS:
                 table.pack()
@@ -268,6 +273,22 @@ class ColumnRecorder:
         names = map(self.move_names.code, (kind, source, destination))
         self.moves.rows.append(
             (request_id, track, *names, num_tokens, num_bytes, start, end, again)
+        )
+
+    def record_retrieval(
+        self,
+        client_id: int,
+        request_id: int,
+        source: str | None,
+        num_tokens: float,
+        num_bytes: float,
+        start: float,
+        end: float,
+    ) -> None:
+        """Add a row to the retrievals."""
+        level = self.level_names.code(source)
+        self.retrievals.rows.append(
+            (request_id, client_id, level, num_tokens, num_bytes, start, end)
         )
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:

@@ -81,6 +81,19 @@ def move_table() -> Table:
     )
 
 
+def retrieval_table() -> Table:
+    """Return an empty table of KV entries that were asked for, by the level that had them."""
+    return Table(
+        request_id="i8",
+        client_id="i4",
+        level="i4",
+        num_tokens="f8",
+        num_bytes="f8",
+        start="f8",
+        end="f8",
+    )
+
+
 def state_table() -> Table:
     """Return an empty table of the states that clients come to."""
     return Table(client_id="i4", time="f8", state="i4")

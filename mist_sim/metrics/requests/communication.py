@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.requests.retrievals import NO_LEVEL
 
 
 def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
     """Return transfers, tokens, bytes and seconds of KV entries that moved for some requests.
 
-    By kind: `hand_over`, `load`, `swap_out`, `swap_in`; nothing where none moved. Seconds are added
-    up, also of transfers at the same time. Bytes are NaN where they are not known of all.
+    By kind: `hand_over`, `fetch`, `load`, `swap_out`, `swap_in`, and `retrieval` from a level of a
+    retrieval client; nothing where none moved. Seconds are added up, also of transfers at the same
+    time. Bytes are NaN where they are not known of all.
     """
     moves: dict[str, Any] = recorder.moves.columns()
     counted = np.isin(moves["request_id"], request_ids)
@@ -28,4 +30,20 @@ def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
             "bytes": float(moves["num_bytes"][mine].sum()),
             "seconds": float(seconds[mine].sum()),
         }
+    found |= _retrieved(recorder, request_ids)
     return {"communication": found} if found else {}
+
+
+def _retrieved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the same of what came from levels of retrieval clients."""
+    rows: dict[str, Any] = recorder.retrievals.columns()
+    mine = np.isin(rows["request_id"], request_ids) & (rows["level"] != NO_LEVEL)
+    if not mine.any():
+        return {}
+    came = {
+        "transfers": int(mine.sum()),
+        "tokens": round(float(rows["num_tokens"][mine].sum())),
+        "bytes": float(rows["num_bytes"][mine].sum()),
+        "seconds": float((rows["end"] - rows["start"])[mine].sum()),
+    }
+    return {"retrieval": came}

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from numpy import nan_to_num
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from mist_sim.report.elements.cells import count, number, percent
-from mist_sim.report.elements.layout import Fitting, listed
+from mist_sim.report.elements.layout import listed
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
+    from mist_sim.metrics.clients.room import Room
 
 _MAX_ROWS = 12
-_TITLES = ("", "visits", "busy", "decodes", "KV blocks", "step times")
-_BELOW = ("", "", "share", "a step", "peak", "")
+_TITLES = ("", "visits", "room", "decodes", "KV blocks", "step times")
+_BELOW = ("", "", "of time", "a step", "peak", "")
 
 Client = dict[str, Any]
 """The cells of a row of `Result.clients`."""
-_SHOWN = ("client", "num_visits", "busy", "mean_decodes", "peak_used_blocks", "num_steps")
+_SHOWN = ("client", "num_visits", "room", "mean_decodes", "peak_used_blocks", "num_steps")
+_LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 
 
-def clients_table(result: Result, seconds: float) -> Fitting:
-    """Return a row a group of equal clients. seconds: how long the run took."""
+def clients_table(result: Result) -> RenderableType:
+    """Return a row a group of equal clients, and which limits their steps reach."""
     estimates = result.summary["estimates"]
     groups: dict[str, list[Client]] = {}
     names = result.client_groups or result.client_names
@@ -29,20 +35,31 @@ def clients_table(result: Result, seconds: float) -> Fitting:
     columns = {key: table[key].tolist() for key in _SHOWN}
     for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
         groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
-    rows = [list(_row(name, clients, estimates, seconds)) for name, clients in groups.items()]
+    rows = [list(_row(name, clients, estimates)) for name, clients in groups.items()]
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
-    return listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
+    shown = listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
+    return Group(shown, *(Text(line, style="dim") for line in _at_limits(names, result.rooms)))
 
 
-def _row(
-    name: str, clients: list[Client], estimates: dict[str, str], seconds: float
-) -> Iterator[str]:
+def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
+    """Yield a line for each group of clients whose steps are at a limit for some time."""
+    groups: dict[str, list[Room]] = {}
+    for name, room in zip(names, rooms, strict=True):
+        groups.setdefault(name, []).append(room)
+    for name, found in list(groups.items())[:_MAX_ROWS]:
+        least = min(found, key=lambda room: nan_to_num(room.room, nan=1.0))
+        if 1 - least.room >= _LEAST_AT_LIMIT:
+            share = percent(1 - least.room)
+            yield f"no room in {share} of the time at {name}, mostly for {least.limit}"
+
+
+def _row(name: str, clients: list[Client], estimates: dict[str, str]) -> Iterator[str]:
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
     yield _range((c["num_visits"] for c in clients), count)
+    yield _range((c["room"] for c in clients), percent)
     for values, shown in (
-        ((c["busy"] / seconds for c in clients), percent),
         ((c["mean_decodes"] for c in clients), number),
         ((c["peak_used_blocks"] for c in clients), count),
     ):
@@ -52,7 +69,9 @@ def _row(
 
 def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
     """Return the lowest and the highest value; one where they look alike."""
-    found = list(values)
+    found = [value for value in values if value == value]
+    if not found:
+        return "-"
     low, high = shown(min(found)), shown(max(found))
     if low == high:
         return high

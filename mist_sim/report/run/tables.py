@@ -18,6 +18,7 @@ from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import models_section
+from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
 
@@ -49,15 +50,9 @@ def results_table(result: Result) -> RenderableType:
         *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
-        *section("Clients", clients_table(result, _seconds(result))),
+        *section("Clients", clients_table(result)),
         *warnings(_warning_lines(result, summary)),
     )
-
-
-def _seconds(result: Result) -> float:
-    """Return how long the run took, whatever became of its requests; above 0, to divide by."""
-    ended: Any = result.recorder.requests.columns()["finished_at"]
-    return max(float(ended.max(initial=0.0)), 1e-12)
 
 
 def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -122,6 +117,11 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
         yield "prompt tokens cached", found, f"prefix cache hit rate; one cache for all: {known}"
         for tier, rate in summary.get("tier_hit_rates", {}).items():
             yield f"  from {tier}", percent(rate, digits=1), "of the prompt tokens"
+    if "retrieval_hit_rate" in summary:
+        found = percent(summary["retrieval_hit_rate"], digits=1)
+        yield "context tokens retrieved", found, "of those that were asked for"
+        for level, rate in summary["retrieval_hit_rates"].items():
+            yield f"  from {level}", percent(rate, digits=1), "of those that were asked for"
     if "request_goodput" in summary:
         good = percent(summary["good_request_fraction"], digits=1)
         yield "goodput", number(summary["request_goodput"]), f"/s, {good} of the requests keep"
@@ -142,6 +142,8 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
             "until the last arrival. Latencies depend on how long the run is; lower the rate or "
             "add clients."
         )
+    if line := overload_line(summary):
+        yield line
     if summary["completed"] and summary.get("stability") == "too short to tell":
         yield f"Too short to tell whether {TOO_SHORT}"
     if summary["num_truncated"]:

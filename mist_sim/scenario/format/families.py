@@ -204,4 +204,4 @@ SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
-STAGE = Family(STAGES, words=("prefill", "decode"))
+STAGE = Family(STAGES, words=("kv_retrieval", "prefill", "decode"))

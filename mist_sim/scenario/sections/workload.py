@@ -23,7 +23,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.sections.clients.keys import AtLeastOne
-from mist_sim.stages import Decode, Growing, Prefill
+from mist_sim.stages import Decode, Growing, KvRetrieval, Prefill
 from mist_sim.traces import (
     ClosedLoop,
     NamesModels,
@@ -38,7 +38,11 @@ from mist_sim.traces import (
 Entry = Annotated[Part | str, STAGE]
 Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
 
-_OF_THE_ROW: dict[str, type[Prefill | Decode]] = {"prefill": Prefill, "decode": Decode}
+_OF_THE_ROW: dict[str, type[KvRetrieval | Prefill | Decode]] = {
+    "kv_retrieval": KvRetrieval,
+    "prefill": Prefill,
+    "decode": Decode,
+}
 
 
 def _requires_nothing(schema: dict[str, Any]) -> None:
@@ -82,7 +86,8 @@ class WorkloadSpec(Strict):
     )
     pipeline: Pipeline = Field(
         ("prefill", "decode"),
-        description="stages of a request in order; prefill and decode have the row's lengths",
+        description="stages of a request in order; prefill and decode have the row's lengths, "
+        "and kv_retrieval alone that of its prompt",
     )
 
     @model_validator(mode="before")
@@ -218,7 +223,7 @@ class WorkloadSpec(Strict):
 
     def make_pipeline(self) -> PipelineTemplate:
         """Return what makes a row's stages. Raises ValueError for an order without sense."""
-        parts: list[type[Prefill | Decode] | Stage] = [
+        parts: list[type[KvRetrieval | Prefill | Decode] | Stage] = [
             _OF_THE_ROW[part] if isinstance(part, str) else part.make() for part in self.pipeline
         ]
         if self.pipeline == ("prefill", "decode"):

@@ -25,12 +25,15 @@ class Designs:
     """Scenarios to compare, by name.
 
     left_out: designs, or kinds of designs, that cannot be, and why. assumed: what the scenario
-    does not say and the designs need, and what they do not share with it.
+    does not say and the designs need, and what they do not share with it. uneven: kinds of designs
+    whose steps are timed on another footing than those of the others, so that it decides little who
+    of them serves more.
     """
 
     scenarios: Mapping[str, Scenario]
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict)
+    uneven: tuple[str, ...] = ()
 
 
 def designs_of(scenario: Scenario) -> Designs:
@@ -56,7 +59,9 @@ def designs_of(scenario: Scenario) -> Designs:
     if len(found) < 2:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ScenarioError(f"there is no other design for these clients; {reasons}")
-    return Designs(found, left_out, _assumed(fleet, found))
+    assumed = _assumed(fleet, found)
+    uneven = tuple(kind for kind in (_HYBRIDS, _BUNDLES) if kind in assumed)
+    return Designs(found, left_out, assumed, uneven)
 
 
 def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
@@ -107,8 +112,8 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
     if fleet.plans_ahead and any(_has(each, role="p_heavy") for each in found.values()):
         assumed[_HYBRIDS] = (
             "async_scheduling: false, as answers that leave between two steps are not simulated "
-            "with it, so that their steps take longer than those of other designs; --set "
-            "clients.0.async_scheduling=false compares all without"
+            "with it, so that their steps take longer than those of other designs, by more than "
+            "designs may differ; --set clients.0.async_scheduling=false compares all without"
         )
     if any(_has(each, type_="afd") for each in found.values()):
         assumed[_BUNDLES] = (

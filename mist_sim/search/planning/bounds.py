@@ -21,13 +21,15 @@ nothing is left out. Nor is anything for pipelines of other stages, and bundles 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
-from typing import NamedTuple
+from math import ceil, inf
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.gpu_group import num_gpus as group_gpus
+from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import ModelSpec
 from mist_sim.search.planning.demand import Array, Demand
@@ -59,11 +61,15 @@ class Least:
 
 def least_of(engine: Engine) -> Least | None:
     """Return what an engine takes at least; None where nothing is proved of it."""
-    client = engine.client
-    machine = engine.machine
-    if not all(_is_roofline(rank) for rank in client.predictor.ranks):
+    return least_of_client(engine.client, engine.machine)
+
+
+def least_of_client(client: Any, machine: Machine) -> Least | None:
+    """Return what a client with an engine takes at least; None where nothing is proved of it."""
+    predictor = getattr(client, "predictor", None)
+    if predictor is None or not all(_is_roofline(rank) for rank in predictor.ranks):
         return None
-    model, gpu, num_gpus = machine.model, machine.cluster.gpu, engine.num_gpus
+    model, gpu, num_gpus = machine.model, machine.cluster.gpu, group_gpus(machine)
     flops, bandwidth = _flops(gpu), _bandwidth(gpu)
     is_one = machine.cluster.tensor_parallel_size == num_gpus  # no pipeline, no replicas
     keys = 0 if model.window_layers else model.kv_bytes_per_token
@@ -89,14 +95,31 @@ def fewest(least: Least, demand: Demand) -> Needs:
     """Return how many engines it takes at least, whatever the design: a bound (see above)."""
     if not demand.is_plain:
         return Needs(1, 1, 1)
+    work = _work(least, demand)
+    together, prompts, answers = (max(map(demand.engines_for, each)) for each in work)
+    return Needs(_whole(together), _whole(prompts), _whole(answers))
+
+
+def most(least: Least, demand: Demand, engines: Needs) -> float:
+    """Return a rate (requests per second) that no such engines exceed, whatever the design.
+
+    engines: how many there are in all, that may compute prompts, and that may compute answers.
+    """
+    if not demand.is_plain:
+        return inf
+    pairs = zip(_work(least, demand), engines, strict=True)
+    return min(demand.most_rate(work, number) for works, number in pairs for work in works)
+
+
+def _work(least: Least, demand: Demand) -> tuple[list[Array], list[Array], list[Array]]:
+    """Return bounds of the seconds that requests take: whole, their prompts, their answers."""
     steps = np.maximum(demand.answers - 1, 0)
     keys = _keys(demand) / least.per_step * least.key
     prompts = demand.prompts * (0.0 if demand.cached else least.token)
     answers = steps * least.token
     reading = steps / least.per_step / least.seats * least.matrices
-    together = max(demand.engines_for(prompts + answers + keys), demand.engines_for(reading + keys))
-    of_answers = max(demand.engines_for(answers + keys), demand.engines_for(reading + keys))
-    return Needs(_whole(together), _whole(demand.engines_for(prompts)), _whole(of_answers))
+    of_answers = [answers + keys, reading + keys]
+    return [prompts + answers + keys, reading + keys], [prompts], of_answers
 
 
 def alone(least: Least, demand: Demand) -> dict[str, float]:

@@ -15,7 +15,9 @@ from mist_sim.metrics import Slo
 from mist_sim.rng import Streams
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import Question
+from mist_sim.search.request_times import Target
 from mist_sim.search.steady_runs import lengthened
+from mist_sim.studies.built import Built
 from mist_sim.traces import TraceArrivals, TraceReader
 
 Array = NDArray[np.float64]
@@ -67,9 +69,29 @@ class Demand:
         least = np.partition(work, number - 1)[:number] if number else work[:0]
         if not self.is_steady:
             return float(least.sum()) / (self.span + self._latest)
+        return self.rate * self._each_takes(work, least)
+
+    def most_rate(self, work: Array, num_engines: int) -> float:
+        """Return the rate (requests per second) at which so many engines never pause.
+
+        work: as in `engines_for`. Infinite where nothing is proved.
+        """
+        number = int(self.share * len(work))
+        least = np.partition(work, number - 1)[:number] if number else work[:0]
+        if self.is_steady:
+            each = self._each_takes(work, least)
+            return num_engines / each if each > 0 else inf
+        span = float(least.sum()) / num_engines - self._latest if num_engines else inf
+        if self.span == inf or span <= 0:
+            return inf
+        return self.rate * self.span / span
+
+    def _each_takes(self, work: Array, least: Array) -> float:
+        """Return the seconds that a request takes at least on average in steady state."""
+        number = len(least)
         capped = np.minimum(work, least.max()) if number else work
         room = _ERRORS * float(capped.std()) / sqrt(len(work))
-        return self.rate * max(float(least.sum()) / len(work) - room, 0.0)
+        return max(float(least.sum()) / len(work) - room, 0.0)
 
     @property
     def _latest(self) -> float:
@@ -87,11 +109,21 @@ def demand_of(question: Question, engine: Engine) -> Demand:
 
     Raises ScenarioError for a workload without requests.
     """
-    simulation = engine.built.simulation
+    as_is = question.options.as_is
+    return demand_on(engine.built, question.target, question.rate, as_is=as_is)
+
+
+def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False) -> Demand:
+    """Return the demand on a scenario at a rate (requests per second).
+
+    target: what has to be attained. as_is: of the workload as it stands, not in steady state.
+    Raises ScenarioError for a workload without requests.
+    """
+    simulation = built.simulation
     workload: Any = simulation.workload
     source = workload.source
-    longer = lengthened(simulation, question.target, _ROWS)
-    is_steady = longer is not None and not question.options.as_is
+    longer = lengthened(simulation, target, _ROWS)
+    is_steady = longer is not None and not as_is
     if isinstance(source, TraceReader):
         rows = list(source.rows())
     else:
@@ -103,17 +135,16 @@ def demand_of(question: Question, engine: Engine) -> Demand:
     times = [row.arrival_time for row in rows if row.arrival_time is not None]
     span = inf
     if isinstance(workload.arrivals, TraceArrivals) and times:
-        span = (len(rows) - 1) / question.rate
+        span = (len(rows) - 1) / rate
     lengths = np.array([row[:2] for row in rows], dtype=float)
-    scenario = engine.built.scenario
     return Demand(
         prompts=lengths[:, 0],
         answers=lengths[:, 1],
-        rate=question.rate,
-        share=question.target.attainment,
-        limits=question.target.slo,
+        rate=rate,
+        share=target.attainment,
+        limits=target.slo,
         is_steady=is_steady,
         span=span,
         cached=any(row.content for row in rows),
-        is_plain=scenario.workload.pipeline == ("prefill", "decode"),
+        is_plain=built.scenario.workload.pipeline == ("prefill", "decode"),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mist_sim.clients.kv_cache.tiers.use_order import UseOrder
+from mist_sim.clients.kv_cache.tiers.use_order import Eviction, UseOrder
 from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.errors import ScenarioError
 
@@ -115,12 +115,12 @@ class WriteThroughStore(TierStore):
             self.cache.queue.append(None, num_blocks)
 
 
-class WriteBackStore(TierStore):
-    """Has what the tier above gave up."""
+class OrderedStore(TierStore):
+    """Blocks of any positions, in the order in which they are given up."""
 
-    def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
+    def __init__(self, tier: CacheTier, below: Evicted | None, eviction: Eviction = "lru") -> None:
         super().__init__(tier, below)
-        self._order = UseOrder()
+        self._order = UseOrder(eviction)
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
         """Return where the first block is missing; what the tier above has may begin anywhere."""
@@ -134,15 +134,13 @@ class WriteBackStore(TierStore):
 
     def use(self, spans: Spans, num_blocks: int) -> None:
         """Those of the blocks that are there are the latest used, the first one last of all."""
-        order = self._order
-        starts = [0, *(end for _, end in spans)]
-        for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
-            end = min(span_end, num_blocks)
-            while start < end:
-                part, is_there = order.last_part(key, start, end)
-                if is_there:
-                    order.use(key, part, end)
-                end = part
+        for key, start, end, is_there in parts_of(self._order, spans, num_blocks):
+            if is_there:
+                self._order.use(key, start, end)
+
+
+class WriteBackStore(OrderedStore):
+    """Has what the tier above gave up."""
 
     def compute(self, spans: Spans, num_blocks: int) -> None:
         """They are written when the tier above gives them up."""
@@ -169,6 +167,42 @@ class WriteBackStore(TierStore):
                     self.below(lost, first, last)
             order.add(key, end - num_blocks, end)
             end -= num_blocks
+
+
+def parts_of(
+    order: UseOrder, spans: Spans, num_blocks: int
+) -> Iterator[tuple[Hashable, int, int, bool]]:
+    """Yield the first blocks of spans in parts, the last one first: id, [start, end), is it there.
+
+    A part that is there lies in one segment. It may be used, or taken out, before the next one.
+    """
+    starts = [0, *(end for _, end in spans)]
+    for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
+        end = min(span_end, num_blocks)
+        while start < end:
+            part, is_there = order.last_part(key, start, end)
+            yield key, part, end, is_there
+            end = part
+
+
+def found_in(
+    stores: Sequence[TierStore], spans: Spans, start: int, end: int
+) -> tuple[list[int], int]:
+    """Return how many of the blocks [start, end) come from each store, the nearest first.
+
+    The blocks from `start` on come from the nearest store that has the first of them, as far as it
+    has them; those behind these in the same way. And which store has the last of them.
+    """
+    counts = [0] * len(stores)
+    number = last = 0
+    while number < len(stores):
+        reached = stores[number].reach(spans, start, end)
+        if reached > start:
+            counts[number] += reached - start
+            start, number, last = reached, 0, number
+        else:
+            number += 1
+    return counts, last
 
 
 def _chain(spans: Spans) -> Chain:

@@ -9,7 +9,7 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier, stores_of, taken_by
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier, found_in, stores_of, taken_by
 from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
@@ -66,15 +66,7 @@ class TieredManager(PrefixCachingManager):
             return []
         most = self._most_found(sequence)
         reached = self._find(sequence, chain).num_cached
-        counts = [0] * len(self.stores)
-        number = last = 0
-        while number < len(self.stores):
-            end = self.stores[number].reach(chain.spans, reached, most)
-            if end > reached:
-                counts[number] += end - reached
-                reached, number, last = end, 0, number
-            else:
-                number += 1
+        counts, last = found_in(self.stores, chain.spans, reached, most)
         counts[last] -= min(counts[last], self.num_recomputed)
         return counts if any(counts) else []
 

@@ -1,22 +1,38 @@
-"""Blocks in the order of their last use, kept as segments of neighbouring blocks of an id."""
+"""Blocks in the order in which they are given up, kept as segments of neighbours of one id."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Hashable
 from heapq import heappop, heappush
+from typing import Literal, NamedTuple, get_args
+
+Eviction = Literal["lru", "lfu", "fifo"]
+"""Which block goes first: the least recently used, the least often used, the first to come."""
+
+EVICTIONS: tuple[str, ...] = get_args(Eviction)
+
+
+class Rank(NamedTuple):
+    """Where a block stands in the order; the smallest goes first.
+
+    num_uses: since it came; 0 where nobody counts. used_at: a clock of uses.
+    """
+
+    num_uses: int
+    used_at: int
 
 
 class Segment:
     """Blocks of an id at positions [start, end), used one after the other, the last one first."""
 
-    __slots__ = ("end", "key", "start", "used_at")
+    __slots__ = ("end", "key", "rank", "start")
 
-    def __init__(self, key: Hashable, start: int, end: int, used_at: int) -> None:
+    def __init__(self, key: Hashable, start: int, end: int, rank: Rank) -> None:
         self.key = key
         self.start = start
         self.end = end
-        self.used_at = used_at
+        self.rank = rank
 
 
 def _start(segment: Segment) -> int:
@@ -24,16 +40,21 @@ def _start(segment: Segment) -> int:
 
 
 class UseOrder:
-    """Blocks and when they were used; the least recently used one goes first.
+    """Blocks, and which of them goes first.
+
+    `lru`: the least recently used one. `lfu`: of those with the fewest uses since they came, the
+    least recently used one. `fifo`: the one that came first. Of blocks used at once, the last one.
 
     num_blocks: how many there are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, eviction: Eviction = "lru") -> None:
         self.num_blocks = 0
+        self._counts = eviction == "lfu"
+        self._keeps_rank = eviction == "fifo"
         self._of: dict[Hashable, list[Segment]] = {}  # by position
-        # (used at, -end, number, segment); those of a segment that changed go lazily
-        self._heap: list[tuple[int, int, int, Segment]] = []
+        # (rank, -end, number, segment); those of a segment that changed go lazily
+        self._heap: list[tuple[Rank, int, int, Segment]] = []
         self._num_pushed = 0
         self._latest: Segment | None = None
         self._num_uses = 0
@@ -59,30 +80,45 @@ class UseOrder:
 
     def use(self, key: Hashable, start: int, end: int) -> None:
         """Note that a part which is there is used now."""
+        if not self._keeps_rank:
+            rank = self.take_out(key, start, end)
+            self.add(key, start, end, rank.num_uses + self._counts)
+
+    def take_out(self, key: Hashable, start: int, end: int) -> Rank:
+        """Take out a part which is there; return its rank, with which it may come back."""
         segment = next(each for each in self._of[key] if each.start <= start < each.end)
         self._of[key].remove(segment)
         self.num_blocks -= segment.end - segment.start
         for first, last in ((segment.start, start), (end, segment.end)):
             if first < last:
-                self._keep(Segment(key, first, last, segment.used_at))
+                self._keep(Segment(key, first, last, segment.rank))
         if self._latest is segment:
             self._latest = None
         segment.start = segment.end = -1  # what the heap has of it is old
-        self.add(key, start, end)
+        return segment.rank
 
-    def add(self, key: Hashable, start: int, end: int) -> None:
-        """Add a part, which is not there, as used now."""
+    def put_back(self, key: Hashable, start: int, end: int, rank: Rank) -> None:
+        """Add a part that was taken out, as used now, though that counts as no use."""
+        if self._keeps_rank:
+            self._keep(Segment(key, start, end, rank))
+        else:
+            self.add(key, start, end, rank.num_uses)
+
+    def add(self, key: Hashable, start: int, end: int, num_uses: int | None = None) -> None:
+        """Add a part, which is not there, as used now. num_uses: as of `Rank`; None: it is new."""
+        uses = int(self._counts) if num_uses is None else num_uses
         latest = self._latest
-        if latest is not None and latest.key == key and latest.start == end:
+        is_next = latest is not None and latest.key == key and latest.start == end
+        if is_next and latest is not None and latest.rank.num_uses == uses:
             latest.start = start
             self.num_blocks += end - start
             return
         self._num_uses += 1
-        self._latest = Segment(key, start, end, self._num_uses)
+        self._latest = Segment(key, start, end, Rank(uses, self._num_uses))
         self._keep(self._latest)
 
     def pop(self, most: int) -> tuple[Hashable, int, int]:
-        """Take out the least recently used blocks, at most so many and all of one segment."""
+        """Take out the blocks that go first, at most so many and all of one segment."""
         heap = self._heap
         while heap[0][1] != -heap[0][3].end:
             heappop(heap)
@@ -107,4 +143,4 @@ class UseOrder:
 
     def _push(self, segment: Segment) -> None:
         self._num_pushed += 1
-        heappush(self._heap, (segment.used_at, -segment.end, self._num_pushed, segment))
+        heappush(self._heap, (segment.rank, -segment.end, self._num_pushed, segment))

@@ -30,6 +30,12 @@ def _text_part(name: str) -> type[Part]:
     return part_type(CLIENTS[name], name, needs=("name",), meanings=file, base=ClientPart)
 
 
+def _retrieval_part(name: str) -> type[Part]:
+    from mist_sim.scenario.sections.clients.retrieval import retrieval_part
+
+    return retrieval_part(name)
+
+
 def _rag_part(name: str) -> type[Part]:
     from mist_sim.scenario.sections.clients.rag import rag_part  # with all that indexes are
 
@@ -41,6 +47,7 @@ _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "sequential": sequential_part,
     "afd": _afd_part,
     "text": _text_part,
+    "kv_retrieval": _retrieval_part,
     "rag": _rag_part,
 }
 

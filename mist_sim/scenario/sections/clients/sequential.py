@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mist_sim.clients import Client, SequentialClient
@@ -14,7 +15,7 @@ from mist_sim.scenario.format.families import STAGE, TIMES, Settings
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.keys import AtLeastOne, Names
+from mist_sim.scenario.sections.clients.keys import DEVICE, AtLeastOne, Names
 from mist_sim.scenario.sections.clients.llm import LLM_STAGES
 
 
@@ -26,6 +27,7 @@ class SequentialPart(ClientPart):
         base_time: float | Part | None
         time_per_token: float | Part | None
         fetch: Part | None
+        device: Part | None
 
     @property
     def stages(self) -> Sequence[str]:
@@ -34,7 +36,9 @@ class SequentialPart(ClientPart):
 
     def describe(self, model: str | None) -> ClientTraits:
         """Return what a worker is. model: the scenario's."""
-        return worker_traits(self._kinds, fetches=self.fetch is not None)
+        traits = worker_traits(self._kinds, fetches=self.fetch is not None)
+        device = self.device.make() if self.device is not None else None
+        return traits if device is None else replace(traits, shared_parts=device.shared)
 
     def needing_topology(self) -> Iterable[Problem]:
         """Yield what it fetches."""
@@ -107,6 +111,7 @@ def sequential_part(name: str) -> type[Part]:
         "serves": Names,
         int: AtLeastOne,
         Fetch | None: Annotated[Part, Settings(part_type(Fetch))] | None,
+        **DEVICE,
         **TIMES,
     }
     needs = ("name", "service_time")

@@ -1,0 +1,141 @@
+"""`mist search`: the best configurations of a space, for one objective or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mist_sim.cli.options import (
+    AsIs,
+    AsJson,
+    Cluster,
+    Force,
+    Jobs,
+    MostRequests,
+    Out,
+    Quiet,
+    Resume,
+    executor_of,
+    require_out,
+)
+from mist_sim.cli.scenario_input import AllowPrograms, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RESULTS = "search.json"
+
+
+def search(
+    space: str = typer.Argument(
+        metavar="SPACE",
+        help="A YAML file with a scenario, what is tried of it, constraints and objectives; or a "
+        "folder of results, with --explain.",
+        show_default=False,
+    ),
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    method: str = typer.Option(
+        "exhaustive", help="exhaustive, or with Optuna tpe or nsga2, which learn what to try."
+    ),
+    trials: int | None = typer.Option(
+        None,
+        metavar="N",
+        help="Configurations that tpe and nsga2 try; a fifth of the space without it.",
+    ),
+    thorough: bool = typer.Option(
+        False,
+        "--thorough",
+        help="Search the goodput of all configurations, also of those that one run shows to be "
+        "behind.",
+    ),
+    side_by_side: int = typer.Option(
+        8,
+        metavar="N",
+        help="Configurations that run against the same best; more for a cluster. Another number "
+        "may give other rows, but for the best ones.",
+    ),
+    tolerance: float = typer.Option(0.02, help="How near goodputs are found, as in mist goodput."),
+    most_requests: MostRequests = None,
+    as_is: AsIs = False,
+    explain: str | None = typer.Option(
+        None,
+        metavar="ROW",
+        help="Show all that is known of one row, by its number or name.",
+        show_default=False,
+    ),
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    allow_programs: AllowPrograms = False,
+    out: Out = None,
+    force: Force = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the best configurations of a space: what is tried, constraints and objectives."""
+    from mist_sim.cli.session import Session, note
+    from mist_sim.report.front_picture import MISSING, can_draw
+    from mist_sim.search.spaces import SearchOptions, read_space, search_space
+
+    require_out(force, out, resume)
+    if Path(space).is_dir():
+        _explain_results(Path(space), explain)
+        return
+    options = SearchOptions(
+        method=method,
+        trials=trials,
+        thorough=thorough,
+        side_by_side=side_by_side,
+        tolerance=tolerance,
+        most_requests=30_000 if most_requests is None else most_requests,
+        as_is=as_is,
+    )
+    read = read_space(space, _overrides(settings), allow_programs=allow_programs)
+    executor = executor_of(cluster, jobs)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
+    found = session.search(
+        lambda how: search_space(read, options, jobs=jobs, executor=executor, **how)
+    )
+    if explain is not None:
+        _show(found.row(explain), as_json=as_json)
+    if len(found.objectives) > 1 and out is not None and not quiet and not can_draw():
+        note(MISSING)
+
+
+def _overrides(settings: list[str]) -> dict[str, Any]:
+    from mist_sim.cli.settings import overrides_of
+
+    return overrides_of(settings)
+
+
+def _explain_results(folder: Path, explain: str | None) -> None:
+    """Show a row of results that were written before."""
+    import json
+
+    from mist_sim.errors import ScenarioError
+    from mist_sim.search.spaces.result import row_of
+
+    path = folder / _RESULTS
+    if explain is None or not path.is_file():
+        raise ScenarioError(
+            f"{folder}: is a folder; give a space (YAML), or --explain ROW with a folder that mist "
+            "search --out wrote"
+        )
+    try:
+        rows = json.loads(path.read_text("utf-8"))["rows"]
+        row = row_of(rows, explain)
+        _show(row, as_json=False)
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ScenarioError):
+            raise
+        raise ScenarioError(f"{path}: is no result of mist search, or is damaged") from None
+
+
+def _show(row: Mapping[str, Any], *, as_json: bool) -> None:
+    from mist_sim.report.elements.shown import show
+    from mist_sim.report.space import row_table
+
+    if not as_json:
+        show("", row_table(row))

@@ -1,0 +1,113 @@
+"""`mist sweep`: one figure over one key or two."""
+
+from __future__ import annotations
+
+import typer
+
+from mist_sim.cli.options import (
+    AsIs,
+    AsJson,
+    Cluster,
+    Force,
+    Jobs,
+    MostRequests,
+    Out,
+    Quiet,
+    Resume,
+    executor_of,
+    require_out,
+)
+from mist_sim.cli.scenario_input import AllowPrograms, Settings, load, presets
+
+
+def sweep(
+    scenario: str = typer.Argument(
+        metavar="SCENARIO",
+        help="A YAML file, the name of a preset, or - for standard input.",
+        show_default=False,
+        autocompletion=presets,
+    ),
+    axes: list[str] = typer.Argument(
+        metavar="KEY=VALUES...",
+        help="One key or two, with values as a range or a list: clients.0.count=1:8, "
+        "clients.0.scheduler.max_num_batched_tokens=128:2048:x2, router=random,round_robin.",
+        show_default=False,
+    ),
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    metric: str | None = typer.Option(
+        None,
+        metavar="NAME",
+        help="A number of a run's summary, such as p99_ttft_ms; the share of good requests without "
+        "it.",
+        show_default=False,
+    ),
+    with_goodput: bool = typer.Option(
+        False, "--goodput", help="Search the largest rate that is attained at each point instead."
+    ),
+    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    tolerance: float | None = typer.Option(
+        None, help="How near goodputs are found, as in mist goodput; 0.02 without it."
+    ),
+    most_requests: MostRequests = None,
+    as_is: AsIs = False,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    allow_programs: AllowPrograms = False,
+    out: Out = None,
+    force: Force = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario over the values of one key or two, and show one figure of it."""
+    from mist_sim.cli.session import Session, note
+    from mist_sim.cli.vary_input import axes_of
+    from mist_sim.errors import ScenarioError
+    from mist_sim.report.sweep_picture import MISSING, can_draw
+    from mist_sim.search.spaces import SearchOptions
+    from mist_sim.search.sweeps import goodput_sweep
+    from mist_sim.search.sweeps import sweep as run
+
+    require_out(force, out, resume)
+    of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
+    for name, value in {**of_goodput, "--as-is": as_is or None}.items():
+        if value is not None and not with_goodput:
+            raise ScenarioError(f"{name} has no effect without --goodput; give that too")
+    if with_goodput and metric is not None:
+        raise ScenarioError("--metric has no effect with --goodput; leave one out")
+    loaded = load(scenario, _overrides(settings), allow_programs=allow_programs)
+    vary = axes_of(axes, _overrides(settings))
+    executor = executor_of(cluster, jobs)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
+    if with_goodput:
+        options = SearchOptions(
+            thorough=True,
+            tolerance=0.02 if tolerance is None else tolerance,
+            most_requests=30_000 if most_requests is None else most_requests,
+            as_is=as_is,
+        )
+        session.search(
+            lambda how: goodput_sweep(
+                loaded, vary, options, attainment=attainment, jobs=jobs, executor=executor, **how
+            )
+        )
+    else:
+        session.search(
+            lambda how: run(
+                loaded,
+                vary,
+                metric=metric,
+                attainment=attainment,
+                jobs=jobs,
+                executor=executor,
+                **how,
+            )
+        )
+    if out is not None and not quiet and not can_draw():
+        note(MISSING)
+
+
+def _overrides(settings: list[str]) -> dict[str, object]:
+    from mist_sim.cli.settings import overrides_of
+
+    return overrides_of(settings)

@@ -1,0 +1,306 @@
+"""The KV-retrieval client: entries of known contexts come from levels of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import KW_ONLY, dataclass
+from math import inf
+from typing import Any
+
+import simpy
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS, Eviction
+from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.retrieval.arrived import Arrived
+from mist_sim.clients.retrieval.contents import Contents, contents_of, num_blocks_of
+from mist_sim.clients.retrieval.hits import (
+    KINDS,
+    DrawnHits,
+    ExpectedHits,
+    Found,
+    Hits,
+    Kind,
+    StoredHits,
+)
+from mist_sim.clients.retrieval.keeper import Keeper
+from mist_sim.clients.retrieval.levels import StorageLevel, check_levels, described, shares
+from mist_sim.clients.retrieval.links import LevelLink, link_of
+from mist_sim.clients.stores.base import StoredKv
+from mist_sim.clients.traits import ClientTraits
+from mist_sim.clients.workers.devices import Device
+from mist_sim.clients.workers.fetching import check_way
+from mist_sim.clients.workers.waiting import Waiting
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.visit import HeldKv, Visit
+from mist_sim.environment import PLAN, Environment
+from mist_sim.errors import brief, did_you_mean
+from mist_sim.network import Network
+from mist_sim.stages import KvRetrieval
+from mist_sim.units import Bytes
+
+BLOCK_SIZE = 256
+"""Tokens of a block: LMCache's default (`chunk_size`)."""
+
+_TINY = 1e-6  # tokens: what adding up shares of a retrieval may leave
+
+
+@CLIENTS.register("kv_retrieval")
+@dataclass(eq=False)
+class KvRetrievalClient(Client):
+    """Levels of storage that a prompt's entries come from, with MIST's scheduler "Batched".
+
+    All retrievals that wait are one batch: one look-up for all, and the sum of their bytes. The
+    engine of the next prefill has the entries that were found, and computes the rest of the prompt:
+    the last miss is computed again.
+
+    bytes_per_token: of the KV entries of a token on all GPUs. In a scenario file it is that of
+        `model` without it.
+    levels: the nearest first.
+    hits: `expected` takes the expected time, and finds the expected share of the tokens (MIST
+        §IV-A3); `drawn` draws one level, or none, for each retrieval; `stored` finds what lies
+        there.
+    eviction: which block a full level gives up, with `hits: stored`: `lru`, the least recently
+        used one (the default), `lfu`, the one with the fewest uses, or `fifo`, the first to come.
+    block_size: tokens of a block, with `hits: stored` (default: 256, as LMCache).
+    max_batch_size: retrievals of a batch at most; without it all that wait.
+    device: the card or processor whose slots it shares with other clients; a batch takes one slot.
+    to: its place in a topology, such as node0/host, to which levels with `at` bring their bytes.
+    Raises ValueError for values outside these ranges, levels out of order, and what a kind of hits
+    lacks or has no use for.
+    Source: MIST §III-E and §IV-A3.
+    """
+
+    name: str
+    _: KW_ONLY
+    bytes_per_token: Bytes
+    levels: tuple[StorageLevel, ...]
+    hits: Kind = "expected"
+    eviction: Eviction | None = None
+    block_size: int | None = None
+    max_batch_size: int | None = None
+    device: Device | None = None
+    to: str | None = None
+
+    def __post_init__(self) -> None:
+        self.levels = tuple(self.levels)
+        if not 0 < self.bytes_per_token < inf:
+            raise ValueError(
+                f"bytes_per_token must be finite and > 0 B, got {self.bytes_per_token}"
+            )
+        for name, known in (("hits", KINDS), ("eviction", EVICTIONS)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                hint = did_you_mean(value, known)
+                raise ValueError(f"{name} has no {brief(value)}{hint} Known: {', '.join(known)}")
+        for name in ("block_size", "max_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        check_levels(self.levels, self.hits)
+        self._check_contents()
+        self._check_places()
+        for level in self.levels:
+            level.times  # noqa: B018  a file that is none is found now
+        super().__init__(self.name, self._own_traits())
+
+    def _own_traits(self) -> ClientTraits:
+        """Return what it is, and what clients say alike that share its levels or its device."""
+        contents: dict[str, object] = {}
+        if self.hits == "stored":
+            contents = {
+                "bytes_per_token": self.bytes_per_token,
+                "block_size": self.block_size or BLOCK_SIZE,
+                "eviction": self.eviction or "lru",
+            }
+        shared: dict[str, dict[str, object]] = {} if self.device is None else self.device.shared
+        for level in self.levels:
+            if level.shared:
+                shared[f"level {level.name}"] = described(level) | contents
+        return ClientTraits(
+            serves=(KvRetrieval.kind,),
+            uses_links=any(level.at is not None for level in self.levels),
+            shared_parts=shared,
+        )
+
+    def _check_contents(self) -> None:
+        """Raise ValueError for options of contents without any, and levels without a block."""
+        for name in ("eviction", "block_size"):
+            if self.hits != "stored" and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} must be left out with hits: {self.hits}, got {getattr(self, name)}"
+                )
+        size = self.block_size or BLOCK_SIZE
+        for level in self.levels:
+            if not num_blocks_of(level, size, self.bytes_per_token):
+                raise ValueError(
+                    f"levels: {level.name}: capacity must be that of a block or more, "
+                    f"{size} tokens or {size * self.bytes_per_token:g} B; raise it, or lower "
+                    "block_size"
+                )
+
+    def _check_places(self) -> None:
+        """Raise ValueError where a level lies in a topology and the client does not, or back."""
+        away = [level.name for level in self.levels if level.at is not None]
+        if away and self.to is None:
+            raise ValueError(f"to must be given, since the level {away[0]} lies in a topology")
+        if self.to is not None and not away:
+            raise ValueError(f"to must be left out, since no level says at, got {self.to}")
+
+    def join_network(self, network: Network | None) -> None:
+        """Look whether there is a way from each level. Raises ScenarioError."""
+        for level in self.levels:
+            if level.at is not None and self.to is not None:
+                check_way(self.name, "levels.at", (level.at, self.to), network)
+
+    # --- a run ----------------------------------------------------------------------------
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        super().start(env, client_id, recorder)
+        parts = self.shared_parts
+        self._waiting = Waiting(self.max_batch_size)
+        self._batch: dict[Visit, Found] = {}
+        self._is_busy = False
+        self._kept: dict[HeldKv, None] = {}
+        self._links: list[LevelLink] = [
+            link_of(level, self.name, self.to, env, self.network, parts) for level in self.levels
+        ]
+        self._slots = None if self.device is None else self.device.shared_by(parts, env)
+        self._turn: simpy.resources.resource.Request | None = None
+        self._num_starts = getattr(self, "_num_starts", 0) + 1
+        self.contents: Contents | None = None
+        if self.hits == "stored":
+            self.contents = contents_of(
+                self.levels,
+                self.block_size or BLOCK_SIZE,
+                self.bytes_per_token,
+                self.eviction or "lru",
+                parts,
+            )
+        self._hits: Hits = self._hits_of_run(env)
+
+    def _hits_of_run(self, env: Environment) -> Hits:
+        if self.contents is not None:
+            return StoredHits(env, self.contents)
+        if self.hits == "expected":
+            return ExpectedHits(shares(self.levels))
+        rng = self.streams.generator(f"{self.name}: hits")
+        return DrawnHits(env, shares(self.levels), rng)
+
+    def restart(self) -> None:
+        """Come back with nothing but what lies in shared levels; draws go on."""
+        hits = self._hits
+        super().restart()
+        if self.contents is None:
+            self._hits = hits
+
+    def accept(self, visit: Visit) -> None:
+        self._waiting.add(visit)
+        if not self._is_busy:
+            self._is_busy = True
+            self.env.start(self._work(self._num_starts))
+
+    def abort(self, visit: Visit) -> None:
+        """A visit that is given up leaves at once; what it brings travels on."""
+        if not self._waiting.discard(visit):
+            del self._batch[visit]
+        self.finish(visit)
+
+    def halt(self) -> None:
+        """Forget the batch in flight, and give its slot to others."""
+        self._num_starts += 1
+        if self._turn is not None and self._slots is not None:
+            self._turn.cancel()
+            self._slots.release(self._turn)
+
+    @property
+    def held_kv(self) -> Iterable[HeldKv]:
+        """Entries that were found, and are not fetched yet."""
+        return self._kept
+
+    def _work(self, number: int) -> Generator[Event, Any, None]:
+        """Serve batches until nobody waits. number: of the start; a later one ends it."""
+        yield self.env.at(self.env.now, PLAN)  # all who come at this instant are in
+        while number == self._num_starts and len(self._waiting):
+            if self._slots is not None:
+                self._turn = self._slots.request()
+                yield self._turn
+            if number != self._num_starts:
+                return
+            if batch := self._waiting.take():
+                yield from self._serve(batch)
+            if number != self._num_starts:
+                return
+            self._hand_back()
+            if self._slots is not None and self._turn is not None:
+                self._slots.release(self._turn)
+                self._turn = None
+        if number == self._num_starts:
+            self._is_busy = False
+
+    def _serve(self, batch: list[Visit]) -> Generator[Event, Any, None]:
+        """Look a batch up, and wait until all that is found is there."""
+        self._began_at = self.env.now
+        asked, by_level = 0, [0.0] * len(self.levels)
+        for visit in batch:
+            self.begin(visit)
+            num_tokens = _num_tokens(visit)
+            self._batch[visit] = found = self._hits.find(visit.request, num_tokens)
+            asked += num_tokens
+            by_level = [sum(pair) for pair in zip(by_level, found, strict=True)]
+        each = self.bytes_per_token
+        parts = [num_tokens * each for num_tokens in by_level]
+        yield from self._hits.read(self._links, asked * each, parts)
+
+    def _hand_back(self) -> None:
+        """Let the visits of a batch go, each with the entries that were found for it."""
+        batch, self._batch = self._batch, {}
+        for visit, found in batch.items():
+            self._record(visit, found)
+            if self.contents is not None:
+                self._keep_up(visit, self.contents, found)
+            self._leave_entries(visit, round(sum(found)))
+            self.finish(visit)
+
+    def _record(self, visit: Visit, found: Found) -> None:
+        """Write what came from each level, and what none of them had."""
+        missed = _num_tokens(visit) - sum(found)
+        parts = [*zip((level.name for level in self.levels), found, strict=True), (None, missed)]
+        for source, num_tokens in parts:
+            if num_tokens > _TINY:
+                self.recorder.record_retrieval(
+                    self.client_id,
+                    visit.request.request_id,
+                    source,
+                    num_tokens,
+                    num_tokens * self.bytes_per_token if source is not None else 0.0,
+                    self._began_at,
+                    self.env.now,
+                )
+
+    def _keep_up(self, visit: Visit, contents: Contents, found: Found) -> None:
+        """Note what was read, and let what engines compute of the request be written."""
+        request = visit.request
+        contents.read(request.content, [int(num_tokens) for num_tokens in found])
+        if not isinstance(request.keeper, Keeper) or request.keeper.contents is not contents:
+            request.keeper = Keeper(request, contents)
+
+    def _leave_entries(self, visit: Visit, num_tokens: int) -> None:
+        """Keep the entries that were found for the engine of the next prefill."""
+        if not num_tokens:
+            return
+
+        def let_go() -> None:
+            del self._kept[kept]
+
+        num_bytes = num_tokens * self.bytes_per_token
+        store = Arrived(self.name, self.env)
+        kept = StoredKv(store, let_go, num_tokens=num_tokens, num_bytes=num_bytes)
+        visit.held_kv = kept
+        self._kept[kept] = None
+
+
+def _num_tokens(visit: Visit) -> int:
+    """Return the tokens whose entries a visit asks for."""
+    return sum([stage.num_tokens for stage in visit.stages if isinstance(stage, KvRetrieval)])

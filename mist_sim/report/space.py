@@ -1,0 +1,172 @@
+"""A search of a space as text for a terminal: the front, what became of the rest, one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isinf, nan
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mist_sim.report.elements.cells import count, number, percent, section, warnings
+from mist_sim.report.elements.layout import columns, listed
+from mist_sim.report.elements.pairs import pairs
+
+_MOST_ROWS = 15  # of a table; all are in the files
+_MOST_WARNINGS = 3
+_SHORT = {
+    "tensor_parallel_size": "TP",
+    "pipeline_parallel_size": "PP",
+    "data_parallel_size": "DP",
+    "max_num_batched_tokens": "chunk",
+    "max_num_seqs": "seqs",
+}
+_WORDS = {
+    "front": "on the front",
+    "kept": "keep everything, and others are ahead",
+    "stopped": "stopped after one run, which missed the rate of the front",
+    "proved": "not run, since a bound proves that others are ahead",
+    "behind": "not run, since others are ahead in all that is known",
+    "excluded": "break a constraint",
+    "failed": "cannot be, or failed",
+    "not tried": "not tried",
+}
+
+
+def space_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a search. summary: `SpaceSearch.summary`."""
+    by_number = {row["number"]: row for row in summary["rows"]}
+    best = [by_number[number] for number in summary["front"]]
+    kept = [row for row in summary["rows"] if row["status"] == "kept"]
+    kept.sort(key=lambda row: _order(row, summary))
+    told = [f"{row['name']}: {text}" for row in best for text in row["warnings"]]
+    if len(told) > _MOST_WARNINGS:
+        told = [*told[:_MOST_WARNINGS], f"{len(told) - _MOST_WARNINGS} more: --explain ROW"]
+    return Group(
+        *section("Best", Text(summary["sentence"])),
+        *section("The front" if len(best) > 1 else "The best", _rows(best, summary)),
+        *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
+        *section(_title(summary), _statuses(summary)),
+        *warnings(told),
+    )
+
+
+def row_table(row: Mapping[str, Any]) -> RenderableType:
+    """Return all that is known of one row."""
+    figures = [(name.replace("_", " "), number(v), "") for name, v in row["figures"].items()]
+    if row["interval"]:
+        low, high = row["interval"]
+        ends = f"{number(low)} to {'-' if isinf(high) else number(high)}"
+        figures.append(("95 % interval", ends, "/s, of the goodput"))
+    if row["bound"] is not None:
+        figures.append(("bound", number(row["bound"]), "/s, which no such engines exceed"))
+    values = [(key, str(value), "") for key, value in row["values"].items()]
+    reason = f": {row['reason']}" if row["reason"] else ""
+    return Group(
+        *section(f"Row {row['number']}: {row['name']}", Text(f"{_WORDS[row['status']]}{reason}")),
+        *section("Set", pairs(values)),
+        *section("Figures", pairs(figures)),
+        *(section("Rates tried", _trials(row["trials"])) if row["trials"] else ()),
+        *(section("Run at its own rate", pairs(_of_run(row["run"]))) if row["run"] else ()),
+        *warnings(row["warnings"]),
+    )
+
+
+def _title(summary: Mapping[str, Any]) -> str:
+    rows, runs = len(summary["rows"]), summary["num_runs"]
+    return f"{count(rows)} configurations, {count(runs)} runs"
+
+
+def _statuses(summary: Mapping[str, Any]) -> RenderableType:
+    rows = []
+    for status, words in _WORDS.items():
+        mine = [row for row in summary["rows"] if row["status"] == status]
+        if mine:
+            requests = sum(row["num_requests"] for row in mine)
+            rows.append([words, count(len(mine)), count(requests) if requests else "-"])
+    return Group(
+        columns(["", "number", "requests"], rows, right=[1, 2]), *_reasons(summary["rows"])
+    )
+
+
+def _reasons(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Yield a line a constraint, and one a kind of failure, with how many rows it excludes."""
+    broken: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for name in row["broken"]:
+            broken.setdefault(name, []).append(row)
+        if row["status"] == "failed":
+            broken.setdefault("failed", []).append(row)
+    for name, mine in sorted(broken.items(), key=lambda pair: -len(pair[1])):
+        first = mine[0]
+        yield Text(f"{name}: {len(mine)}, such as {first['name']}: {first['reason']}", style="dim")
+
+
+def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> RenderableType:
+    """Return a table of rows, of those that are equal in all objectives the first one."""
+    keys = list(summary["objectives"])
+    own = ("num_gpus", "usd_per_hour", "goodput")
+    keys += [key for key in own if key not in keys and any(key in r["figures"] for r in rows)]
+    equal: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        values = tuple(row["figures"].get(key, nan) for key in summary["objectives"])
+        equal.setdefault(values, []).append(row)
+    shown = [mine[0] for mine in equal.values()][:_MOST_ROWS]
+    set_here = list(summary["labels"])
+    titles, below = ["row"], [""]
+    for key in set_here:
+        title, where = _title_of(summary["labels"][key])
+        titles.append(title)
+        below.append(where)
+    for key in keys:
+        title, unit = summary["titles"][key]
+        titles.append(title)
+        below.append(unit)
+    cells = [
+        [
+            str(row["number"]),
+            *(str(row["values"].get(key, "")) for key in set_here),
+            *(number(row["figures"].get(key, nan)) for key in keys),
+        ]
+        for row in shown
+    ]
+    right = [0, *range(1 + len(set_here), len(titles))]
+    left_out = len(rows) - len(shown)
+    note = f"{left_out} more, some of them equal to one of these; --out writes all"
+    table = listed(titles, cells, right=right, below=below)
+    return Group(table, *([Text(note, style="dim")] if left_out else ()))
+
+
+def _title_of(label: str) -> tuple[str, str]:
+    """Return a short title for what is set, as people say it, and whose it is."""
+    *before, last = label.split(".")
+    return _SHORT.get(last, last), ".".join(before)
+
+
+def _order(row: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[float, int]:
+    first = summary["objectives"][0]
+    value = row["figures"].get(first, nan)
+    return (value if summary["better"][first] == "less" else -value), row["number"]
+
+
+def _trials(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
+    rows = [
+        [
+            f"{trial['rate']:.4g}",
+            ("" if trial["is_whole"] else "≤ ") + percent(trial["attainment"], 1),
+            trial["verdict"],
+            count(trial["num_requests"]),
+            trial["worst_limit"],
+        ]
+        for trial in trials
+    ]
+    return columns(["rate, /s", "good", "", "requests", "worst"], rows, right=[0, 1, 3])
+
+
+def _of_run(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        (key.replace("_", " "), number(value), "")
+        for key, value in run.items()
+        if value is not None
+    ]

@@ -1,0 +1,252 @@
+"""Evaluates configurations: a race for the goodput, or the rate that is asked for; measurements.
+
+In a race a configuration is run once at the rate by which it would get on the front. It goes on
+until the verdict is known: hopeless ones end at the first look, after 400 requests, and others
+after half as many again each time, so that most of the work goes to those that are near the best.
+What serves that rate is searched, as `mist goodput` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.spaces.constraints import Constraints
+from mist_sim.search.spaces.fronts import Rival, dominates, rate_to_beat
+from mist_sim.search.spaces.objectives import Objective, at_goodput, at_rate
+from mist_sim.search.spaces.outcomes import Outcome
+from mist_sim.search.spaces.prepared import Prepared
+from mist_sim.search.spaces.runs import Runs
+from mist_sim.search.trials import Trial
+from mist_sim.studies.task import Failure
+
+_DIGITS = 6  # of a rate
+_UNKNOWN = Failure(
+    "ScenarioError",
+    "the goodput is not known, since every rate that was tried is attained; send more requests",
+)
+
+
+@dataclass
+class Evaluation:
+    """Evaluates configurations of a space; what was found is in `outcomes`, by number.
+
+    is_race: whether one run may tell that a configuration is not on the front.
+    """
+
+    objectives: Sequence[Objective]
+    constraints: Constraints
+    runs: Runs
+    is_race: bool = True
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _rivals: list[Rival] = field(default_factory=list)
+    _lowest_missed: float | None = None
+
+    @property
+    def sources(self) -> set[str]:
+        """Where the objectives come from."""
+        return {each.source for each in self.objectives}
+
+    @property
+    def searches(self) -> bool:
+        """Whether goodputs are searched."""
+        return bool(self.sources & {"rate", "at goodput"})
+
+    @property
+    def judges(self) -> bool:
+        """Whether rates are judged at all."""
+        return self.searches or self.constraints.attainment is not None
+
+    @property
+    def races(self) -> bool:
+        """Whether a run at a rate tells enough: all objectives are goodputs or known."""
+        return self.is_race and self.judges and self.sources <= {"rate", "known"}
+
+    def note(self, prepared: Prepared) -> bool:
+        """Take down what is known without a run; tell whether there is nothing more to do."""
+        if prepared.configuration.number in self.outcomes:
+            return True
+        if prepared.is_open:
+            return False
+        self.outcomes[prepared.configuration.number] = Outcome(figures=dict(prepared.known))
+        if prepared.failure is not None:
+            self._fail(prepared, prepared.failure)
+        else:
+            self._exclude(prepared, prepared.excluded)
+        return True
+
+    def run(self, several: Iterable[Prepared]) -> None:
+        """Evaluate some configurations side by side."""
+        left = [each for each in several if not self.note(each)]
+        for each in left:
+            self.outcomes[each.configuration.number] = Outcome(figures=dict(each.known))
+        if "at rate" in self.sources or self.constraints.latencies:
+            left = self._run_once(left)
+        if self.searches:
+            left = self._search(self._raced(left) if self.races else left)
+            if "at goodput" in self.sources:
+                left = self._run_at_goodput(left)
+        elif self.judges:
+            left = self._judge(left)
+        for each in left:
+            outcome = self._of(each)
+            outcome.status = "kept"
+            rate = outcome.goodput.rate if outcome.goodput else 0.0
+            self._rivals.append(Rival(rate, each.known))
+
+    def value(self, prepared: Prepared, objective: Objective) -> float:
+        """Return about what a configuration has of an objective; NaN: nobody knows.
+
+        Of one that was stopped, what its run lets one guess.
+        """
+        outcome = self._of(prepared)
+        known = outcome.figures.get(objective.name, nan)
+        if objective.source == "rate" and isnan(known):
+            return outcome.guess / objective.scale(prepared.known)
+        return known
+
+    def _of(self, prepared: Prepared) -> Outcome:
+        return self.outcomes[prepared.configuration.number]
+
+    def _fail(self, prepared: Prepared, failure: Failure) -> None:
+        outcome = self._of(prepared)
+        outcome.status, outcome.failure = "failed", failure
+        outcome.reason = str(failure).splitlines()[0]
+
+    def _exclude(self, prepared: Prepared, broken: dict[str, str]) -> None:
+        outcome = self._of(prepared)
+        outcome.status, outcome.broken = "excluded", dict(broken)
+        outcome.reason = "; ".join(broken.values())
+
+    def _run_once(self, several: Sequence[Prepared]) -> list[Prepared]:
+        """Run each at its own rate; return those that keep their limits there."""
+        kept = []
+        for each, found in zip(several, self.runs.at_own_rate(several), strict=True):
+            if isinstance(found, Failure):
+                self._fail(each, found)
+                continue
+            outcome = self._of(each)
+            outcome.summary = found
+            for objective in self.objectives:
+                if objective.source == "at rate":
+                    outcome.figures[objective.name] = at_rate(objective, found)
+            if broken := self.constraints.broken_after(found):
+                self._exclude(each, broken)
+            else:
+                kept.append(each)
+        return kept
+
+    def _judge(self, several: Sequence[Prepared]) -> list[Prepared]:
+        """Run each at its own rate until it is known whether enough requests are good."""
+        left: list[tuple[Prepared, float]] = []
+        for each in several:
+            is_behind = self.races and any(
+                dominates(rival.known, each.known, self.objectives) for rival in self._rivals
+            )
+            if is_behind:
+                outcome = self._of(each)
+                outcome.status = "behind"
+                outcome.reason = "another one, which keeps the limits, is ahead in all objectives"
+            else:
+                left.append((each, each.own_rate))
+        kept = []
+        for each, trial in self._tried(left):
+            if trial.attained:
+                kept.append(each)
+                continue
+            limit = SHORT_NAMES.get(trial.worst_limit or "", "the limits")
+            share = f"{100 * trial.attainment:.1f} % good at {trial.rate:.4g} /s"
+            verb = "is not known to keep" if trial.attained is None else "misses"
+            self._exclude(each, {f"slo, {limit}": f"{verb} {limit}: {share}"})
+        return kept
+
+    def _raced(self, several: Sequence[Prepared]) -> list[Prepared]:
+        """Return those that are worth a search."""
+        found: list[Prepared] = []
+        tried: list[tuple[Prepared, float]] = []
+        for each in several:
+            rate = rate_to_beat(each.known, self._rivals, self.objectives)
+            if each.bound < rate:
+                outcome = self._of(each)
+                outcome.status, outcome.guess = "proved", each.bound
+                outcome.reason = f"serves at most {each.bound:.4g} /s, and needs {rate:.4g} /s"
+            elif rate > 0:
+                tried.append((each, _rounded(rate * (1 + self.runs.options.tolerance))))
+            elif self._lowest_missed is not None and not self._rivals:
+                tried.append((each, self._lowest_missed))
+            else:
+                found.append(each)
+        for each, trial in self._tried(tried):
+            if trial.seems_attained:
+                found.append(each)
+                continue
+            outcome = self._of(each)
+            outcome.status, outcome.guess = "stopped", trial.rate * trial.attainment
+            verb = "misses" if trial.attained is False else "is not seen to serve"
+            outcome.reason = (
+                f"{verb} {trial.rate:.4g} /s, which the front takes: "
+                f"{100 * trial.attainment:.1f} % good after {trial.num_requests:,} requests"
+            )
+        return found
+
+    def _search(self, several: Sequence[Prepared]) -> list[Prepared]:
+        """Search the goodput of each; return those that have one."""
+        kept = []
+        for each, found in zip(several, self.runs.goodputs(several), strict=True):
+            if isinstance(found, Failure):
+                self._fail(each, found)
+            elif self._take(each, found):
+                kept.append(each)
+        return kept
+
+    def _take(self, prepared: Prepared, found: Goodput) -> bool:
+        """Take down a goodput; tell whether there is one."""
+        outcome = self._of(prepared)
+        outcome.goodput = found
+        outcome.figures["goodput"] = found.rate
+        for objective in self.objectives:
+            if objective.source == "rate":
+                outcome.figures[objective.name] = found.rate / objective.scale(prepared.known)
+        if not isnan(found.rate):
+            return True
+        if found.status == "all attained":
+            self._fail(prepared, _UNKNOWN)
+            outcome.guess = max(t.rate for search in found.searches for t in search.trials)
+            return False
+        lowest = min(trial.rate for search in found.searches for trial in search.trials)
+        self._lowest_missed = max(lowest, self._lowest_missed or 0.0)
+        limit = SHORT_NAMES.get(found.first_limit or "", "the limits")
+        self._exclude(prepared, {f"slo, {limit}": f"misses {limit} at {lowest:.4g} /s already"})
+        return False
+
+    def _run_at_goodput(self, several: Sequence[Prepared]) -> list[Prepared]:
+        """Run each at its goodput, for what is measured there; return those that did not fail."""
+        pairs = [(p, goodput) for p in several if (goodput := self._of(p).goodput) is not None]
+        kept = []
+        for (each, _), found in zip(pairs, self.runs.at_goodput(pairs), strict=True):
+            if isinstance(found, Failure):
+                self._fail(each, found)
+                continue
+            kept.append(each)
+            for objective in self.objectives:
+                if objective.source == "at goodput":
+                    self._of(each).figures[objective.name] = at_goodput(objective, found)
+        return kept
+
+    def _tried(self, several: Sequence[tuple[Prepared, float]]) -> list[tuple[Prepared, Trial]]:
+        """Run each at a rate until the verdict is known; return those whose run did not fail."""
+        found = []
+        for (each, _), trial in zip(several, self.runs.trials(several), strict=True):
+            if isinstance(trial, Failure):
+                self._fail(each, trial)
+                continue
+            self._of(each).trial = trial
+            found.append((each, trial))
+        return found
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.{_DIGITS}g}")

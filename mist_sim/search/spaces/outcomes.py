@@ -1,0 +1,62 @@
+"""What became of a configuration, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, Literal
+
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.trials import Trial
+from mist_sim.studies.task import Failure
+
+Status = Literal["front", "kept", "stopped", "proved", "behind", "excluded", "failed", "not tried"]
+"""front: no other is ahead of it. kept: keeps all constraints, and another one is ahead. stopped:
+one run showed that it is not on the front. proved: a bound did. behind: it was not run, since
+another one that is ahead in all objectives keeps the limits. excluded: it breaks a constraint.
+failed: it cannot be, or a run of it failed. not tried: the method did not come to it."""
+
+
+@dataclass
+class Outcome:
+    """What became of a configuration.
+
+    figures: of the objectives, and others that came by. goodput: where it was searched. trial: the
+    run that told without a search. broken: constraints that it breaks, each with the reason.
+    reason: a sentence for the status. runs, requests: that it took. guess: a rate (requests per
+    second) that it may serve about, for methods that learn; NaN: nothing is known.
+    """
+
+    status: Status = "not tried"
+    figures: dict[str, float] = field(default_factory=dict)
+    goodput: Goodput | None = None
+    trial: Trial | None = None
+    summary: Mapping[str, Any] | None = None
+    broken: dict[str, str] = field(default_factory=dict)
+    failure: Failure | None = None
+    reason: str = ""
+    guess: float = nan
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All runs at a rate, in order of the rates."""
+        found = [self.trial] if self.trial is not None else []
+        if self.goodput is not None:
+            found += [trial for search in self.goodput.searches for trial in search.trials]
+        return sorted(found, key=lambda trial: trial.rate)
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs were made of it."""
+        return len(self.trials) + (self.summary is not None)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that its runs at a rate looked at."""
+        return sum(trial.num_requests for trial in self.trials)
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it may be on the front: it keeps everything, as far as it was run."""
+        return self.status in ("front", "kept")

@@ -1,0 +1,197 @@
+"""Configurations before anything runs: what is known of them, and what excludes them already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.machine import Machine
+from mist_sim.metrics import CostOptions, Slo
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.spending.cost import gpu_prices
+from mist_sim.scenario import Scenario
+from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.planning.bounds import Least, Needs, alone, least_of_client, most
+from mist_sim.search.planning.demand import Demand, demand_on
+from mist_sim.search.request_times import Target
+from mist_sim.search.spaces.constraints import Constraints
+from mist_sim.search.spaces.objectives import Objective
+from mist_sim.search.spaces.space import Configuration
+from mist_sim.studies.built import Built
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.task import Failure
+
+_ROUNDING = 1e-9
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A configuration that was built once.
+
+    known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN where nobody knows.
+    bound: a rate (requests per second) that is proved to be beyond it; infinite: nothing is proved.
+    excluded: constraints that it breaks, each with the reason. failure: why it cannot be.
+    """
+
+    configuration: Configuration
+    known: dict[str, float] = field(default_factory=dict)
+    bound: float = inf
+    excluded: dict[str, str] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the configuration."""
+        return self.configuration.name
+
+    @property
+    def scenario(self) -> Scenario:
+        """Its scenario. Raises ScenarioError where it cannot be."""
+        found = self.configuration.scenario
+        if found is None:
+            raise ScenarioError(f"{self.name} cannot be: {self.failure}")
+        return found
+
+    @property
+    def seed(self) -> int:
+        """Of its runs."""
+        return self.scenario.seed
+
+    @property
+    def own_rate(self) -> float:
+        """Requests per second of the scenario as it stands."""
+        return Rates(self.scenario).own
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is worth a run."""
+        return self.failure is None and not self.excluded
+
+
+class Preparation:
+    """Builds configurations, and tells what is known of them.
+
+    objectives, constraints: decide whether dollars have to be known. goodput: how rates are judged.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        constraints: Constraints,
+        goodput: GoodputOptions,
+        *,
+        judged: bool,
+    ) -> None:
+        asked = {each.name for each in objectives} | {each.per for each in objectives}
+        self._objectives = objectives
+        self._constraints = constraints
+        self._goodput = goodput
+        self._judged = judged
+        self._needs_dollars = "usd_per_hour" in asked or "max_usd_per_hour" in constraints.budgets
+        self._demands: dict[tuple[Any, ...], Demand] = {}
+        self._shares: dict[tuple[Any, ...], dict[str, float]] = {}
+
+    def all(self, configurations: Iterable[Configuration]) -> list[Prepared]:
+        """Return all of them, in their order."""
+        return [self.one(each) for each in configurations]
+
+    def one(self, configuration: Configuration) -> Prepared:
+        """Return one; what makes it impossible is noted, and nothing is raised for it."""
+        found = Prepared(configuration, failure=configuration.failure)
+        if configuration.scenario is None:
+            return found
+        built = Built(configuration.scenario)
+        try:
+            found.known = self._known(built)
+            found.excluded = self._constraints.broken_before(found.known)
+            if self._judged:
+                self._prove(found, built)
+        except ScenarioError as error:
+            found.failure = Failure.of(error)
+        return found
+
+    def _known(self, built: Built) -> dict[str, float]:
+        machines = [client.traits.machine for client in built.simulation.clients]
+        groups = [group for machine in machines if machine for group in machine.groups]
+        gpus = built.num_gpus
+        dollars = nan
+        if self._needs_dollars:
+            options = built.scenario.cost.make() if built.scenario.cost else CostOptions()
+            prices = [price for each in gpu_prices(machines, options) for price in each]
+            dollars = sum(p.dollars * g.num_gpus for p, g in zip(prices, groups, strict=True))
+        return {
+            "num_gpus": nan if gpus is None else float(gpus),
+            "usd_per_hour": dollars,
+            "watts": float(sum(group.gpu.power * group.num_gpus for group in groups)),
+        }
+
+    def _prove(self, found: Prepared, built: Built) -> None:
+        """Note what is proved: a rate that is beyond it, or that it cannot keep the limits."""
+        target = self._goodput.target(built.scenario)
+        demand = self._demand(built, target)
+        engines = _engines(built)
+        if engines is None:
+            return
+        least, numbers = engines
+        found.bound = most(least, demand, numbers)
+        key = least, id(demand)
+        if key not in self._shares:
+            self._shares[key] = alone(least, demand)
+        missed = [
+            SHORT_NAMES.get(name, "the limits")
+            for name, share in self._shares[key].items()
+            if share < target.attainment - _ROUNDING
+        ]
+        if missed:
+            found.bound = 0.0
+            found.excluded["slo"] = f"cannot keep {missed[0]} even for a request alone"
+
+    def _demand(self, built: Built, target: Target) -> Demand:
+        """Return what the workload asks, which is the same wherever nothing of it differs."""
+        scenario = built.scenario
+        lives = scenario.lifecycle is None and scenario.reconfigure is None
+        key = lives, scenario.model, target_key(target.slo)
+        if key not in self._demands:
+            rate = Rates(scenario, built).own
+            self._demands[key] = demand_on(built, target, rate, as_is=self._goodput.as_is)
+        return self._demands[key]
+
+
+def target_key(slo: Slo) -> tuple[tuple[str, float], ...]:
+    """Return limits as something that tells them from others."""
+    return tuple(slo.limits.items())
+
+
+def _engines(built: Built) -> tuple[Least, Needs] | None:
+    """Return what no engine of a scenario is faster than, and how many there are for what.
+
+    Engines of several kinds are all taken for one that has the best of each, which none of them
+    exceeds in anything. None where nothing is proved of one of them.
+    """
+    found: list[tuple[Least, str | None]] = []
+    for client in built.simulation.clients:
+        machine = client.traits.machine
+        if machine is None and client.traits.times is None:
+            continue
+        if not isinstance(machine, Machine):
+            return None
+        least = least_of_client(client, machine)
+        if least is None:
+            return None
+        found.append((least, client.traits.role))
+    if not found:
+        return None
+    kinds = [least for least, _ in found]
+    best = Least(
+        token=min(each.token for each in kinds),
+        matrices=min(each.matrices for each in kinds),
+        key=min(each.key for each in kinds),
+        seats=max(each.seats for each in kinds),
+        per_step=max(each.per_step for each in kinds),
+    )
+    prompts = sum(role != "decode" for _, role in found)
+    answers = sum(role != "prefill" for _, role in found)
+    return best, Needs(len(found), prompts, answers)

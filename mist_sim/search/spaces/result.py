@@ -1,0 +1,257 @@
+"""The result of a search: a row a configuration, the front, and a sentence on the best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.front_picture import can_draw, draw
+from mist_sim.report.presenters import SPACE
+from mist_sim.search.ranking import NEAR, Ranked, rivals
+from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
+from mist_sim.search.spaces.outcomes import Outcome
+from mist_sim.search.spaces.prepared import Prepared
+from mist_sim.search.spaces.space import Space
+from mist_sim.search.trials import Trial
+from mist_sim.studies.points import labels_of, value_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN_RUNS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "good_request_fraction")
+
+
+@dataclass(frozen=True, repr=False)
+class SpaceSearch(Findings):
+    """What became of every configuration of a space.
+
+    rows: plain data a configuration, in the order of the space. objectives: their names. options:
+    how it was searched. title: of the scenario. sentence: who is best. best: the scenario, as YAML
+    text, of each configuration on the front, by the number of its row.
+    """
+
+    presenter = SPACE
+
+    rows: tuple[Mapping[str, Any], ...]
+    objectives: tuple[str, ...]
+    options: Mapping[str, Any]
+    title: str
+    sentence: str
+    best: Mapping[int, str]
+
+    @classmethod
+    def of(
+        cls,
+        space: Space,
+        options: Mapping[str, Any],
+        prepared: Sequence[Prepared],
+        outcomes: Mapping[int, Outcome],
+    ) -> Self:
+        """Return the result of a search. outcomes: by the number of their configuration."""
+        number_of = {each.configuration.number: each for each in prepared}
+        rows = [_row(each, outcomes.get(number, Outcome())) for number, each in number_of.items()]
+        on_front = [number for number, found in outcomes.items() if found.status == "front"]
+        return cls(
+            rows=tuple(rows),
+            objectives=tuple(each.name for each in space.objectives),
+            options=dict(options),
+            title=space.scenario.headline,
+            sentence=_sentence(space.objectives, number_of, outcomes),
+            best={number: number_of[number].scenario.resolved() for number in sorted(on_front)},
+        )
+
+    @property
+    def front(self) -> list[Mapping[str, Any]]:
+        """The rows on the front, the best first by the first objective."""
+        objective = OBJECTIVES[self.objectives[0]]
+        sign = -1 if objective.better == "more" else 1
+        found = [row for row in self.rows if row["status"] == "front"]
+        return sorted(found, key=lambda row: (sign * row["figures"][objective.name], row["number"]))
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a configuration: what is set, seed, status, reason, figures, runs, requests."""
+        import pandas as pd
+
+        rows = [
+            {
+                "number": row["number"],
+                "name": row["name"],
+                **{key: _cell(value) for key, value in row["values"].items()},
+                "seed": row["seed"],
+                "status": row["status"],
+                "reason": row["reason"],
+                **row["figures"],
+                "bound": row["bound"],
+                "num_runs": row["num_runs"],
+                "num_requests": row["num_requests"],
+            }
+            for row in self.rows
+        ]
+        frame = pd.DataFrame(rows)
+        return frame.assign(seed=frame["seed"].astype("Int64"))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        statuses = Counter(row["status"] for row in self.rows)
+        return {
+            "sentence": self.sentence,
+            "objectives": list(self.objectives),
+            "labels": labels_of(list(dict.fromkeys(key for r in self.rows for key in r["values"]))),
+            "titles": {name: [found.title, found.unit] for name, found in OBJECTIVES.items()},
+            "better": {name: OBJECTIVES[name].better for name in self.objectives},
+            "options": dict(self.options),
+            "front": [row["number"] for row in self.front],
+            "statuses": dict(statuses),
+            "num_runs": sum(row["num_runs"] for row in self.rows),
+            "num_requests": sum(row["num_requests"] for row in self.rows),
+            "rows": [dict(row) for row in self.rows],
+        }
+
+    def row(self, named: str) -> Mapping[str, Any]:
+        """Return the row of a number or a name. Raises ScenarioError for one that is not there."""
+        return row_of(self.rows, named)
+
+    def __repr__(self) -> str:
+        return f"<SpaceSearch: {len(self.rows)} configurations, {len(self.best)} on the front>"
+
+    def write_files(self, folder: Path) -> None:
+        """Write search.json, search.csv, search.parquet, scenarios of the front, and its plot.
+
+        The best by the first objective is best.yaml. The plot takes matplotlib and two objectives.
+        """
+        write_text(folder / "search.json", json_text(self.summary))
+        write_text(folder / "search.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        self.table.to_parquet(folder / "search.parquet", index=False)
+        write_text(folder / "best.yaml", self.best[self.front[0]["number"]])
+        for row in self.front[1:]:
+            write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
+        if len(self.objectives) > 1 and can_draw():
+            draw(self.summary, folder / "front.png")
+
+
+def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:
+    """Return the row of a number or a name. Raises ScenarioError for one that is not there."""
+    found = [row for row in rows if named in (str(row["number"]), row["name"])]
+    if not found:
+        names = [str(row["name"]) for row in rows]
+        raise ScenarioError(
+            f"--explain must be the number of a row, 0 to {len(rows) - 1}, or its name, got "
+            f"{brief(named)}{did_you_mean(named, names)}"
+        )
+    return found[0]
+
+
+def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+    configuration = prepared.configuration
+    scenario = configuration.scenario
+    figures = {**prepared.known, **outcome.figures}
+    return {
+        "number": configuration.number,
+        "name": configuration.name,
+        "values": dict(configuration.values),
+        "seed": scenario.seed if scenario is not None else None,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "broken": dict(outcome.broken),
+        "figures": {name: value for name, value in figures.items() if not isnan(value)},
+        "interval": list(outcome.goodput.interval) if outcome.goodput else None,
+        "warnings": list(outcome.goodput.warnings) if outcome.goodput else [],
+        "bound": prepared.bound if prepared.bound < float("inf") else None,
+        "num_runs": outcome.num_runs,
+        "num_requests": outcome.num_requests,
+        "trials": [_trial(trial) for trial in outcome.trials],
+        "run": {key: (outcome.summary or {}).get(key) for key in _SHOWN_RUNS}
+        if outcome.summary
+        else None,
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "rate": trial.rate,
+        "verdict": trial.verdict,
+        "attainment": trial.attainment,
+        "num_requests": trial.num_requests,
+        "worst_limit": SHORT_NAMES.get(trial.worst_limit or "", ""),
+        "is_whole": trial.is_whole,
+    }
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, int | float) else value_text(value)
+
+
+def _sentence(
+    objectives: Sequence[Objective],
+    prepared: Mapping[int, Prepared],
+    outcomes: Mapping[int, Outcome],
+) -> str:
+    """Return who is best, by how much and how sure."""
+    fit = {number: found for number, found in outcomes.items() if found.is_fit}
+    ends = [number for number, found in fit.items() if found.status == "front"]
+    first = objectives[0]
+    if len(objectives) > 1:
+        names = []
+        for each in objectives:
+            best = _best(each, {number: fit[number] for number in ends})
+            names.append(
+                f"{prepared[best].name} for {each.name} ({fit[best].figures[each.name]:.4g})"
+            )
+        return f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
+    best = _best(first, fit)
+    value = fit[best].figures[first.name]
+    told = f"{prepared[best].name} is best of {len(prepared)}: {first.name} {value:.4g}"
+    equal = [n for n in fit if n != best and fit[n].figures.get(first.name) == value]
+    if equal and first.source != "rate":
+        return f"{told}, as {prepared[equal[0]].name}" + _others(len(equal) - 1) + "."
+    if first.source == "rate":
+        return told + _how_sure(first, best, fit, prepared)
+    return told + "."
+
+
+def _how_sure(
+    objective: Objective,
+    best: int,
+    fit: Mapping[int, Outcome],
+    prepared: Mapping[int, Prepared],
+) -> str:
+    """Return whether another one that was searched may be as good, by the intervals."""
+    ranked = {
+        number: Ranked(
+            prepared[number].name,
+            {"goodput": found.figures["goodput"], objective.name: found.figures[objective.name]},
+            found.goodput.interval if found.goodput else None,
+            None,
+        )
+        for number, found in fit.items()
+    }
+    if not any(found.goodput and found.goodput.is_steady for found in fit.values()):
+        return ", for the workload as it stands; short ones flatter."
+    near = rivals(ranked[best], objective.name, list(ranked.values()))
+    if not near:
+        return f", and no other may be more than {100 * NEAR:g} % better, by the 95 % intervals."
+    return (
+        f"; undecided against {near[0].name}{_others(len(near) - 1)}, by the 95 % intervals: "
+        "--most-requests may tell."
+    )
+
+
+def _others(number: int) -> str:
+    return f" and {number} more" if number > 0 else ""
+
+
+def _best(objective: Objective, among: Mapping[int, Outcome]) -> int:
+    """Return the number of the best by one objective; of equals the first."""
+    sign = -1 if objective.better == "more" else 1
+    return min(among, key=lambda n: (sign * among[n].figures.get(objective.name, nan), n))

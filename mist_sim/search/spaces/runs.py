@@ -1,0 +1,78 @@
+"""Runs of configurations, side by side: at a rate, for their goodput, and at their goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.spaces.prepared import Prepared
+from mist_sim.search.trials import Trial
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.replications import run_with_seed
+from mist_sim.studies.task import Failure, Row, Task
+
+_LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts for little
+_NO_RUN = Failure("ScenarioError", "a run failed")
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of a study. options: how rates are judged and searched."""
+
+    options: GoodputOptions
+    driver: Driver
+
+    def at_own_rate(self, several: Sequence[Prepared]) -> list[Summary | Failure]:
+        """Return the summary of a run of each as it stands."""
+        tasks = [
+            Task((*_key(each), "at rate"), run_with_seed, (as_data(each.scenario), each.seed))
+            for each in several
+        ]
+        return self._results(tasks)
+
+    def at_goodput(self, several: Sequence[tuple[Prepared, Goodput]]) -> list[Summary | Failure]:
+        """Return the summary of a run of each at its goodput."""
+        tasks = []
+        for each, goodput in several:
+            changes = Rates(each.scenario).at(goodput.rate)
+            if goodput.is_steady:
+                number = max(goodput.num_requests, _LONG_RUN)
+                changes["workload.lengths.num_requests"] = number
+            data = as_data(Scenario.from_dict(as_data(each.scenario), changes))
+            tasks.append(Task((*_key(each), "at goodput"), run_with_seed, (data, each.seed)))
+        return self._results(tasks)
+
+    def trials(self, several: Sequence[tuple[Prepared, float]]) -> list[Trial | Failure]:
+        """Run each at a rate (requests per second) until the verdict is known."""
+        tasks = []
+        for each, rate in several:
+            built = Built(each.scenario)
+            rates, target = Rates(each.scenario, built), self.options.target(each.scenario)
+            tasks.append(
+                self.options.trial((*_key(each), rate), built, rates, each.seed, rate, target)
+            )
+        found = self._results(tasks)
+        return [each if isinstance(each, Failure) else Trial.of(each) for each in found]
+
+    def goodputs(self, several: Sequence[Prepared]) -> list[Goodput | Failure]:
+        """Search the goodput of each, as `find_goodput` does."""
+        builts = [Built(each.scenario) for each in several]
+        found = search_goodputs(builts, self.options, self.driver, keep_errors=True)
+        return [(each.failure or _NO_RUN) if isinstance(each, Row) else each for each in found]
+
+    def _results(self, tasks: Sequence[Task]) -> list[Any]:
+        rows = self.driver.run(tasks, keep_errors=True)
+        return [row.failure or row.result for row in rows]
+
+
+def _key(prepared: Prepared) -> tuple[int, str]:
+    return prepared.configuration.number, prepared.name

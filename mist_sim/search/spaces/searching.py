@@ -1,0 +1,205 @@
+"""Searches a space: what is known first, then the runs that a method asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isnan, nan
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mist_sim.bounds import COPIES
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.spaces.evaluation import Evaluation
+from mist_sim.search.spaces.fronts import front
+from mist_sim.search.spaces.objectives import Objective
+from mist_sim.search.spaces.prepared import Preparation, Prepared
+from mist_sim.search.spaces.result import SpaceSearch
+from mist_sim.search.spaces.runs import Runs
+from mist_sim.search.spaces.space import Space
+from mist_sim.studies.driver import studying
+from mist_sim.studies.executor import Executor
+
+Method = Literal["exhaustive", "tpe", "nsga2"]
+METHODS: tuple[str, ...] = get_args(Method)
+_SIDE_BY_SIDE = 8
+_FIRST = 2  # configurations whose goodput is searched before the race begins
+_ATTAINMENT = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How a space is searched.
+
+    method: "exhaustive" tries all configurations; "tpe" and "nsga2" learn which to try, and take
+        Optuna. trials: how many configurations those two run; None: a fifth of the space.
+    thorough: search the goodput of every configuration, also of those that one run shows to be
+        behind. side_by_side: configurations that run against the same best; the result depends on
+        it, and on nothing that computes them. tolerance, most_requests, as_is: of goodputs, as in
+        `GoodputOptions`.
+
+    Raises ScenarioError for values that make no search.
+    """
+
+    method: str = "exhaustive"
+    trials: int | None = None
+    thorough: bool = False
+    side_by_side: int = _SIDE_BY_SIDE
+    tolerance: float = 0.02
+    most_requests: int = 30_000
+    as_is: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ScenarioError(
+                f"method must be of {', '.join(METHODS)}, got {brief(self.method)}"
+                f"{did_you_mean(self.method, METHODS)}"
+            )
+        if self.trials is not None and self.method == "exhaustive":
+            raise ScenarioError("trials has no effect with method exhaustive, which tries all")
+        for name in ("trials", "side_by_side"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= COPIES:
+                raise ScenarioError(f"{name} must be in [1, {COPIES}], got {value}")
+        self.goodput(None)
+
+    def goodput(self, attainment: float | None) -> GoodputOptions:
+        """Return how rates are judged. Raises ScenarioError for values that make no search."""
+        return GoodputOptions(
+            attainment=_ATTAINMENT if attainment is None else attainment,
+            tolerance=self.tolerance,
+            most_requests=self.most_requests,
+            as_is=self.as_is,
+        )
+
+
+def search_space(
+    space: Space,
+    options: SearchOptions | None = None,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
+    executor: Executor | None = None,
+) -> SpaceSearch:
+    """Return what became of every configuration of a space, and which are best.
+
+    jobs: processes at a time, by default one a core. progress: called with the runs done. journal:
+    a file for the results of the runs as they come. resume: go on with it; no run is repeated.
+    executor: what runs them, in place of processes here. The result depends on none of them.
+
+    A configuration that fails is a row with its error. Raises ScenarioError where none keeps the
+    constraints, with what excludes most; where all fail, the journal of another search, and a
+    method whose package is not installed.
+    """
+    options = options or SearchOptions()
+    if space.scenario.replications > 1:
+        raise ScenarioError(
+            f"replications must be 1 to search a space, got {space.scenario.replications}; compare "
+            "the best ones with mist compare --goodput --replications"
+        )
+    configurations = space.configurations()
+    with studying(
+        "search",
+        {"scenario": as_data(space.scenario)},
+        identity_of(space, options),
+        jobs=jobs,
+        progress=progress,
+        journal=journal,
+        resume=resume,
+        executor=executor,
+    ) as driver:
+        goodput = options.goodput(space.constraints.attainment)
+        runs = Runs(goodput, driver)
+        evaluation = Evaluation(space.objectives, space.constraints, runs, not options.thorough)
+        preparation = Preparation(
+            space.objectives, space.constraints, goodput, judged=evaluation.judges
+        )
+        prepared = preparation.all(configurations)
+        _run(prepared, space, evaluation, options)
+    _check_found(prepared, evaluation)
+    return _result(space, options, prepared, evaluation)
+
+
+def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
+    """Return all that a search depends on beside its scenario, as plain data."""
+    return {
+        "vary": {key: list(values) for key, values in space.vary.items()},
+        "cases": {name: dict(settings) for name, settings in space.cases.items()},
+        "designs": list(space.designs),
+        "budgets": dict(space.constraints.budgets),
+        "latencies": dict(space.constraints.latencies),
+        "attainment": space.constraints.attainment,
+        "objectives": [each.name for each in space.objectives],
+        **vars(options),
+    }
+
+
+def _run(
+    prepared: Sequence[Prepared], space: Space, evaluation: Evaluation, options: SearchOptions
+) -> None:
+    left = [each for each in prepared if not evaluation.note(each)]
+    left.sort(key=lambda each: _promise(each, space.objectives))
+    if options.method == "exhaustive":
+        if not evaluation.races:  # nothing waits for anything else
+            evaluation.run(left)
+            return
+        evaluation.run(left[:_FIRST])
+        for first in range(_FIRST, len(left), options.side_by_side):
+            evaluation.run(left[first : first + options.side_by_side])
+        return
+    from mist_sim.search.spaces.sampling import sample
+
+    most = options.trials or max(-(-len(left) // 5), 1)
+    sample(options.method, left, evaluation, most, options.side_by_side, space.scenario.seed)
+
+
+def _promise(prepared: Prepared, objectives: Iterable[Objective]) -> tuple[float, ...]:
+    """Return by which configurations are ordered: those first that may be best by what is known."""
+    found = []
+    for each in objectives:
+        if each.source == "rate":
+            found.append(-prepared.bound / each.scale(prepared.known))
+        elif each.source == "known":
+            found.append(prepared.known[each.name])
+    return (*[inf if isnan(value) else value for value in found], prepared.configuration.number)
+
+
+def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:
+    """Raise ScenarioError where no configuration keeps the constraints, with the reason."""
+    outcomes = [evaluation.outcomes.get(each.configuration.number) for each in prepared]
+    known = [each for each in outcomes if each is not None]
+    if any(each.status == "kept" for each in known):
+        return
+    failed = [each for each in known if each.failure is not None]
+    if known and len(failed) == len(prepared):
+        first = prepared[0]
+        raise ScenarioError(
+            f"all {len(prepared)} configurations failed; {first.name}: {known[0].failure}"
+        )
+    reasons: Counter[str] = Counter(name for each in known for name in each.broken)
+    told = [f"{name} excludes {count}" for name, count in reasons.most_common()]
+    if failed:
+        told.append(f"{len(failed)} cannot be, such as: {failed[0].reason}")
+    raise ScenarioError(
+        f"no configuration keeps the constraints: of {len(prepared)}, {', '.join(told)}; "
+        "relax the first of these, or try other values"
+    )
+
+
+def _result(
+    space: Space, options: SearchOptions, prepared: Sequence[Prepared], evaluation: Evaluation
+) -> SpaceSearch:
+    outcomes = evaluation.outcomes
+    figures = {
+        number: {each.name: found.figures.get(each.name, nan) for each in space.objectives}
+        for number, found in outcomes.items()
+        if found.status == "kept"
+    }
+    for number in front(figures, space.objectives):
+        outcomes[number].status = "front"
+    return SpaceSearch.of(space, vars(options), prepared, outcomes)

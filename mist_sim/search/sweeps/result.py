@@ -1,0 +1,161 @@
+"""The result of a sweep: a figure at each point, and what it says in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.metrics.findings import Findings
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import SWEEP
+from mist_sim.report.sweep_picture import can_draw, draw
+from mist_sim.search.ranking import Better
+from mist_sim.studies.points import labels_of, value_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GOOD = "good_request_fraction"
+
+
+@dataclass(frozen=True)
+class At:
+    """The figure at a point: a mean, and the ends of its interval; NaN where nobody knows.
+
+    error: why there is none.
+    """
+
+    values: Mapping[str, Any]
+    mean: float
+    low: float
+    high: float
+    error: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Findings):
+    """A figure over one key or two.
+
+    metric: its name in a run's summary, or "goodput". better: which way it is better, if anybody
+    knows. share: of good requests that is asked for. points: in order; the last key changes
+    fastest. warnings: of the runs.
+    """
+
+    presenter = SWEEP
+
+    keys: tuple[str, ...]
+    points: tuple[At, ...]
+    metric: str
+    better: Better | None
+    share: float
+    title: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a point: its values, the figure, its interval, its error."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {key: _plain(value) for key, value in at.values.items()}
+                | {self.metric: at.mean, "low": at.low, "high": at.high, "error": at.error}
+                for at in self.points
+            ]
+        )
+
+    @property
+    def best(self) -> At | None:
+        """The point with the best figure, the first of equals; None: nobody knows which is."""
+        known = [at for at in self.points if not isnan(at.mean)]
+        if not known or self.better is None:
+            return None
+        return (max if self.better == "more" else min)(known, key=lambda at: at.mean)
+
+    @property
+    def enough_from(self) -> At | None:
+        """The point from which on enough requests are good, of one key; None: there is none."""
+        found = None
+        for at in reversed(self.points):
+            if not at.mean >= self.share:
+                break
+            found = at
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What the sweep says."""
+        if self.metric == GOOD and len(self.keys) == 1:
+            return self._how_much()
+        best = self.best
+        if best is None:
+            return ""
+        return f"{self.metric} is best at {self._name(best)}: {best.mean:.4g}.{self._order()}"
+
+    def _how_much(self) -> str:
+        share = f"{100 * self.share:g} %"
+        first = self.enough_from
+        if first is not None:
+            return f"From {self._name(first)} on, {share} of the requests are good."
+        best = self.best
+        if best is None:
+            return "No run worked."
+        if best.mean < self.share:
+            most = f"{self._name(best)} has most, {100 * best.mean:.1f} %"
+            return f"Nowhere are {share} of the requests good; {most}."
+        up_to = [at for at in self.points if at.mean >= self.share]
+        return f"{share} of the requests are good at {', '.join(map(self._name, up_to))}."
+
+    def _order(self) -> str:
+        """Return whether the figure only rises or falls along one key."""
+        known = [at.mean for at in self.points if not isnan(at.mean)]
+        if len(self.keys) > 1 or len(known) < 3:
+            return ""
+        steps = [after - before for before, after in pairwise(known)]
+        if all(step >= 0 for step in steps):
+            return " It never falls along the key."
+        return " It never rises along the key." if all(step <= 0 for step in steps) else ""
+
+    def _name(self, at: At) -> str:
+        labels = labels_of(self.keys)
+        return " ".join(f"{labels[key]}={value_text(at.values[key])}" for key in self.keys)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        labels = labels_of(self.keys)
+        return {
+            "sentence": self.sentence,
+            "metric": self.metric,
+            "keys": list(self.keys),
+            "labels": [labels[key] for key in self.keys],
+            "points": [
+                {
+                    "values": [value_text(at.values[key]) for key in self.keys],
+                    "mean": at.mean,
+                    "low": at.low,
+                    "high": at.high,
+                    "error": at.error,
+                }
+                for at in self.points
+            ],
+            "warnings": list(self.warnings),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Sweep: {self.metric} at {len(self.points)} points>"
+
+    def write_files(self, folder: Path) -> None:
+        """Write sweep.json, sweep.csv, and sweep.png where matplotlib is installed."""
+        write_text(folder / "sweep.json", json_text(self.summary))
+        write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        if can_draw():
+            draw(self.summary, folder / "sweep.png")
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float) else value_text(value)

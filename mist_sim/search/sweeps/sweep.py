@@ -1,0 +1,114 @@
+"""Sweeps over one key or two: how many GPUs, which chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics.replications import Estimate
+from mist_sim.scenario import Scenario
+from mist_sim.search.comparison import FIGURES
+from mist_sim.search.ranking import Better
+from mist_sim.search.request_times import check_attainment
+from mist_sim.search.spaces.constraints import constraints_of
+from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.searching import SearchOptions, search_space
+from mist_sim.search.spaces.space import Space
+from mist_sim.search.sweeps.result import GOOD, At, Sweep
+from mist_sim.studies.findings import Study
+from mist_sim.studies.study import plan_study
+
+_MOST_KEYS = 2
+
+
+def sweep(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    metric: str | None = None,
+    attainment: float = 0.9,
+    **how: Any,
+) -> Sweep:
+    """Return a figure of a scenario over one key or two.
+
+    vary: values by dotted key. metric: a number of a run's summary; by default the share of good
+    requests, or the p99 TTFT of a scenario without limits. attainment: share that is asked for.
+    how: jobs, progress, journal, resume, executor, as in `study`.
+    Raises ScenarioError for more keys, a figure that no run has, and what `study` raises.
+    """
+    _check(vary, attainment)
+    chosen = metric or (GOOD if scenario.slo.make().is_set else "p99_ttft_ms")
+    study = plan_study(scenario, vary=vary).run(**how)
+    study.estimate(chosen)  # raises for a figure that no run has
+    return Sweep(
+        keys=tuple(vary),
+        points=tuple(_points(study, chosen)),
+        metric=chosen,
+        better=_better(chosen),
+        share=attainment,
+        title=scenario.headline,
+        warnings=tuple(study.warnings),
+    )
+
+
+def goodput_sweep(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    options: SearchOptions,
+    *,
+    attainment: float = 0.9,
+    **how: Any,
+) -> Sweep:
+    """Return the goodput of a scenario over one key or two, requests per second; see `sweep`.
+
+    options: how goodputs are searched. Keys of the workload and limits cannot vary here.
+    """
+    _check(vary, attainment)
+    space = Space(
+        scenario=scenario,
+        vary=vary,
+        constraints=constraints_of({"attainment": attainment}),
+        objectives=objectives_of("goodput"),
+    )
+    found = search_space(space, options, **how)
+    points = []
+    for row in found.rows:
+        mean = row["figures"].get("goodput", nan)
+        low, high = row["interval"] or (nan, nan)
+        error = "" if mean == mean else row["reason"]
+        points.append(At(row["values"], mean, low, high, error))
+    told = [f"{row['name']}: {text}" for row in found.rows for text in row["warnings"]]
+    return Sweep(
+        tuple(vary), tuple(points), "goodput", "more", attainment, found.title, tuple(told)
+    )
+
+
+def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:
+    check_attainment(attainment)
+    if not 1 <= len(vary) <= _MOST_KEYS:
+        raise ScenarioError(
+            f"a sweep is over one key or two, got {len(vary)}; mist search takes any number"
+        )
+
+
+def _points(study: Study, metric: str) -> list[At]:
+    found = []
+    for each in study.points:
+        estimate = each.estimates.get(metric, Estimate(nan, nan))
+        error = str(each.failures[0]) if each.failures else ""
+        values = each.point.values
+        found.append(At(values, estimate.mean, estimate.low, estimate.high, error))
+    return found
+
+
+def _better(metric: str) -> Better | None:
+    """Return which way a figure of a summary is better, as far as its name tells."""
+    if metric in FIGURES:
+        return FIGURES[metric]
+    parts = metric.split("_")
+    is_latency = (
+        len(parts) == 3 and parts[2] == "ms" and parts[1] in ("ttft", "tpot", "itl", "e2el")
+    )
+    return "less" if is_latency else None

@@ -1,0 +1,113 @@
+"""Studies on a cluster: a Dask scheduler and two workers over loopback give the same results."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+from mist_sim import Scenario, ScenarioError, study
+from mist_sim.search import SearchOptions, Space, search_space
+from mist_sim.search.spaces.constraints import constraints_of
+from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.studies.clusters import executor_at, on_dask
+from mist_sim.studies.clusters.work import check_versions, versions
+
+needs_dask = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None,
+    reason="dask.distributed is not installed: pip install 'mist-sim[dask]'",
+)
+ASKED = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 30},
+        "arrivals": {"type": "poisson", "rate": "20 /s"},
+    },
+    "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+    "slo": {"ttft": "500 ms", "tpot": "25 ms"},
+}
+
+
+@pytest.fixture(scope="module")
+def dask():
+    """The address of a scheduler with two worker processes, which end with the test."""
+    words = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show"]
+    with subprocess.Popen([*words, *options], stderr=subprocess.PIPE, text=True) as scheduler:
+        address = None
+        for line in scheduler.stderr:
+            if match := re.search(r"Scheduler at:\s+(tcp://127\.0\.0\.1:\d+)", line):
+                address = match[1]
+                break
+        words = [sys.executable, "-m", "distributed.cli.dask_worker", address]
+        options = ["--nthreads", "1", "--no-dashboard", "--no-nanny"]
+        workers = [
+            subprocess.Popen([*words, *options], stderr=subprocess.DEVNULL) for _ in range(2)
+        ]
+        try:
+            yield address.replace("tcp", "dask")
+        finally:
+            for worker in workers:
+                worker.terminate()
+            for worker in workers:
+                worker.wait()
+            scheduler.terminate()
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_dask_cluster_gives_identical_results(dask):
+    scenario = Scenario.from_dict(ASKED)
+    asked = {"vary": {"clients.0.count": [1, 2], "slo.ttft": ["1 s", "0 s"]}, "seeds": 2}
+    here = study(scenario, **asked, jobs=1)
+    there = study(scenario, **asked, executor=executor_at(dask))
+    assert there.summary == here.summary
+    assert there.num_failed == here.num_failed > 0
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_search_on_a_dask_cluster_finds_the_same(dask):
+    asked = Space(
+        scenario=Scenario.from_dict(ASKED),
+        vary={"clients.0.gpu": ["h100-sxm", "l40s"], "clients.0.count": [1, 2]},
+        constraints=constraints_of({}),
+        objectives=objectives_of(["goodput_per_usd", "num_gpus"]),
+    )
+    options = SearchOptions(as_is=True)
+    here = search_space(asked, options, jobs=1)
+    there = search_space(asked, options, executor=executor_at(dask))
+    assert there.summary == here.summary
+
+
+@needs_dask
+def test_a_scheduler_that_nobody_runs(monkeypatch):
+    monkeypatch.setattr(on_dask, "_PATIENCE", 1)
+    with pytest.raises(ScenarioError, match="dask://127.0.0.1:9: no Dask scheduler answers"):
+        study(Scenario.from_dict(ASKED), seeds=2, executor=executor_at("dask://127.0.0.1:9"))
+
+
+@pytest.mark.parametrize("address", ["", "dask", "tcp://a:1", "dask://a", "ray://a:b", "ray://a:0"])
+def test_addresses_that_are_none(address):
+    with pytest.raises(
+        ScenarioError, match="--cluster must be dask://HOST:PORT or ray://HOST:PORT"
+    ):
+        executor_at(address)
+
+
+@pytest.mark.parametrize(
+    ("package", "address"), [("distributed", "dask://a:1"), ("ray", "ray://a:1")]
+)
+def test_a_package_that_is_missing(monkeypatch, package, address):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ScenarioError, match=r"pip install 'mist-sim\[(dask|ray)\]'"):
+        study(Scenario.from_dict(ASKED), seeds=2, executor=executor_at(address))
+
+
+def test_workers_that_might_compute_something_else_are_refused():
+    check_versions("c", {"one": versions()})
+    with pytest.raises(ScenarioError, match="c: worker two has numpy 1.0, and here it is"):
+        check_versions("c", {"one": versions(), "two": versions() | {"numpy": "1.0"}})

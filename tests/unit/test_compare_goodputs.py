@@ -1,0 +1,71 @@
+"""What comparisons say of goodputs: headroom, what binds the winner, and who is out of the race."""
+
+import pytest
+
+from mist_sim import Scenario, ScenarioError
+from mist_sim.search import designs_of
+from mist_sim.search.comparison import compare
+from mist_sim.search.goodput import GoodputOptions, find_goodput
+from tests.unit.test_compare import RATES, TOGETHER, both
+
+
+def test_headroom_is_the_goodput_over_the_rate_that_was_run():
+    found = compare(both(), goodput=GoodputOptions(rates=RATES, as_is=True), jobs=1)
+    for name in both():
+        row = found.table.loc[name]
+        assert row["headroom"] == pytest.approx(row["goodput"] / 20 - 1)
+    assert "headroom" not in found.best, "the goodput has the star"
+
+
+def test_the_winner_is_told_with_what_binds_it():
+    """It is what `mist goodput --why` says of the winner alone."""
+    options = GoodputOptions(rates=RATES, as_is=True)
+    plain = compare(both(), goodput=options, jobs=1)
+    found = compare(both(), goodput=options, why=True, jobs=1)
+    rates = {case.name: case.goodput.rate for case in found.cases}
+    best = max(rates, key=rates.__getitem__)
+    assert [case.name for case in found.cases if case.binding] == [best]
+    alone = find_goodput(both()[best], options, why=True, jobs=1).binding
+    first, _, told = plain.verdict.rpartition("; ")
+    assert told in ("TTFT is the first to miss beyond.", "TPOT is the first to miss beyond.")
+    assert found.verdict == f"{first}. {best}: {alone.sentence}"
+    assert found.summary["goodput"][best]["binding"] == alone.summary
+
+
+def test_without_a_goodput_nobody_binds():
+    with pytest.raises(ScenarioError, match="why must be False without a search for the goodput"):
+        compare(both(), why=True, jobs=1)
+
+
+def test_a_race_names_the_same_winner_in_fewer_runs():
+    """Of the same designs; who is out says so, and its goodput is no more than that of a search."""
+    one = Scenario.from_dict(TOGETHER, {"clients.0.count": 1})
+    scenarios = {"two": both()["together"], "one": one}
+    options = GoodputOptions(rates=(1.0, 64.0), as_is=True)
+    whole = compare(scenarios, goodput=options, jobs=1)
+    raced = compare(scenarios, goodput=options, race=True, jobs=1)
+    assert raced.best["goodput"] == whole.best["goodput"]
+    for one, other in zip(raced.cases, whole.cases, strict=True):
+        assert one.goodput.num_runs <= other.goodput.num_runs
+        assert one.goodput.rate <= other.goodput.rate
+        if not one.goodput.is_coarse:
+            assert one.goodput.trials.equals(other.goodput.trials)
+    coarse = [case.name for case in raced.cases if case.goodput.is_coarse]
+    assert coarse
+    assert not any(case.goodput.is_coarse for case in whole.cases)
+    assert all(raced.summary["goodput"][name]["is_coarse"] for name in coarse)
+
+
+def test_designs_on_another_footing_are_named_in_the_verdict():
+    """Hybrids run without async scheduling, which alone is worth more than most designs."""
+    designs = designs_of(both()["together"])
+    assert designs.uneven == ("hybrids",)
+    even = Scenario.from_dict(TOGETHER, {"clients.0.async_scheduling": False})
+    assert designs_of(even).uneven == ()
+    two = dict(list(designs.scenarios.items())[:2])
+    plain = compare(two, jobs=1)
+    found = compare(two, uneven=designs.uneven, jobs=1)
+    assert found.verdict == f"{plain.verdict} Not on the same footing (see Assumed): hybrids."
+    assert found.summary["uneven"] == ["hybrids"]
+    no_limits = {name: Scenario.from_dict(TOGETHER | {"slo": {}}) for name in "ab"}
+    assert compare(no_limits, uneven=designs.uneven, jobs=1).verdict == ""
