@@ -2,12 +2,15 @@
 
 from mist_sim.clients import CLIENTS as CLIENTS
 from mist_sim.clients import AfdClient as AfdClient
+from mist_sim.clients import ApplicationClient as ApplicationClient
 from mist_sim.clients import Client as Client
 from mist_sim.clients import EngineConfig as EngineConfig
 from mist_sim.clients import KvRetrievalClient as KvRetrievalClient
 from mist_sim.clients import LlmClient as LlmClient
 from mist_sim.clients import RagClient as RagClient
 from mist_sim.clients import SequentialClient as SequentialClient
+from mist_sim.clients import TextClient as TextClient
+from mist_sim.clients import TimedFunction as TimedFunction
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
 from mist_sim.clients.rag.client import PassageStore as PassageStore
@@ -111,8 +114,12 @@ from mist_sim.scenario import simulate as simulate
 from mist_sim.simulation import Simulation as Simulation
 from mist_sim.simulation_rules import check_clients as check_clients
 from mist_sim.stages import STAGES as STAGES
+from mist_sim.stages import Augment as Augment
+from mist_sim.stages import BestOfN as BestOfN
 from mist_sim.stages import Decode as Decode
+from mist_sim.stages import Growing as Growing
 from mist_sim.stages import KvRetrieval as KvRetrieval
+from mist_sim.stages import ModelPass as ModelPass
 from mist_sim.stages import Postprocess as Postprocess
 from mist_sim.stages import Prefill as Prefill
 from mist_sim.stages import Preprocess as Preprocess
@@ -120,6 +127,8 @@ from mist_sim.stages import Rag as Rag
 from mist_sim.stages import Reasoning as Reasoning
 from mist_sim.stages import Stage as Stage
 from mist_sim.stages import ToolCall as ToolCall
+from mist_sim.stages import ToolLoop as ToolLoop
+from mist_sim.stages import TreeSearch as TreeSearch
 from mist_sim.studies import Study as Study
 from mist_sim.studies import replicate as replicate
 from mist_sim.studies import study as study
@@ -127,6 +136,7 @@ from mist_sim.traces import ARRIVALS as ARRIVALS
 from mist_sim.traces import LENGTHS as LENGTHS
 from mist_sim.traces import SAMPLERS as SAMPLERS
 from mist_sim.traces import TRACE_READERS as TRACE_READERS
+from mist_sim.traces import AgenticReader as AgenticReader
 from mist_sim.traces import AllAtOnce as AllAtOnce
 from mist_sim.traces import AzureReader as AzureReader
 from mist_sim.traces import BurstyArrivals as BurstyArrivals
@@ -137,12 +147,14 @@ from mist_sim.traces import GammaArrivals as GammaArrivals
 from mist_sim.traces import GeometricLength as GeometricLength
 from mist_sim.traces import LengthsCsvReader as LengthsCsvReader
 from mist_sim.traces import LogNormalLength as LogNormalLength
+from mist_sim.traces import MeanMedianP95Length as MeanMedianP95Length
 from mist_sim.traces import MooncakeReader as MooncakeReader
 from mist_sim.traces import NormalArrivals as NormalArrivals
 from mist_sim.traces import NormalLength as NormalLength
 from mist_sim.traces import PoissonArrivals as PoissonArrivals
 from mist_sim.traces import PrefixRepetition as PrefixRepetition
 from mist_sim.traces import Profile as Profile
+from mist_sim.traces import RagPulseReader as RagPulseReader
 from mist_sim.traces import Retries as Retries
 from mist_sim.traces import Rows as Rows
 from mist_sim.traces import ShareGptReader as ShareGptReader

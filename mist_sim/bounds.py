@@ -59,6 +59,10 @@ COUNT = 10**9
 """Of requests, tokens, blocks, ranks, priorities. A billion of a billion is still exact in 64 bits;
 a run with a billion requests takes days."""
 
+GROWN = 100_000
+"""Stages and children that outcomes add to one user's request. A search of a tree with ten branches
+and four levels adds 20,000; a stage that always adds itself would never end."""
+
 COPIES = 10_000
 """Of clients with all their engines, and of runs: an engine takes a millisecond to make."""
 

@@ -25,7 +25,13 @@ from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
-from mist_sim.load_generation import CappedOpenLoop, LoadGenerator, OpenLoop, Users
+from mist_sim.load_generation import (
+    CappedOpenLoop,
+    LoadGenerator,
+    OpenLoop,
+    SessionUsers,
+    Users,
+)
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network
@@ -258,7 +264,8 @@ class Simulation:
             if self._walks_are_plain:
                 load.walk_plainly(at_once=type(recorder) is ColumnRecorder)
             return load
-        return Users(env, coordinator, recorder, retries, rng, loop)
+        users = SessionUsers if loop.sessions else Users
+        return users(env, coordinator, recorder, retries, rng, loop)
 
     @property
     def _walks_are_plain(self) -> bool:

@@ -6,6 +6,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.workers.application import ApplicationClient
 from mist_sim.clients.workers.processing import SequentialClient
 from mist_sim.on_demand import on_demand
 
@@ -13,16 +14,21 @@ if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
     from mist_sim.clients.rag.client import RagClient
     from mist_sim.clients.retrieval.client import KvRetrievalClient
+    from mist_sim.clients.workers.text.client import TextClient
+    from mist_sim.clients.workers.text.timed import TimedFunction
 
 __all__ = [
     "CLIENTS",
     "AfdClient",
+    "ApplicationClient",
     "Client",
     "EngineConfig",
     "KvRetrievalClient",
     "LlmClient",
     "RagClient",
     "SequentialClient",
+    "TextClient",
+    "TimedFunction",
 ]
 
 __getattr__ = on_demand(
@@ -31,5 +37,7 @@ __getattr__ = on_demand(
         "AfdClient": "afd.client",
         "KvRetrievalClient": "retrieval.client",
         "RagClient": "rag.client",
+        "TextClient": "workers.text.client",
+        "TimedFunction": "workers.text.timed",
     },
 )

@@ -7,6 +7,7 @@ CLIENTS = Registry(
     later={
         "afd": "mist_sim.clients.afd.client:AfdClient",
         "kv_retrieval": "mist_sim.clients.retrieval.client:KvRetrievalClient",
+        "text": "mist_sim.clients.workers.text.client:TextClient",
         "rag": "mist_sim.clients.rag.client:RagClient",
     },
 )

@@ -16,7 +16,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.reservation import Reservation
 from mist_sim.clients.roster import Roster
 from mist_sim.coordination.dispatch import Dispatch
-from mist_sim.coordination.growth import grow
+from mist_sim.coordination.growth import beyond_limit, grow
 from mist_sim.coordination.places_ahead import Absences, PlacesAhead, PromptVisit
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request, Stage, token_totals
@@ -196,6 +196,9 @@ class Coordinator:
                 f"request {request.request_id} left a client without an outcome at {self.env.now} s"
             )
         else:
+            endless = beyond_limit(request, outcome, visit.stages[-1], self.env.now)
+            if endless is not None:
+                return endless
             grow(request, outcome, client, visit, later, ahead)
             if outcome.children:
                 return (yield from self._await(request, outcome.children))
@@ -242,9 +245,14 @@ class Coordinator:
         if self.spawn is None:
             raise InvariantError(f"nobody sends the children of request {parent.request_id}")
         for child in children:
+            if child.parent_id is not None:
+                raise ScenarioError(
+                    f"a child of request {parent.request_id} at {self.env.now} s is awaited by "
+                    f"request {child.parent_id} already; an outcome needs a new Request for each"
+                )
             self._num_children += 1
             child.request_id = -self._num_children
-            child.parent_id = parent.request_id
+            child.parent_id, child.growth = parent.request_id, parent.growth
             child.arrival_time = self.env.now
             child.model = child.model or parent.model
             child.limits = parent.limits_left(self.env.now)

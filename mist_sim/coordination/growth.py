@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mist_sim.bounds import GROWN
 from mist_sim.clients.base import Client
 from mist_sim.clients.reservation import Reservation
-from mist_sim.core.request import Content, Declared, Request, Stage, token_totals
-from mist_sim.core.visit import SERVED, Longer, Served, Visit
+from mist_sim.core.request import Content, Declared, Growth, Request, Stage, token_totals
+from mist_sim.core.visit import SERVED, Failure, Longer, Served, Visit
 from mist_sim.errors import ScenarioError
 
 
@@ -37,6 +38,22 @@ def grow(
             f"{client.name}: the outcome of request {request.request_id} after the stage "
             f"{visit.stages[-1]} at {visit.finished_at} s: {error}"
         ) from error
+
+
+def beyond_limit(request: Request, outcome: Served, stage: Stage, now: float) -> Failure | None:
+    """Count what an outcome adds to a request; return how it fails if that never ends, or None."""
+    num_added = len(outcome.then) + len(outcome.children)
+    if not num_added:
+        return None
+    growth = request.growth = request.growth or Growth()
+    growth.num_added += num_added
+    if growth.num_added <= GROWN:
+        return None
+    text = (
+        f"outcomes have added more than {GROWN:,} stages and children (bounds.GROWN), the last "
+        f"ones after {stage.kind!r}; a stage must stop to add others"
+    )
+    return Failure("rejected", now, text)
 
 
 def _grow(request: Request, outcome: Served, later: tuple[Stage, ...]) -> None:

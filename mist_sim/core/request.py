@@ -26,12 +26,16 @@ class Stage:
     continues: whether it continues from the KV entries that the stage before it left.
     may_continue: whether it takes such entries where there are any, and does without as well.
     is_again: whether it computes again what was computed, and lost with a client.
+    grows: whether it says itself what follows when it is served (`stages.growing`).
+    takes_lengths: whether a template gives it the lengths of a row (`with_lengths`).
     """
 
     kind: ClassVar[str] = "stage"
     continues: ClassVar[bool] = False
     may_continue: ClassVar[bool] = False
     is_again: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
+    takes_lengths: ClassVar[bool] = False
 
     @property
     def is_empty(self) -> bool:
@@ -62,6 +66,10 @@ class Stage:
         Raises TypeError for a stage without a length, and ValueError for one that is too short.
         """
         raise TypeError(f"a stage {self.kind!r} has no length that can change")
+
+    def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return it with the lengths of a row of the workload, where none were given."""
+        return self
 
     def with_rest(self, num_tokens: int) -> Stage:
         """Return what is left of it when `num_tokens` tokens are left (>= 1).
@@ -121,6 +129,18 @@ class Declared(NamedTuple):
     content: Content
 
 
+class Growth:
+    """How much the request of a user has grown, with all its children and theirs.
+
+    num_added: stages and children that outcomes have added, in all attempts.
+    """
+
+    __slots__ = ("num_added",)
+
+    def __init__(self) -> None:
+        self.num_added = 0
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One user input that walks its stages in order.
@@ -148,6 +168,9 @@ class Request:
     num_losses: how often it was lost with a client since then.
     num_appended_input_tokens, num_appended_output_tokens: of stages that outcomes have appended.
     declared: what it was when it was sent; None: that is what it still is.
+    think_time: seconds from the end of the one before in its session until it is sent, where users
+        go through sessions.
+    growth: that it shares with its parent and its children; None: no outcome added anything.
     keeper: told of each visit as it ends, where what it computed is kept for other requests.
     """
 
@@ -172,6 +195,8 @@ class Request:
     num_appended_input_tokens: int = 0
     num_appended_output_tokens: int = 0
     declared: Declared | None = None
+    growth: Growth | None = None
+    think_time: float = 0.0
     keeper: Callable[[Any], None] | None = None  # of a `Visit`, which lies above
 
     def send(self, now: float) -> None:

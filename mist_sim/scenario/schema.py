@@ -297,6 +297,11 @@ class Scenario(Strict):
                     place,
                     f"no client serves {brief(stage)}; the clients serve {listed(offers, '; ')}",
                 )
+            elif lacking := [
+                kind for kind in self.workload.leads_to(position) if kind not in served
+            ]:
+                text = f"leads to {brief(lacking[0])}, which no client serves; add one that does"
+                yield Problem(place, text)
             elif stage == Decode.kind and stages[position - 1] not in (Prefill.kind, Decode.kind):
                 yield Problem(
                     place,

@@ -1,6 +1,15 @@
 """The vocabulary of stages, and pipelines as ordered combinations of them (MIST §III-B)."""
 
 from mist_sim.core.request import Stage
+from mist_sim.stages.growing import (
+    Augment,
+    BestOfN,
+    Deliver,
+    Growing,
+    ModelPass,
+    ToolLoop,
+    TreeSearch,
+)
 from mist_sim.stages.llm import Decode, Prefill, Reasoning, Recomputation
 from mist_sim.stages.pipeline import completion, validate_pipeline
 from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
@@ -9,8 +18,13 @@ from mist_sim.stages.retrieval import KvRetrieval, Rag
 
 __all__ = [
     "STAGES",
+    "Augment",
+    "BestOfN",
     "Decode",
+    "Deliver",
+    "Growing",
     "KvRetrieval",
+    "ModelPass",
     "Postprocess",
     "Prefill",
     "Preprocess",
@@ -19,6 +33,8 @@ __all__ = [
     "Recomputation",
     "Stage",
     "ToolCall",
+    "ToolLoop",
+    "TreeSearch",
     "completion",
     "validate_pipeline",
 ]

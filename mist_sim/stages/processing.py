@@ -19,13 +19,24 @@ def _require_tokens(num_tokens: int) -> None:
 @STAGES.register("preprocess")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocess(Stage):
-    """Clean, tokenise or classify an input (MIST §IV-A4). num_tokens: its length."""
+    """Clean, tokenise or classify an input (MIST §IV-A4).
+
+    num_tokens: its length; 0 with a task: in a template that of the row's prompt.
+    task: what is done, such as normalize or tokenize, for clients that know the times of tasks.
+    """
 
     kind: ClassVar[str] = "preprocess"
+    takes_lengths: ClassVar[bool] = True
     num_tokens: int = 0
+    task: str | None = None
 
     def __post_init__(self) -> None:
         _require_tokens(self.num_tokens)
+
+    def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Preprocess:
+        if self.num_tokens or self.task is None:
+            return self
+        return replace(self, num_tokens=num_prompt_tokens)
 
     def longer(self, num_tokens: int) -> Preprocess:
         return replace(self, num_tokens=self.num_tokens + num_tokens)
@@ -34,13 +45,25 @@ class Preprocess(Stage):
 @STAGES.register("postprocess")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postprocess(Stage):
-    """Detokenise, filter or validate an output (MIST §IV-A4). num_tokens: its length."""
+    """Detokenise, filter or validate an output (MIST §IV-A4).
+
+    num_tokens: its length; 0 with a task: in a template that of the row's answer.
+    task: what is done, such as detokenize, validate or enhance, for clients that know the times of
+        tasks.
+    """
 
     kind: ClassVar[str] = "postprocess"
+    takes_lengths: ClassVar[bool] = True
     num_tokens: int = 0
+    task: str | None = None
 
     def __post_init__(self) -> None:
         _require_tokens(self.num_tokens)
+
+    def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Postprocess:
+        if self.num_tokens or self.task is None:
+            return self
+        return replace(self, num_tokens=num_output_tokens)
 
     def longer(self, num_tokens: int) -> Postprocess:
         return replace(self, num_tokens=self.num_tokens + num_tokens)

@@ -21,6 +21,7 @@ Visits = Sequence[ReturnedVisit]
 
 _NUM_REQUESTS = 120
 _LONGEST = 300  # tokens
+_MOST_BRANCHES = 3  # of a stage that grows
 
 
 def check_client(
@@ -173,9 +174,10 @@ def _example(kind: str, client: Client, number: Any) -> Stage:
     for cls in STAGES.values():
         if cls.kind == kind:
             values = example_values(cls)
-            counts = dict.fromkeys((key for key in values if key.startswith("num_")), int(number))
+            count = 1 + int(number) % _MOST_BRANCHES if cls.grows else int(number)
+            counts = dict.fromkeys((key for key in values if key.startswith("num_")), count)
             stage: Stage = cls(**{**values, **counts})
-            return stage
+            return stage.with_lengths(int(number), int(number))
     raise AssertionError(
         f"{name_of(client)} serves {kind!r}, which no registered stage is; pass pipelines"
     )

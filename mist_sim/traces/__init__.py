@@ -33,8 +33,11 @@ from mist_sim.traces.distributions import (
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
 from mist_sim.traces.retries import Retries
+from mist_sim.traces.sessions.agentic import AgenticReader
+from mist_sim.traces.sessions.ragpulse import RagPulseReader
 from mist_sim.traces.sharegpt import ShareGptReader
 from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
+from mist_sim.traces.three_figures import MeanMedianP95Length
 from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
 
@@ -43,6 +46,7 @@ __all__ = [
     "LENGTHS",
     "SAMPLERS",
     "TRACE_READERS",
+    "AgenticReader",
     "AllAtOnce",
     "ArrivalProcess",
     "AzureReader",
@@ -55,6 +59,7 @@ __all__ = [
     "LengthDistribution",
     "LengthsCsvReader",
     "LogNormalLength",
+    "MeanMedianP95Length",
     "MooncakeReader",
     "NamesModels",
     "NormalArrivals",
@@ -63,6 +68,7 @@ __all__ = [
     "PoissonArrivals",
     "PrefixRepetition",
     "Profile",
+    "RagPulseReader",
     "Retries",
     "RowSampler",
     "Rows",

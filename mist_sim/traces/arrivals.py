@@ -65,11 +65,15 @@ class ClosedLoop:
         generators take some milliseconds, and a request that comes after a step has begun waits
         for the next one. ramp_up: seconds over which the users send their first request, evenly
         (>= 0).
+    sessions: whether a user goes through a whole session, and then begins the next one. Each
+        request but the first is sent as long after the end of the one before as the trace says,
+        such as the time of a tool; think_time is between two sessions.
     """
 
     concurrency: int
     think_time: Seconds = 0.0
     ramp_up: Seconds = 0.0
+    sessions: bool = False
 
     def __post_init__(self) -> None:
         require_count("concurrency", self.concurrency)

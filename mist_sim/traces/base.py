@@ -33,6 +33,8 @@ class TraceRow(NamedTuple):
     content: what the tokens of prompt and answer are, for prefix caches (see `Content`; the ids
         are made by `traces/content.py`).
     model: name of the model that has to answer; None: any.
+    think_time: seconds from the end of the request before in its session until this one is sent,
+        where sessions are replayed (`ClosedLoop.sessions`).
     """
 
     num_prompt_tokens: int
@@ -41,6 +43,7 @@ class TraceRow(NamedTuple):
     session_id: int | None = None
     content: Content = ()
     model: str | None = None
+    think_time: float = 0.0
 
 
 @runtime_checkable

@@ -1,31 +1,21 @@
-"""Content ids: which requests begin with the same tokens (see `core.request.Content`).
-
-Each origin has numbers of its own, so that a conversation and a block of a trace never share an
-id by chance.
-"""
+"""Content ids: which requests begin with the same tokens (see `core.request.Content`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mist_sim.core.content_ids import OF_BLOCK, OF_CONVERSATION, OF_PREFIX, content_id
 from mist_sim.core.request import Content
-
-_BLOCK, _CONVERSATION, _PREFIX = range(3)
-_NUM_ORIGINS = 4
-
-
-def _content_id(origin: int, number: int) -> int:
-    return number * _NUM_ORIGINS + origin
 
 
 def conversation_content(session_id: int, num_tokens: int) -> Content:
     """Return the content of a turn: the first tokens of its conversation, answer included."""
-    return ((_content_id(_CONVERSATION, session_id), num_tokens),)
+    return ((content_id(OF_CONVERSATION, session_id), num_tokens),)
 
 
 def prefix_content(prefix: int, num_tokens: int) -> Content:
     """Return the content of a prompt that begins with one of several known prefixes."""
-    return ((_content_id(_PREFIX, prefix), num_tokens),) if num_tokens else ()
+    return ((content_id(OF_PREFIX, prefix), num_tokens),) if num_tokens else ()
 
 
 def block_content(
@@ -50,7 +40,7 @@ def block_content(
             f"hash_ids must have {either} ids for {num_prompt_tokens} tokens in blocks of "
             f"{block_size}, got {len(hash_ids)}"
         )
-    content = [(_content_id(_BLOCK, number), block_size) for number in hash_ids]
+    content = [(content_id(OF_BLOCK, number), block_size) for number in hash_ids]
     if len(hash_ids) > full:
         content[-1] = (content[-1][0], rest)
     if output_hash_ids:
@@ -61,16 +51,16 @@ def block_content(
                 f"complete behind {full} blocks in hash_ids, got {len(output_hash_ids)} behind "
                 f"{len(hash_ids)}"
             )
-        content += [(_content_id(_BLOCK, number), block_size) for number in output_hash_ids]
+        content += [(content_id(OF_BLOCK, number), block_size) for number in output_hash_ids]
     return tuple(content)
 
 
 def leading(content: Content, num_tokens: int) -> Content:
     """Return what is said of the first `num_tokens` tokens, and no more."""
     spans, left = [], num_tokens
-    for content_id, length in content:
+    for span_id, length in content:
         if left <= 0:
             break
-        spans.append((content_id, min(length, left)))
+        spans.append((span_id, min(length, left)))
         left -= length
     return tuple(spans)

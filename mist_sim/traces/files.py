@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -23,21 +25,29 @@ _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 def open_trace(path: str) -> Iterator[TextIO]:
     """Open a trace as UTF-8 text (a byte-order mark is dropped, line ends are kept).
 
-    Raises ScenarioError when the file is missing, unreadable, not text, or no ordinary file.
+    A name that ends with .gz is unpacked as it is read. Raises ScenarioError when the file is
+    missing, unreadable, not text, or no ordinary file.
     """
     try:
         check_ordinary(Path(path))
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with _opened(path) as file:
             yield file
     except FileNotFoundError:
         raise ScenarioError(f"trace {path}: no such file{_similar_file(path)}") from None
-    except OSError as error:
-        raise ScenarioError(f"trace {path}: cannot be read ({error.strerror or error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError(f"trace {path}: cannot be read ({reason})") from error
     except UnicodeDecodeError as error:
         raise ScenarioError(
             f"trace {path}: not UTF-8 text (byte {error.object[error.start]:#04x}); "
             "decompress or convert the file first"
         ) from error
+
+
+def _opened(path: str) -> TextIO:
+    if path.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return Path(path).open(encoding="utf-8-sig", newline="")
 
 
 def _similar_file(path: str) -> str:

@@ -25,9 +25,10 @@ def completion_pipeline(row: TraceRow) -> tuple[Stage, ...]:
 class StageTemplate:
     """A pipeline whose `parts` are the same for every row, except for its lengths.
 
-    parts: stages, used as they are, and the classes `Prefill` and `Decode`, which stand for the
-    row's prompt and for its output after the first token, and `KvRetrieval`, for a retrieval of
-    all of that prompt. Raises ValueError when a part is
+    parts: stages, used as they are but for lengths that they take from the row (`takes_lengths`),
+    and the classes `Prefill` and `Decode`, which stand for the row's prompt and for its output
+    after the first token, and `KvRetrieval`, for a retrieval of all of that prompt. Raises
+    ValueError when a part is
     something else or the order makes no sense.
     """
 
@@ -49,6 +50,8 @@ class StageTemplate:
 
 def _stage(part: StageOrClass, row: TraceRow) -> Stage:
     if isinstance(part, Stage):
+        if part.takes_lengths:
+            return part.with_lengths(row.num_prompt_tokens, row.num_output_tokens)
         return part
     if part is Prefill:
         return Prefill(num_prompt_tokens=row.num_prompt_tokens)

@@ -197,6 +197,7 @@ class Workload:
                 priority,
                 row.content,
                 model=row.model,
+                think_time=row.think_time,
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:

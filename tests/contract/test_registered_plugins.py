@@ -162,6 +162,32 @@ TRACES: dict[str, str] = {
         for time in (27, 27, 3_052)
     ),
     "lengths_csv": "num_prefill_tokens,num_decode_tokens\n120,7\n2048,1\n",
+    "agentic": "".join(
+        json.dumps(
+            {
+                "block_size": 4,
+                "requests": [
+                    {"t": 3 * t, "in": 9 + 4 * t, "out": t, "hash_runs": [[1, 2 + t]]}
+                    for t in range(3)
+                ],
+            }
+        )
+        + "\n"
+        for _ in range(2)
+    ),
+    "ragpulse": "".join(
+        json.dumps(
+            {
+                "timestamp": str(time),
+                "input_length": 20,
+                "output_length": 3,
+                "session_id": "s",
+                "hash_ids": {"sys_prompt": [1], "user_input": [2 + time % 2]},
+            }
+        )
+        + "\n"
+        for time in (7, 2, 3)
+    ),
     "sharegpt": json.dumps(
         [
             {
@@ -174,6 +200,18 @@ TRACES: dict[str, str] = {
             for k in range(3)
         ]
     ),
+}
+
+BESIDE = {  # files that a reader looks for in the folder of its own
+    "ragpulse": {
+        "1_sys_prompt.jsonl": '{"sys_prompt_id": 1, "token_length": 10}\n',
+        "2_passages.jsonl": "",
+        "3_history.jsonl": "",
+        "4_user_input.jsonl": "".join(
+            json.dumps({"user_input_id": number, "token_length": 5}) + "\n" for number in (2, 3)
+        ),
+        "5_web_search.jsonl": "",
+    }
 }
 
 READERS_TO_CHECK: Configurations = {name: [{}] for name in TRACES}
@@ -215,6 +253,11 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         H100 | {"role": "decode", "kv_cache": {"num_gpu_blocks_override": 60}},  # preempts
         H100 | {"role": "decode", "async_scheduling": True},
     ],
+    "application": [
+        {},
+        {"base_time": "5 ms"},
+        {"base_time": {"type": "exponential", "mean": "100 ms"}},
+    ],
     "kv_retrieval": [
         {"bytes_per_token": "128 KiB", "levels": [NVME]},
         {"bytes_per_token": "128 KiB", "levels": [DRAM, NVME], "hits": "drawn"},
@@ -255,6 +298,8 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         },
     ],
 }
+
+CLIENTS_TO_CHECK["text"] = []  # whose stages name a task, in test_text_work.py
 
 LAWS_TO_CHECK: Configurations = {
     "constant": [{"time": 0.5}],
@@ -360,6 +405,8 @@ def test_stages(name):
 def test_trace_readers(name, tmp_path):
     path = tmp_path / "trace"
     path.write_text(TRACES[name])
+    for beside, text in BESIDE.get(name, {}).items():
+        (tmp_path / beside).write_text(text)
     testing.check_trace_reader(partial(TRACE_READERS[name], path=str(path)))
 
 

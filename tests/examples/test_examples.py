@@ -19,6 +19,18 @@ TIMESTAMP,ContextTokens,GeneratedTokens
 
 # script -> (arguments, what it prints)
 EXPECTED = {
+    "agent_with_tools.py": (
+        [],
+        r"dropped +10\d% .*\nkept +9\d% .*\nin a tier +14% of the prompts .* session 1\d\d s\n$",
+    ),
+    "question_answering.py": (
+        [],
+        r"client +stage *\ncpu +augment +0\.\d+\n(.*\n)+mean TTFT \d+ ms",
+    ),
+    "reasoning_with_rewards.py": (
+        [],
+        r"one answer .* 0 passes, .*\nbest of 4 .* 400 passes, .*\ntree search .* 6,000 passes",
+    ),
     "attention_ffn_compared.py": (
         ["40"],
         r"together: 6 x TP 8( +\d+){2}.*\n(.*\n){3}bundle: 16A.*( +\d+%){2}\n(.*\n){2}bundle: 24A",

@@ -461,7 +461,10 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
         (["mist", "run", "d"], ["demo"]),
         (["mist", "run", "demo", "--rep"], ["--replications"]),
         (["mist", "list", "s"], ["schedulers", "samplers", "stages"]),
-        (["mist", "calibrate", ""], ["splitwise", "closed_loop", "kernels", "catalog", "rag"]),
+        (
+            ["mist", "calibrate", ""],
+            ["splitwise", "closed_loop", "kernels", "catalog", "text", "rag"],
+        ),
     ],
     ids=str,
 )

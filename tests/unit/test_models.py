@@ -66,6 +66,7 @@ PUBLISHED_PARAMETERS = {
     "qwen2.5-72b-instruct": 72_706_203_648,
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-7b-instruct": 7_615_616_512,
+    "qwen2.5-math-prm-7b": 7_070_619_136,  # without its head of two labels, 12,855,810
     "qwen3-0.6b": 596_049_920,
     "qwen3-1.7b": 1_720_574_976,
     "qwen3-14b": 14_768_307_200,
@@ -82,6 +83,7 @@ PUBLISHED_PARAMETERS = {
     "qwen3-4b-instruct-2507": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
     "qwen3-coder-480b-a35b": 480_154_875_392,
+    "shieldgemma-2b": 2_614_341_888,
 }
 
 LLAMA = {

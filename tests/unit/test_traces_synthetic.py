@@ -25,6 +25,7 @@ from mist_sim.traces import (
     LengthDistribution,
     LengthsCsvReader,
     LogNormalLength,
+    MeanMedianP95Length,
     NormalLength,
     PrefixRepetition,
     Profile,
@@ -49,6 +50,7 @@ CASES = [
     (NormalLength(mean=1000, std=200), 1000, 200),
     (LogNormalLength(mean=200, std=150), 200, 150),
     (GeometricLength(mean=50), 50, np.sqrt(50 * 49)),
+    (MeanMedianP95Length(mean=218, median=232, p95=332), 218, 58.8),
 ]
 
 

@@ -29,6 +29,7 @@ KINDS = {
     ),
     "kernels": ("gpu", "model", "out"),
     "catalog": (),
+    "text": ("out",),
     "rag": ("measure", "out"),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
@@ -88,6 +89,8 @@ def calibrate(
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
         "kernels: tables of operators (aiconfigurator-core, LLMServingSim, Vidur). "
         "catalog: kernel timings, from which two of the catalog's own entries are made. "
+        "text: normalisation, tokenisation and more of texts, timed here on one core for a minute "
+        "or two (pip install 'mist-sim[text]'). "
         "rag: searches of vector indexes, which faiss makes here with --measure.",
         show_default=False,
         autocompletion=_kinds,
@@ -95,7 +98,8 @@ def calibrate(
     measurements: Path = typer.Argument(
         metavar="MEASUREMENTS",
         help="The file; for kernels of aiconfigurator-core, the folder of a system; for catalog, "
-        "the folder of all files; for rag, the CSV of searches, which --measure writes.",
+        "the folder of all files; for text, a folder of texts; "
+        "for rag, the CSV of searches, which --measure writes.",
         show_default=False,
     ),
     gpu: str | None = typer.Option(
@@ -126,8 +130,8 @@ def calibrate(
 
     Prints how well they fit; every second row is held out and scored.
 
-    The file that it writes is a GPU spec, which a scenario names as its gpu; for rag it holds the
-    coefficients of a client's search.
+    The file that it writes is a GPU spec, which a scenario names as its gpu; for text it holds the
+    times of a client of type text, and for rag the coefficients of a client's search.
     """
     from contextlib import nullcontext
 
@@ -158,6 +162,11 @@ def calibrate(
             fits = _kernels(measurements, load_gpu(gpu or _GPU), model)
             if file is not None:
                 file.write(fits.text)
+            return
+        if kind == "text":
+            times = _texts(measurements)
+            if file is not None:
+                file.write(times)
             return
         found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
         if file is not None:
@@ -229,6 +238,33 @@ def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
     titles = ("kernels", "rows", "median error", "nine in ten", "figures", "not determined")
     Console(highlight=False).print(listed(titles, rows, right=range(1, 4)))
     return found
+
+
+def _texts(folder: Path) -> str:
+    """Time tasks on texts, print how well lines fit, and return the file of a text client."""
+    from statistics import median
+
+    from rich.console import Console
+
+    from mist_sim.calibration.text.measure import calibrate_text
+    from mist_sim.report.elements.layout import listed
+
+    with Console(stderr=True).status("timing ..."):
+        found = calibrate_text(folder)
+    rows = [
+        (
+            name,
+            f"{time.base * 1e6:.1f} us",
+            f"{time.per_token * 1e9:.1f} ns",
+            f"{time.beyond * 1e9:.1f} ns",
+            f"{median(found.errors[name]):.1%}",
+            f"{found.share_within(name, 0.15):.0%}",
+        )
+        for name, time in found.tasks.items()
+    ]
+    titles = ("task", "a text", "a token", "more, if long", "median error", "within 15 %")
+    Console(highlight=False).print(listed(titles, rows, right=range(1, 6)))
+    return found.text()
 
 
 def _calibrated(

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, replace
 
-import simpy
-from simpy.events import Event, Process
-
-from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.traits import ClientTraits
+from mist_sim.clients.workers.base import Workers
 from mist_sim.clients.workers.devices import Device
 from mist_sim.clients.workers.fetching import Fetch, check_fetch
 from mist_sim.clients.workers.service_times import (
     GivenServiceTime,
     check_function,
     check_time,
-    is_time,
     linear,
     seeded,
 )
-from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
-from mist_sim.core.visit import Visit
 from mist_sim.durations import SecondsOrLaw
-from mist_sim.environment import Environment
-from mist_sim.errors import ScenarioError
 from mist_sim.network import Network
 from mist_sim.stages import ToolCall
 
@@ -39,7 +30,7 @@ def worker_traits(serves: Collection[str], *, fetches: bool) -> ClientTraits:
 
 @CLIENTS.register("sequential")
 @dataclass(eq=False)
-class SequentialClient(Client):
+class SequentialClient(Workers):
     """Workers that take one visit each: text processing, tools, retrieval.
 
     They take visits in order of arrival and serve their stages one after another. A visit that is
@@ -98,63 +89,8 @@ class SequentialClient(Client):
         if self.fetch is not None:
             check_fetch(self.name, self.fetch, network)
 
-    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
-        super().start(env, client_id, recorder)
-        self._workers = simpy.Resource(env, self.num_workers)
-        self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)
-        self._services: dict[Visit, Process] = {}  # of visits that may be given up
-        self._seconds: Callable[[Stage], float] = (
-            linear(self.name, self.streams, self.base_time, self.time_per_token)
-            if self.service_time is None
-            else seeded(self.name, self.streams, self.service_time)
-        )
-
-    def accept(self, visit: Visit) -> None:
-        service = self.env.process(self._work(visit))
-        if visit.request.limits is not None or self.may_fail:
-            self._services[visit] = service
-
-    def abort(self, visit: Visit) -> None:
-        """A visit that is given up leaves the queue, or its worker, at once."""
-        self._services[visit].interrupt()
-
-    def restart(self) -> None:
-        """Come back with no visit; times go on where the last one was drawn."""
-        seconds = self._seconds
-        super().restart()
-        self._seconds = seconds
-
-    def _work(self, visit: Visit) -> Generator[Event, object, None]:
-        with suppress(simpy.Interrupt):
-            yield from self._serve(visit)
-        self._services.pop(visit, None)
-        self.finish(visit)
-
-    def _serve(self, visit: Visit) -> Generator[Event, object, None]:
-        with self._workers.request() as turn:
-            yield turn
-            if self._slots is None:
-                yield from self._serve_stages(visit)
-                return
-            with self._slots.request() as slot:
-                yield slot
-                yield from self._serve_stages(visit)
-
-    def _serve_stages(self, visit: Visit) -> Generator[Event, object, None]:
-        self.begin(visit)
-        for stage in visit.stages:
-            seconds = self._seconds(stage)
-            if not is_time(seconds):
-                raise ScenarioError(
-                    f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
-                    f"got {seconds} at {self.env.now} s"
-                )
-            yield self.env.timeout(float(seconds))
-            if self.fetch is not None:
-                yield from self._bring(self.fetch, stage)
-
-    def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
-        """Wait until a stage's bytes are there."""
-        if self.network is not None and (ways := self.network.ways) is not None:
-            num_bytes = fetch.num_bytes(stage)
-            yield ways.carry(fetch.source, fetch.destinations, num_bytes)
+    def service_times(self) -> Callable[[Stage], float]:
+        """Return the user's function, or the linear time."""
+        if self.service_time is None:
+            return linear(self.name, self.streams, self.base_time, self.time_per_token)
+        return seeded(self.name, self.streams, self.service_time)

@@ -66,6 +66,7 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "tie_word_embeddings": reader.flag(
             "tie_word_embeddings", model_type not in _GATED - _GEMMA
         ),
+        "has_head": not _scores(reader),
         "gated_mlp": reader.flag("gated_mlp", False) if encoder else _gated_mlp(reader),
         "dtype_bytes": _dtype_bytes(reader),
         "moe": moe,
@@ -79,6 +80,13 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
     window, layers = read_window(reader, num_layers, fields["max_position_embeddings"])
     fields |= {"sliding_window": window, "window_layers": layers}
     return fields | _vector_params(reader, fields)
+
+
+def _scores(reader: ConfigReader) -> bool:
+    """Whether it scores or classifies with a few labels, and has no logits of the vocabulary."""
+    names = reader.config.get("architectures")
+    ends = ("RewardModel", "ForSequenceClassification", "ForTokenClassification")
+    return isinstance(names, list) and any(str(name).endswith(ends) for name in names)
 
 
 def _predicting_layers(reader: ConfigReader) -> int:

@@ -23,7 +23,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.sections.clients.keys import AtLeastOne
-from mist_sim.stages import Decode, KvRetrieval, Prefill
+from mist_sim.stages import Decode, Growing, KvRetrieval, Prefill
 from mist_sim.traces import (
     ClosedLoop,
     NamesModels,
@@ -204,6 +204,12 @@ class WorkloadSpec(Strict):
     def stages(self) -> list[str]:
         """The kinds of the pipeline's stages, in order."""
         return [part if isinstance(part, str) else part.plugin.kind for part in self.pipeline]
+
+    def leads_to(self, position: int) -> tuple[str, ...]:
+        """Return the kinds of stages that one of the pipeline adds when it is served."""
+        part = self.pipeline[position]
+        plugin = None if isinstance(part, str) else part.plugin
+        return plugin.leads_to if plugin is not None and issubclass(plugin, Growing) else ()
 
     def make_time_limits(self) -> TimeLimits | None:
         """Return how long senders wait; None where all wait for ever."""

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 
 from mist_sim.clients import CLIENTS
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.scenario.format.families import TIMES, Family
 from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.llm import llm_part
@@ -22,6 +23,11 @@ def _afd_part(name: str) -> type[Part]:
     from mist_sim.scenario.sections.clients.afd import afd_part  # with all that bundles are made of
 
     return afd_part(name)
+
+
+def _text_part(name: str) -> type[Part]:
+    file = {str | None: Annotated[str, AfterValidator(named_file)] | None}
+    return part_type(CLIENTS[name], name, needs=("name",), meanings=file, base=ClientPart)
 
 
 def _retrieval_part(name: str) -> type[Part]:
@@ -40,6 +46,7 @@ _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
     "afd": _afd_part,
+    "text": _text_part,
     "kv_retrieval": _retrieval_part,
     "rag": _rag_part,
 }

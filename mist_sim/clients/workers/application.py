@@ -1,0 +1,78 @@
+"""The program around the models: it sends branches, reads answers, calls tools, and chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import repeat
+
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.workers.growing import let_grow
+from mist_sim.clients.workers.service_times import check_time
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Stage
+from mist_sim.core.visit import Visit
+from mist_sim.durations import DurationDistribution, SecondsOrLaw, draws
+from mist_sim.environment import Environment
+from mist_sim.stages import STAGES, Growing
+
+_BLOCK = 64  # draws at once
+
+
+@CLIENTS.register("application")
+@dataclass(eq=False)
+class ApplicationClient(Client):
+    """Serves all stages that say themselves what follows, such as best_of_n and tool_loop.
+
+    Any number at once: a gateway's or an agent's own work is small beside that of models.
+
+    name: unique in the simulation.
+    base_time: that each stage takes (>= 0 s), or a law of it.
+    Raises ValueError for a time out of range.
+    """
+
+    name: str
+    _: KW_ONLY
+    base_time: SecondsOrLaw = 0.0
+
+    def __post_init__(self) -> None:
+        growing = [cls for cls in STAGES.values() if issubclass(cls, Growing) and not cls.is_work]
+        super().__init__(self.name, [cls.kind for cls in growing])
+        check_time("base_time", self.base_time)
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        super().start(env, client_id, recorder)
+        self._growth = self.streams.generator(f"{self.name}: growth")
+        self._times: Iterator[float] = self._drawn()
+
+    def _drawn(self) -> Iterator[float]:
+        time, name = self.base_time, f"{self.name}: base_time"
+        if isinstance(time, DurationDistribution):
+            return draws(time, self.streams.generator(name), name, _BLOCK)
+        return repeat(time)
+
+    def takes(self, stages: Sequence[Stage]) -> int:
+        """Return 1 where it serves the next stage: what follows is not known before."""
+        return min(1, super().takes(stages))
+
+    def accept(self, visit: Visit) -> None:
+        self.begin(visit)
+        seconds = next(self._times)
+        if seconds:
+            end = self.env.at(self.env.now + seconds)
+            end.callbacks.append(lambda _: self._serve(visit))
+        else:
+            self._serve(visit)
+
+    def _serve(self, visit: Visit, _: Event | None = None) -> None:
+        if visit.is_over:
+            return  # it was given up
+        let_grow(self.name, visit, self._growth, self.env.now)
+        self.finish(visit)
+
+    def abort(self, visit: Visit) -> None:
+        """A visit that is given up ends at once."""
+        self.finish(visit)

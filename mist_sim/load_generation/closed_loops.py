@@ -1,0 +1,106 @@
+"""Closed loops: each user takes the next request, or session, when the last one has ended."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from itertools import chain, groupby
+from typing import Generic, TypeVar
+
+from numpy.random import Generator as Rng
+from simpy.events import Event
+
+from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
+from mist_sim.environment import Environment
+from mist_sim.load_generation.base import LoadGenerator
+from mist_sim.traces import ClosedLoop, Retries
+
+Unit = TypeVar("Unit")
+
+
+class _Loop(LoadGenerator, ABC, Generic[Unit]):
+    """A closed loop: users, each of whom takes the next unit of work after the last has ended.
+
+    loop: how many users there are, when they begin, and how long they think in between.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        retries: Retries | None,
+        rng: Rng,
+        loop: ClosedLoop,
+    ) -> None:
+        super().__init__(env, coordinator, recorder, retries, rng)
+        self.loop = loop
+
+    @abstractmethod
+    def _units(self, requests: Iterator[Request]) -> Iterator[Unit]:
+        """Return what users take, one at a time."""
+
+    @abstractmethod
+    def _do(self, unit: Unit) -> Generator[Event, Visit, Failure | None]:
+        """Do one, and return how the last request of it failed, None when it did not."""
+
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        """Start the users, as long as there is work for them."""
+        units = self._units(requests)
+        for number in range(self.loop.concurrency):
+            start = self.loop.start(number)
+            if start > self.env.now:
+                yield self.env.at(start)
+            first = next(units, None)
+            if first is None:
+                break
+            self._num_sources += 1
+            self.env.start(self._user(first, units))
+        self._stop_sending()
+
+    def _user(self, first: Unit, others: Iterator[Unit]) -> Generator[Event, Visit, None]:
+        for unit in chain((first,), others):
+            failure = yield from self._do(unit)
+            ended_at = self.env.now if failure is None else failure.time
+            next_at = ended_at + self.loop.think_time
+            if next_at > self.env.now:
+                yield self.env.at(next_at)
+        self._stop_sending()
+
+
+class Users(_Loop[Request]):
+    """Users who send the requests, each the next one after the last has ended."""
+
+    def _units(self, requests: Iterator[Request]) -> Iterator[Request]:
+        return requests
+
+    def _do(self, unit: Request) -> Generator[Event, Visit, Failure | None]:
+        unit.arrival_time = self.env.now
+        return self.send(unit)
+
+
+class SessionUsers(_Loop[list[Request]]):
+    """Users who go through whole sessions, one after the other.
+
+    Requests of a session come one after another from the workload, and all of them are sent, also
+    after one that failed. One without a session is a session of its own.
+    """
+
+    def _units(self, requests: Iterator[Request]) -> Iterator[list[Request]]:
+        def session_of(request: Request) -> tuple[int | None, int]:
+            own = request.request_id if request.session_id is None else -1
+            return request.session_id, own
+
+        return (list(session) for _, session in groupby(requests, session_of))
+
+    def _do(self, unit: list[Request]) -> Generator[Event, Visit, Failure | None]:
+        failure: Failure | None = None
+        for position, request in enumerate(unit):
+            if position and request.think_time:
+                yield self.env.at(self.env.now + request.think_time)
+            request.arrival_time = self.env.now
+            failure = yield from self.send(request)
+        return failure

@@ -1,0 +1,137 @@
+"""Open loops: requests arrive at their own times, whatever becomes of those before them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from numpy.random import Generator as Rng
+from simpy.events import Event
+
+from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.coordination.plain_walk import PlainWalk
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
+from mist_sim.environment import MOVE, Environment
+from mist_sim.errors import InvariantError
+from mist_sim.load_generation.base import LoadGenerator
+from mist_sim.traces import Retries
+
+
+class OpenLoop(LoadGenerator):
+    """Sends each request at its arrival time; the requests are pulled one ahead."""
+
+    _plain: PlainWalk | None = None
+
+    def walk_plainly(self, *, at_once: bool) -> None:
+        """Walk all requests plainly from now on (see `PlainWalk`); none may be sent again."""
+        self._plain = PlainWalk(
+            self.env,
+            self.coordinator,
+            self.recorder,
+            self._end_plainly,
+            self._count_end,
+            at_once=at_once,
+        )
+
+    def start(self, requests: Iterator[Request]) -> None:
+        if self._plain is None:
+            super().start(requests)
+            return
+        self._num_sources = 1
+        self._plainly = self._plain, requests
+        self._await_next(None)
+
+    def _await_next(self, event: Event | None) -> None:
+        """Let the next request arrive at its time. event: of the arrival before; None: the first.
+
+        What `_generate` does, with one event for all arrivals.
+        """
+        env, (_, requests) = self.env, self._plainly
+        request = next(requests, None)
+        if request is None:
+            self._stop_sending()
+            return
+        self._next, time = request, _arrival_time(request, env)
+        if event is None:
+            event = env.at(time)
+            event.callbacks.append(self._arrive)
+        else:
+            env.repeat(event, self._arrive, time)
+
+    def _arrive(self, event: Event) -> None:
+        self.num_sent += 1
+        self._plainly[0].begin(self._next)
+        self._await_next(event)
+
+    def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
+        """Note that a request is over that was walked plainly."""
+        if failure is None:
+            self.recorder.record_end(request, visits, self.env.now)
+        else:
+            self.recorder.record_end(request, visits, failure.time, failure, 1, visits)
+        self._count_end(request, len(visits))
+
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        for request in requests:
+            yield self.env.at(_arrival_time(request, self.env))
+            self.env.start(self.send(request))
+        self._stop_sending()
+
+
+class CappedOpenLoop(LoadGenerator):
+    """An open loop with at most so many requests under way; others wait with their sender.
+
+    They leave in order of arrival, each when the one before it has left and a seat is free, and
+    arrive when they are sent: latencies do not count the wait. Source: the semaphore in
+    `benchmark` of vllm/benchmarks/serve.py (0.19), which is taken before a request's clock starts.
+
+    max_concurrency: most requests that are under way (>= 1).
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        retries: Retries | None,
+        rng: Rng,
+        max_concurrency: int,
+    ) -> None:
+        super().__init__(env, coordinator, recorder, retries, rng)
+        self.max_concurrency = max_concurrency
+        self._num_under_way = 0
+        self._seat: Event | None = None  # happens when one is free, where a sender waits for it
+
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        for request in requests:
+            if request.arrival_time is None:
+                raise InvariantError(
+                    f"open-loop request {request.request_id} has no arrival time at "
+                    f"{self.env.now} s"
+                )
+            if request.arrival_time > self.env.now:
+                yield self.env.at(request.arrival_time, MOVE)
+            if self._num_under_way == self.max_concurrency:
+                self._seat = self.env.event()
+                yield self._seat
+            request.arrival_time = self.env.now
+            self._num_under_way += 1
+            self.env.start(self._send_one(request))
+        self._stop_sending()
+
+    def _send_one(self, request: Request) -> Generator[Event, Visit, None]:
+        yield from self.send(request)
+        self._num_under_way -= 1
+        if self._seat is not None:
+            seat, self._seat = self._seat, None
+            seat.succeed()
+
+
+def _arrival_time(request: Request, env: Environment) -> float:
+    """Return when a request of an open loop arrives, seconds."""
+    if request.arrival_time is None:
+        raise InvariantError(
+            f"open-loop request {request.request_id} has no arrival time at {env.now} s"
+        )
+    return request.arrival_time

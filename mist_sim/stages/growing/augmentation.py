@@ -1,0 +1,43 @@
+"""Instructions, examples and context that are put around a prompt before the model reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Longer, Served
+from mist_sim.stages.growing.base import Growing, require
+from mist_sim.stages.llm import Prefill
+from mist_sim.stages.registry import STAGES
+
+
+@STAGES.register("augment")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augment(Growing):
+    """Put a prompt into a template, which lengthens it (MIST §II-A).
+
+    num_added_tokens: of instructions and examples (>= 1); the next prompt has as many more.
+    num_tokens: length of the input; 0: in a template that of the row's prompt.
+    task: what is done, for clients that know the times of tasks.
+    """
+
+    kind: ClassVar[str] = "augment"
+    is_work: ClassVar[bool] = True
+    takes_lengths: ClassVar[bool] = True
+    num_added_tokens: int
+    num_tokens: int = 0
+    task: str = "augment"
+
+    def __post_init__(self) -> None:
+        require("num_added_tokens", self.num_added_tokens)
+        require("num_tokens", self.num_tokens, 0)
+
+    def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Augment:
+        return self if self.num_tokens else replace(self, num_tokens=num_prompt_tokens)
+
+    def follow(self, request: Request, rng: np.random.Generator) -> Served:
+        """Return that the next prompt is longer."""
+        return Served(changes=(Longer(Prefill, self.num_added_tokens),))

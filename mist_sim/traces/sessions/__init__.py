@@ -1,0 +1,1 @@
+"""Readers of traces whose requests belong together: coding agents, passages that are retrieved."""

@@ -1,0 +1,215 @@
+"""Reader of sessions of coding agents, with the times of tools and the blocks that repeat."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+from mist_sim.bounds import TRACE_TIME
+from mist_sim.core.content_ids import OF_PATH, content_id
+from mist_sim.core.request import Content
+from mist_sim.errors import TraceError, brief
+from mist_sim.inputs.lines import lines_of
+from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.files import (
+    bad_tokens,
+    first_rows,
+    open_trace,
+    require_num_requests,
+    tokens_from_json,
+)
+from mist_sim.units import Seconds
+
+_MOST_BLOCKS = 2**32  # of a session
+_NEEDED = ("t", "in", "out", "hash_runs")
+
+
+@TRACE_READERS.register("agentic")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgenticReader:
+    """Sessions of coding agents: one JSON object a line, with the requests of a session.
+
+    Each has `block_size` and `requests`; each request `t` (seconds from the session's start), `in`
+    and `out` (tokens), `hash_runs` (runs [first, number] of the ids of its prompt's blocks, which
+    name paths as chain hashes do), and perhaps `think_time` (seconds that a tool or a person took
+    before) and `api_time`. One with `requests` of its own is a sub-agent. The main agent and each
+    sub-agent are a session of the rows; they share the ids of blocks. An answer without tokens
+    counts as one token.
+
+    path: the file; one that ends with .gz is unpacked. num_requests: read the first so many rows;
+    None reads all.
+    start_every: sessions begin one after another, so long apart, and rows are in order of time;
+        None: rows have no times, and come session by session, for users who go through them
+        (`closed_loop` with `sessions`).
+    Source: kv-cache-tester traces (Apache-2.0), with the ids of blocks as runs.
+    """
+
+    path: str
+    num_requests: int | None = None
+    start_every: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        require_num_requests(self.num_requests)
+        every = self.start_every
+        if every is not None and not 0 <= every <= TRACE_TIME:
+            raise ValueError(f"start_every must be from 0 s to {TRACE_TIME:g} s, got {every}")
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows; raises as `TraceReader.rows` says."""
+        rows = self._by_session() if self.start_every is None else self._by_time(self.start_every)
+        return first_rows(rows, self.num_requests, self.path)
+
+    def _by_session(self) -> Iterator[TraceRow]:
+        number = count()
+        for _, agents in self._sessions():
+            for agent in agents:
+                session_id = next(number)
+                for turn in agent:
+                    yield turn.row(None, session_id)
+
+    def _by_time(self, every: float) -> Iterator[TraceRow]:
+        """Merge sessions; at most those that have begun and not ended are in memory."""
+        number, ties = count(), count()
+        open_turns: list[tuple[float, int, _Turn, int]] = []
+        for session, agents in self._sessions():
+            start = session * every
+            while open_turns and open_turns[0][0] < start:
+                time, _, turn, session_id = heapq.heappop(open_turns)
+                yield turn.row(time, session_id)
+            for agent in agents:
+                session_id = next(number)
+                for turn in agent:
+                    heapq.heappush(open_turns, (start + turn.time, next(ties), turn, session_id))
+        while open_turns:
+            time, _, turn, session_id = heapq.heappop(open_turns)
+            yield turn.row(time, session_id)
+
+    def _sessions(self) -> Iterator[tuple[int, list[list[_Turn]]]]:
+        """Yield (number, agents) of each session, the main one first; an agent is its turns."""
+        with open_trace(self.path) as file:
+            texts = enumerate(lines_of(file, self.path), 1)
+            lines = ((line, text) for line, text in texts if text.strip())
+            for number, (line, text) in enumerate(lines):
+                yield number, _Session(text, self.path, line, number).agents
+
+
+class _Turn(NamedTuple):
+    """A request of a session: when it was sent, after what wait, and what it is."""
+
+    time: float
+    think_time: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    content: Content
+
+    def row(self, time: float | None, session_id: int) -> TraceRow:
+        prompt, output = self.num_prompt_tokens, self.num_output_tokens
+        return TraceRow(prompt, output, time, session_id, self.content, None, self.think_time)
+
+
+class _Session:
+    """What one line holds. agents: the turns of the main agent, and of each sub-agent."""
+
+    def __init__(self, text: str, path: str, line: int, number: int) -> None:
+        self._path, self._line, self._number = path, line, number
+        self._before: dict[int, int] = {}  # the block before each one that begins a run
+        self._lengths: dict[int, int] = {}  # the longest run from it
+        self._starts: list[int] = []
+        try:
+            session = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._error(f"not valid JSON ({error}); correct or remove it") from error
+        if type(session) is not dict or type(session.get("requests")) is not list:
+            raise self._error("a session must be a JSON object with a list of requests")
+        self._block_size = tokens_from_json(session.get("block_size"), path, line, "block_size")
+        self.agents: list[list[_Turn]] = []
+        self._read(session["requests"], 0.0)
+
+    def _error(self, problem: str) -> TraceError:
+        return TraceError(self._path, self._line, problem)
+
+    def _read(self, requests: list[Any], start: float) -> None:
+        """Add an agent, and behind it its sub-agents."""
+        turns: list[_Turn] = []
+        self.agents.append(turns)
+        last, free_at = start, start
+        for request in requests:
+            if type(request) is not dict:
+                raise self._error(f"a request must be a JSON object, got {brief(request)}")
+            time = start + self._seconds(request, "t")
+            if type(request.get("requests")) is list:
+                if start:
+                    raise self._error("a sub-agent must not have sub-agents")
+                self._read(request["requests"], time)
+                continue
+            if missing := [key for key in _NEEDED if key not in request]:
+                raise self._error(f"a request needs {', '.join(_NEEDED)}; missing: {missing[0]}")
+            if time < last:
+                raise self._error(f"t must not go backwards, got {time} s after {last} s")
+            think = max(0.0, time - free_at)
+            if request.get("think_time") is not None:
+                think = self._seconds(request, "think_time")
+            turns.append(self._turn(request, time, think if turns else 0.0))
+            last = time
+            api_time = request.get("api_time")
+            free_at = time + (self._seconds(request, "api_time") if api_time is not None else 0.0)
+
+    def _seconds(self, request: dict[str, Any], key: str) -> float:
+        value = request.get(key)
+        if type(value) not in (int, float) or not 0 <= value <= TRACE_TIME:  # type: ignore[operator]
+            raise self._error(
+                f"{key} must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}; correct it"
+            )
+        return float(value)  # type: ignore[arg-type]
+
+    def _turn(self, request: dict[str, Any], time: float, think_time: float) -> _Turn:
+        prompt = tokens_from_json(request["in"], self._path, self._line, "in")
+        output = request["out"]
+        if type(output) is not int or output < 0:
+            raise bad_tokens(output, self._path, self._line, "out")
+        return _Turn(time, think_time, prompt, max(1, output), self._content(request, prompt))
+
+    def _content(self, request: dict[str, Any], num_tokens: int) -> Content:
+        """Return a span for each run: its blocks are a path, which its first block names."""
+        spans, num_blocks, before = [], 0, -1
+        for run in request["hash_runs"] if type(request["hash_runs"]) is list else [None]:
+            if type(run) is not list or len(run) != 2 or set(map(type, run)) != {int}:
+                raise self._error(f"hash_runs must be pairs [first, number], got {brief(run)}")
+            first, number = run
+            if not (0 <= first < _MOST_BLOCKS and 1 <= number <= _MOST_BLOCKS):
+                raise self._error(f"a run must have ids from 0 and a number >= 1, got {brief(run)}")
+            self._check_path(first, number, before)
+            before, num_blocks = first + number - 1, num_blocks + number
+            span = content_id(OF_PATH, self._number * _MOST_BLOCKS + first)
+            spans.append((span, number * self._block_size))
+        full, rest = divmod(num_tokens, self._block_size)
+        if num_blocks == full + 1 and rest:
+            spans[-1] = (spans[-1][0], spans[-1][1] - self._block_size + rest)
+        elif spans and num_blocks != full:
+            raise self._error(
+                f"hash_runs must have {full} blocks of {self._block_size} for {num_tokens} tokens, "
+                f"got {num_blocks}"
+            )
+        return tuple(spans)
+
+    def _check_path(self, first: int, number: int, before: int) -> None:
+        """Raise TraceError where a block has other blocks before it than it had elsewhere."""
+        starts, lengths = self._starts, self._lengths
+        place = bisect_left(starts, first)
+        is_known = first in lengths
+        is_inside = place > 0 and starts[place - 1] + lengths[starts[place - 1]] > first
+        above = starts[place + is_known : place + is_known + 1]
+        has_others = bool(above) and above[0] < first + number
+        if self._before.setdefault(first, before) != before or is_inside or has_others:
+            raise self._error(
+                f"blocks from {first} on must always follow the same ones, as ids of paths do; "
+                f"here they follow {before}"
+            )
+        if not is_known:
+            starts.insert(place, first)
+        lengths[first] = max(number, lengths.get(first, 0))

@@ -1,0 +1,148 @@
+"""Reader of RAGPulse: requests to a service that retrieves, with the ids of all their parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mist_sim.bounds import TRACE_TIME
+from mist_sim.core.content_ids import OF_PATH, content_id
+from mist_sim.core.request import Content
+from mist_sim.errors import ScenarioError, TraceError, brief
+from mist_sim.inputs.files import is_there
+from mist_sim.inputs.lines import lines_of
+from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.files import first_rows, open_trace, require_num_requests, tokens_from_json
+
+_PARTS = {
+    "sys_prompt": ("1_sys_prompt.jsonl", "sys_prompt_id"),
+    "passages_ids": ("2_passages.jsonl", "passage_id"),
+    "history": ("3_history.jsonl", "history_id"),
+    "web_search": ("5_web_search.jsonl", "web_search_id"),
+    "user_input": ("4_user_input.jsonl", "user_input_id"),
+}
+"""Parts of a prompt in the order of its tokens: key of a row, and where their lengths are."""
+
+
+@TRACE_READERS.register("ragpulse")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RagPulseReader:
+    """RAGPulse: a week of a university's RAG service, of which each prompt is parts with ids.
+
+    One JSON object a line: timestamp (seconds in the week, as text or number), input_length,
+    output_length, session_id, and hash_ids with the ids of system prompt, passages, history, web
+    search and user input, whose tokens the files beside it count. Prompts begin with the same
+    tokens as far as they have the same parts in the same order. The few tokens that an input has
+    beyond its parts (6 to 12, markup) are at its end, and like no others. Rows are sorted by time:
+    the file has two stretches of the week, one behind the other. It is read whole.
+
+    path: the file of requests, 0_trace.jsonl, with the files of parts in its folder.
+    num_requests: the first so many rows; None: all.
+    Source: RAGPulse (flashserve, 2025; MIT).
+    """
+
+    path: str
+    num_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        require_num_requests(self.num_requests)
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows in order of time; raises as `TraceReader.rows` says."""
+        return first_rows(self._sorted(), self.num_requests, self.path)
+
+    def _sorted(self) -> Iterator[TraceRow]:
+        rows = sorted(self._read(), key=lambda row: row.arrival_time or 0.0)
+        for row in rows:
+            start = rows[0].arrival_time or 0.0
+            yield row._replace(arrival_time=(row.arrival_time or 0.0) - start)
+
+    def _read(self) -> Iterator[TraceRow]:
+        lengths: dict[str, dict[int, int]] = {}
+        paths: dict[tuple[int, str, int], int] = {}
+        sessions: dict[str, int] = {}
+        for line, record in _records(self.path):
+            prompt = tokens_from_json(record.get("input_length"), self.path, line, "input_length")
+            output = tokens_from_json(record.get("output_length"), self.path, line, "output_length")
+            if not lengths:
+                lengths = {key: self._lengths(*where) for key, where in _PARTS.items()}
+            session = sessions.setdefault(str(record.get("session_id")), len(sessions))
+            content = self._content(record.get("hash_ids"), line, lengths, paths)
+            if sum(num for _, num in content) > prompt:
+                raise TraceError(
+                    self.path,
+                    line,
+                    f"input_length must be >= the tokens of its parts, got {prompt}",
+                )
+            yield TraceRow(prompt, output, self._time(record, line), session, content)
+
+    def _time(self, record: dict[str, Any], line: int) -> float:
+        value = record.get("timestamp")
+        try:
+            time = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            time = -1.0
+        if not 0 <= time <= TRACE_TIME:
+            raise TraceError(
+                self.path,
+                line,
+                f"timestamp must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}",
+            )
+        return time
+
+    def _lengths(self, name: str, key: str) -> dict[int, int]:
+        """Return the tokens of each part that one of the other files lists."""
+        path = str(Path(self.path).with_name(name))
+        if not is_there(Path(path)):
+            raise ScenarioError(f"trace {self.path}: {name} must lie beside it; there is no {path}")
+        found: dict[int, int] = {}
+        for line, record in _records(path):
+            number = record.get(key)
+            if type(number) is not int:
+                raise TraceError(path, line, f"{key} must be an integer, got {brief(number)}")
+            found[number] = tokens_from_json(record.get("token_length"), path, line, "token_length")
+        return found
+
+    def _content(
+        self,
+        hash_ids: object,
+        line: int,
+        lengths: dict[str, dict[int, int]],
+        paths: dict[tuple[int, str, int], int],
+    ) -> Content:
+        """Return a span for each part; its id names the part and all before it."""
+        if type(hash_ids) is not dict:
+            raise TraceError(self.path, line, f"hash_ids must be an object, got {brief(hash_ids)}")
+        spans, path = [], -1
+        for key, known in lengths.items():
+            ids = hash_ids.get(key, [])
+            if type(ids) is not list or not all(type(number) is int for number in ids):
+                raise TraceError(self.path, line, f"{key} must be a list of ids, got {brief(ids)}")
+            for number in ids:
+                if number not in known:
+                    raise TraceError(
+                        self.path, line, f"{key} {number} is not listed in {_PARTS[key][0]}"
+                    )
+                path = paths.setdefault((path, key, number), len(paths))
+                spans.append((content_id(OF_PATH, path), known[number]))
+        return tuple(spans)
+
+
+def _records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line, object) of a file of JSON objects; blank lines are skipped."""
+    with open_trace(path) as file:
+        for line, text in enumerate(lines_of(file, path), 1):
+            if not text.strip():
+                continue
+            try:
+                record = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise TraceError(
+                    path, line, f"not valid JSON ({error}); correct or remove it"
+                ) from error
+            if type(record) is not dict:
+                raise TraceError(path, line, f"must be a JSON object, got {brief(record)}")
+            yield line, record

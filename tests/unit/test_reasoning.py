@@ -1,0 +1,320 @@
+"""Branches, reward models and tools: time lines by hand, limits, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+
+import mist_sim as mist
+from mist_sim import Served
+from mist_sim.clients import ApplicationClient, LlmClient, SequentialClient
+from mist_sim.clients.kv_cache import CacheTier
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.coordination import growth
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.request import Request, Stage
+from mist_sim.metrics import Result
+from mist_sim.simulation import Simulation
+from mist_sim.stages import BestOfN, Deliver, Growing, ModelPass, ToolLoop, TreeSearch
+from mist_sim.traces import (
+    Rows,
+    TimeLimits,
+    TraceArrivals,
+    TraceRow,
+    Workload,
+    completion_pipeline,
+    template,
+)
+from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
+
+
+@dataclass(frozen=True)
+class PromptPredictor(ConstantPredictor):
+    """A second a step, and a sixteenth for each token of a prompt."""
+
+    def step_time(self, batch: StepBatch) -> float:
+        return self.seconds + batch.num_prefill_tokens / 16
+
+
+def engine(name: str, model: str | None = None, **more: Any) -> LlmClient:
+    """An engine with steps of a second."""
+    options = {
+        "scheduler": ChunkedScheduler(),
+        "predictor": ConstantPredictor(1.0),
+        "num_gpu_blocks": 100,
+        "block_size": 4,
+    }
+    client = llm_engine(name, **options | more)
+    client.traits = replace(client.traits, model=model)
+    return client
+
+
+def row(num_prompt: int, num_output: int, time: float = 0.0) -> TraceRow:
+    return TraceRow(num_prompt, num_output, time)
+
+
+def run(stages: list[Any], rows: list[TraceRow], *clients: mist.Client, **more: Any) -> Result:
+    models = more.pop("models", {"generator": 1.0})
+    workload = Workload(Rows(rows), TraceArrivals(), template(stages), models=models, **more)
+    return Simulation(clients=[ApplicationClient("app"), *clients], workload=workload).run()
+
+
+def tools() -> SequentialClient:
+    return SequentialClient("tools", serves=["tool_call"], num_workers=9)
+
+
+def of_users(result: Result) -> Any:
+    requests = result.requests
+    return requests[requests["parent_id"].isna()].sort_values("request_id")
+
+
+# --- time lines by hand -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("max_num_seqs", "ends"), [(2, [4.0, 4.0]), (1, [4.0, 7.0])])
+def test_best_of_two_with_a_reward_model(max_num_seqs, ends):
+    """Answers of three steps, side by side or in turn, and a pass of a second over each."""
+    generator = engine("llm", "generator", scheduler=ChunkedScheduler(max_num_seqs=max_num_seqs))
+    reward = engine("prm", "reward")
+    result = run([BestOfN(num_branches=2, reward_model="reward")], [row(4, 3)], generator, reward)
+    stages = result.stages
+    passes = stages[stages["client"] == "prm"].sort_values("started_at")
+    assert passes["started_at"].tolist() == [end - 1 for end in ends]
+    assert passes["finished_at"].tolist() == ends
+    user = of_users(result).iloc[0]
+    assert (user["ttft"], user["e2el"], user["num_output_tokens"]) == (ends[-1], ends[-1], 3)
+    counts = stages["stage"].value_counts().to_dict()
+    expected = {"prefill": 4, "decode": 2, "model_pass": 2, "best_of_n": 1, "deliver": 1}
+    assert counts == expected
+    assert (
+        result.clients.set_index("client").loc["prm", "num_prefill_tokens"] == 7 + 3
+    )  # one prompt
+
+
+def test_branches_share_the_entries_of_their_prompt():
+    """Two blocks of eight tokens; the second branch begins after the first has computed them."""
+    generator = engine("llm", "generator", scheduler=ChunkedScheduler(max_num_seqs=1))
+    result = run([BestOfN(num_branches=2)], [row(9, 2)], generator)
+    children = result.requests[result.requests["parent_id"] == 0].sort_values("finished_at")
+    assert children["num_cached_tokens"].tolist() == [0, 8]
+
+
+def test_a_tree_of_two_rounds():
+    """2 chains, of which 1 is kept and continued twice; steps of 2 tokens, a pass over each."""
+    search = TreeSearch(num_branches=2, num_rounds=2, reward_model="reward")
+    reward = engine("prm", "reward")
+    result = run([search], [row(8, 4)], engine("llm", "generator"), reward)
+    user = of_users(result).iloc[0]
+    assert (user["e2el"], user["num_output_tokens"]) == (2 * (2 + 1), 4)
+    prompts = result.requests.query("model == 'generator' and parent_id == 0")["num_prompt_tokens"]
+    assert sorted(prompts) == [8, 8, 10, 10]
+    passes = result.requests.query("model == 'reward'")["num_prompt_tokens"]
+    assert sorted(passes) == [10, 10, 12, 12]
+
+
+FIRST = 1 + 40 / 16 + 4  # the first turn: a prompt, and four tokens after the first
+BACK = FIRST + 20  # the tool is done
+
+
+@pytest.mark.parametrize(
+    ("others", "more", "second"),
+    [
+        ([], {}, 1 + 4 / 16),  # the entries of 44 tokens are still there
+        ([row(180, 1, 8.0)], {}, 1 + 48 / 16),  # another prompt took all memory
+        (
+            [row(180, 1, 8.0)],
+            {"cache_tiers": [CacheTier("cpu", 200, 0.0, 1 / 8)]},
+            11 / 8 + 1 + 4 / 16,  # eleven blocks come back from the tier
+        ),
+        ([], {"enable_prefix_caching": False}, 1 + 48 / 16),
+    ],
+    ids=["kept", "forgotten", "parked", "dropped"],
+)
+def test_a_tool_call_between_two_turns(others, more, second):
+    """A prompt of 40 tokens, 5 of an answer, 20 s of a tool that gives 3 tokens, 5 of an answer."""
+    client = engine("llm", predictor=PromptPredictor(1.0), num_gpu_blocks=45, **more)
+    loop = ToolLoop(num_turns=2, duration=20.0, num_result_tokens=3)
+    agent = lambda r: (  # noqa: E731
+        template([loop])(r) if r.num_output_tokens > 1 else template([mist.Prefill])(r)
+    )
+    workload = Workload(Rows([row(40, 5), *others]), TraceArrivals(), agent)
+    result = Simulation(
+        clients=[ApplicationClient("app"), tools(), client], workload=workload
+    ).run()
+    stages = result.stages.query("request_id == 0").set_index("stage")
+    assert stages.loc["tool_call", ["started_at", "finished_at"]].tolist() == [FIRST, BACK]
+    user = of_users(result).iloc[0]
+    assert (user["ttft"], user["e2el"]) == (1 + 40 / 16, BACK + second + 4)
+    assert (user["num_prompt_tokens"], user["num_output_tokens"]) == (40 + 48, 10)
+
+
+def test_what_is_retrieved_lengthens_the_prompt():
+    """A search of 2 s finds 16 tokens: a prompt of 32 takes 1 + 2 s and not 1 + 1."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Search(Growing):
+        kind: ClassVar[str] = "search"
+
+        def follow(self, request, rng):
+            return Served(changes=(mist.Longer(mist.Prefill, 16),))
+
+    search = SequentialClient("search", serves=["search"], base_time=2.0)
+    client = engine("llm", "generator", predictor=PromptPredictor(1.0))
+    result = run([Search(), mist.Prefill, mist.Decode], [row(16, 2)], search, client)
+    user = of_users(result).iloc[0]
+    assert (user["ttft"], user["e2el"], user["num_prompt_tokens"]) == (2 + 3, 2 + 3 + 1, 32)
+
+
+def test_a_filter_before_the_model_and_a_score_behind():
+    """Passes over 8 and over 8 + 2 tokens; the answer itself takes 2 s."""
+    stages = [
+        ModelPass(model="filter", text="prompt"),
+        mist.Prefill,
+        mist.Decode,
+        ModelPass(model="reward"),
+    ]
+    clients = [engine(name, name) for name in ("generator", "filter", "reward")]
+    result = run(stages, [row(8, 2)], *clients)
+    user = of_users(result).iloc[0]
+    assert (user["ttft"], user["e2el"]) == (1 + 1, 1 + 2 + 1)
+    passes = result.requests.dropna(subset="parent_id").set_index("model")["num_prompt_tokens"]
+    assert passes.to_dict() == {"filter": 8, "reward": 10}
+
+
+def test_work_of_the_application_takes_its_time():
+    app = ApplicationClient("slow", base_time=0.25)
+    workload = Workload(Rows([row(4, 3)]), TraceArrivals(), template([BestOfN(num_branches=2)]))
+    result = Simulation(clients=[app, engine("llm")], workload=workload).run()
+    assert of_users(result)["e2el"].tolist() == [0.25 + 3 + 0.25]
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless(Growing):
+    """Follows itself, or sends itself as its child."""
+
+    kind: ClassVar[str] = "endless"
+    as_child: bool = False
+
+    def follow(self, request, rng):
+        if self.as_child:
+            return Served(children=(Request(0, None, (self,)), Request(0, None, (self,))))
+        return Served(then=(self,))
+
+
+@pytest.mark.parametrize("as_child", [False, True])
+def test_a_stage_that_spawns_without_end_fails_its_request_alone(as_child, monkeypatch):
+    monkeypatch.setattr(growth, "GROWN", 50)
+    clients = [SequentialClient("w", serves=["endless"], base_time=0.0), engine("llm")]
+    pipeline = lambda r: (  # noqa: E731
+        (Endless(as_child=as_child),) if r.num_prompt_tokens == 1 else completion_pipeline(r)
+    )
+    workload = Workload(Rows([row(1, 1), row(8, 2)]), TraceArrivals(), pipeline)
+    result = Simulation(clients=clients, workload=workload).run()
+    users = of_users(result)
+    assert users["status"].tolist() == ["rejected", "finished"]
+    assert (
+        "more than 50 stages and children (bounds.GROWN), the last ones" in users["reason"].iloc[0]
+    )
+    assert 50 < len(result.stages) < 110
+
+
+def test_a_child_has_one_parent():
+    shared = Request(0, None, (mist.ToolCall(duration=1.0),))
+
+    @dataclass(frozen=True, kw_only=True)
+    class Same(Growing):
+        kind: ClassVar[str] = "same"
+
+        def follow(self, request, rng):
+            return Served(children=(shared,))
+
+    worker = SequentialClient("w", serves=["same"], base_time=0.0)
+    with pytest.raises(mist.ScenarioError, match="is awaited by request 0 already; an outcome"):
+        run([Same()], [row(1, 1), row(1, 1)], worker, tools(), models=None)
+
+
+def test_branches_end_when_the_user_goes():
+    clients = [engine("llm", "generator"), engine("prm", "reward")]
+    stage = BestOfN(num_branches=3, reward_model="reward", num_output_tokens=50)
+    result = run([stage], [row(4, 9)], *clients, time_limits=TimeLimits(timeout=5.0))
+    assert set(result.requests["status"]) == {"timed_out"}
+    assert result.requests["e2el"].dropna().empty or result.requests["finished_at"].max() <= 6.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BestOfN(num_branches=0), "num_branches must be >= 1, got 0"),
+        (lambda: BestOfN(num_branches=1, num_output_tokens=0), "num_output_tokens must be >= 1"),
+        (lambda: TreeSearch(num_branches=1, num_rounds=0), "num_rounds must be >= 1, got 0"),
+        (lambda: TreeSearch(num_branches=1, num_rounds=1, beam_width=0), "beam_width must be >= 1"),
+        (
+            lambda: ToolLoop(num_turns=1, duration=-1.0),
+            "duration must be finite and >= 0 s, got -1",
+        ),
+        (lambda: ToolLoop(num_turns=1, duration=1.0, more=2.0), r"more must be in \[0, 1\], got 2"),
+        (lambda: ModelPass(model="m", text="all"), "text must be one of prompt, answer, both"),
+        (lambda: Deliver(num_tokens=0), "num_tokens must be >= 1, got 0"),
+        (lambda: ApplicationClient("a", base_time=-1.0), "base_time must be finite and >= 0 s"),
+    ],
+)
+def test_nonsense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("stage", [BestOfN(num_branches=2), ModelPass(model="generator")])
+def test_lengths_that_nobody_gave_are_asked_for(stage: Stage):
+    workload = Workload(Rows([row(4, 3)]), TraceArrivals(), lambda _: (stage,))
+    clients = [ApplicationClient("app"), engine("llm", "generator")]
+    with pytest.raises(
+        mist.ScenarioError, match=f"app: what follows .*{stage.kind}.* must be given"
+    ):
+        Simulation(clients=clients, workload=workload).run()
+
+
+def test_a_model_that_nobody_serves_is_named():
+    with pytest.raises(mist.ScenarioError, match="reward"):
+        run([BestOfN(num_branches=2, reward_model="reward")], [row(4, 3)], engine("g", "generator"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "clients", "message"),
+    [
+        ("best_of_n, num_branches: 2", ["app"], "leads to 'prefill', which no client serves"),
+        ("best_of_n, num_branches: 2", ["llm"], "no client serves 'best_of_n'; the clients serve"),
+        (
+            "tool_loop, num_turns: 2, duration: 1 s",
+            ["app", "llm"],
+            "leads to 'tool_call', which no",
+        ),
+        ("model_pass, model: m, text: al", ["app", "llm"], "text: must be 'prompt', 'answer' or"),
+    ],
+)
+def test_scenarios_lack_nobody(stage, clients, message):
+    known = {
+        "app": {"name": "app", "type": "application"},
+        "llm": {"name": "llm", "model": "qwen3-0.6b", "gpu": "l4"},
+    }
+    with pytest.raises(mist.ScenarioError, match=message):
+        mist.Scenario.from_dict(
+            {
+                "workload": {
+                    "lengths": {"type": "profile", "num_requests": 3},
+                    "arrivals": "all_at_once",
+                    "pipeline": [dict(_pair(text) for text in f"type: {stage}".split(", "))],
+                },
+                "clients": [known[name] for name in clients],
+            }
+        )
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, value = text.split(": ")
+    return key, int(value) if value.isdecimal() else value
