@@ -86,14 +86,15 @@ def reached(method, number, lost=0.0):
     return min(each for each in values if each == each) / min(known)
 
 
-@pytest.mark.parametrize(("method", "share"), [("nsga2", 0.96), ("tpe", 0.96)])
+@pytest.mark.parametrize(("method", "share"), [("nsga2", 0.93), ("tpe", 0.9)])
 def test_a_fifth_of_the_runs_comes_near_the_best(method, share):
-    assert mean(reached(method, number) for number in range(10)) >= share
+    """26 configurations at random come to 0.81 of the best."""
+    assert mean(reached(method, number) for number in range(20)) >= share
 
 
 @pytest.mark.parametrize("method", ["nsga2", "tpe"])
 def test_what_cannot_be_is_told_and_leads_nowhere(method):
-    assert mean(reached(method, number, lost=0.3) for number in range(5)) >= 0.9
+    assert mean(reached(method, number, lost=0.3) for number in range(10)) >= 0.85
 
 
 @pytest.mark.parametrize("method", ["nsga2", "tpe"])

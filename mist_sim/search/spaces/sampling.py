@@ -37,9 +37,9 @@ def sample(
 ) -> None:
     """Evaluate so many configurations, as a method asks for them.
 
-    They begin far from one another, and half of them with the most promising where a bound tells
-    which are. What a method asks for again is no run, and it is asked anew; where it insists, and
-    for what is no configuration, it gets the nearest that was not tried, and learns of that one.
+    They begin at random, and half of them with the most promising where a bound tells which are.
+    What a method asks for again is no run, and it is asked anew; where it insists, and for what is
+    no configuration, it gets the nearest that was not tried, and learns of that one.
     left: what can be tried, the most promising first. side_by_side: asked for at most at a time.
     Raises ScenarioError without Optuna.
     """
@@ -53,14 +53,12 @@ def sample(
         sampler=_sampler(optuna, method, seed, size),
     )
     begin = 2 * size if method == "nsga2" else size
-    promising = left[: begin // 2] if evaluation.races else []
-    asked = _Asked(optuna, study, axes, distributions, evaluation)
-    first = list(dict.fromkeys([*promising, *axes.spread(begin)]))
-    for each in first[:begin]:
+    for each in left[: begin // 2] if evaluation.races else []:
         study.enqueue_trial(axes.place(each))
-    asked.run(min(begin, most))
+    asked = _Asked(optuna, study, axes, distributions, evaluation)
+    asked.run(min(begin, side_by_side, most))
     while (number := most - axes.num_tried) > 0:
-        asked.run(min(min(size, side_by_side), number))
+        asked.run(min(size, side_by_side, number))
 
 
 def _size(method: str, most: int, side_by_side: int, num_objectives: int) -> int:
@@ -204,15 +202,6 @@ class _Axes:
         """Return where a configuration lies."""
         row = self._places[self._several.index(prepared)]
         return {key: int(place) for key, place in zip(self._values, row, strict=True)}
-
-    def spread(self, number: int) -> list[Prepared]:
-        """Return so many configurations, each as far from those before it as can be."""
-        chosen = [len(self._several) // 2]
-        far = np.full(len(self._several), np.inf)
-        while len(chosen) < min(number, len(self._several)):
-            far = np.minimum(far, self._distances(self.place(self._several[chosen[-1]])))
-            chosen.append(int(np.argmax(far)))
-        return [self._several[each] for each in chosen]
 
     def nearest(self, place: dict[str, int]) -> Prepared:
         """Return the configuration that is nearest to a place."""
