@@ -466,14 +466,26 @@ def test_an_attainment_that_a_sweep_does_not_show_is_refused(folder):
     assert "--attainment has no effect with --metric p99_ttft_ms" in err
 
 
-def test_a_journal_of_other_files_is_that_of_another_search(folder, monkeypatch):
-    from mist_sim.search.spaces import searching
-
-    asked, options = space("p99_ttft"), SearchOptions()
+def test_a_journal_of_other_files_is_that_of_another_search(folder):
+    file = folder / "my.toml"
+    file.write_text('based_on = "h100-sxm"\n')
+    asked, options = space("p99_ttft", vary={"clients.0.gpu": ["my.toml", "l40s"]}), SearchOptions()
     search_space(asked, options, jobs=1, journal="j.jsonl")
-    monkeypatch.setattr(searching, "named_files", lambda _: {"steps.csv": "another sum"})
+    file.write_text('based_on = "h200"\n')
     with pytest.raises(ScenarioError, match="is that of another study"):
         search_space(asked, options, jobs=1, journal="j.jsonl", resume=True)
+
+
+def test_a_journal_of_a_sweep_knows_the_files_that_vary(folder):
+    from mist_sim.search.sweeps import sweep
+
+    file = folder / "my.toml"
+    file.write_text('based_on = "h100-sxm"\n')
+    scenario, vary = Scenario.from_dict(ASKED), {"clients.0.gpu": ["my.toml", "l40s"]}
+    sweep(scenario, vary, jobs=1, journal="j.jsonl")
+    file.write_text('based_on = "h200"\n')
+    with pytest.raises(ScenarioError, match="is that of another study"):
+        sweep(scenario, vary, jobs=1, journal="j.jsonl", resume=True)
 
 
 @needs_optuna
