@@ -24,7 +24,7 @@ from mist_sim.traces.base import (
     TraceRow,
     require_count,
 )
-from mist_sim.traces.content import leading
+from mist_sim.core.content_ids import leading
 from mist_sim.traces.pipeline_templates import (
     PipelineTemplate,
     StageTemplate,

@@ -336,3 +336,11 @@ def test_bytes_from_another_rack_share_its_links():
     assert alone == pytest.approx(20e-3 + 10e9 / slowest + route.latency)
     shared = 20e-3 + 20e9 / slowest + route.latency
     assert both == pytest.approx([shared, shared])
+
+
+def test_no_more_is_fetched_than_the_prompt_has():
+    """64 tokens are asked for, and the prompt has eight."""
+    pipeline = template([KvRetrieval(num_tokens=64), Prefill, Decode])
+    result = served([row(0.0, 8, 1)], store(ALL), in_fours(), pipeline=pipeline)
+    assert result.retrievals["num_tokens"].tolist() == [8.0]
+    assert finished(result) == [1 / 16 + 1 + PROMPT]

@@ -101,6 +101,10 @@ def test_a_bad_request_of_a_session_is_named_with_its_line(tmp_path, change, mes
             {"requests": [{"t": 1, "requests": [{"t": 0, "requests": []}]}], "block_size": 4},
             "a sub-agent must not have sub-agents",
         ),
+        (
+            {"requests": [{"t": 0, "requests": [{"t": 0, "requests": []}]}], "block_size": 4},
+            "a sub-agent must not have sub-agents",
+        ),
     ],
 )
 def test_a_bad_session_is_refused(tmp_path, session, message):
