@@ -221,6 +221,7 @@ def test_a_table_by_probes(tmp_path):
     path = table(tmp_path, "\n".join(lines) + "\n")
     assert LatencyTable(path=path, num_probes=8).seconds(32) == 32
     assert LatencyTable(path=path, num_probes=12).seconds(1) == 1.5
+    assert LatencyTable(path=path, num_probes=10).seconds(4) == 10 * 4 / 8
     client = {"name": "docs", "type": "rag", "passage_tokens": 100}
     said = client | {"latency_table": {"path": path, "num_probes": 16}, "max_batch_size": 2}
     assert simulate(served(said)).summary["completed"] == 50

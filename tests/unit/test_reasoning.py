@@ -281,7 +281,8 @@ def test_lengths_that_nobody_gave_are_asked_for(stage: Stage):
 
 
 def test_a_model_that_nobody_serves_is_named():
-    with pytest.raises(mist.ScenarioError, match="reward"):
+    message = "a request that an outcome sent names the model 'reward', .*; they serve generator; add a"
+    with pytest.raises(mist.ScenarioError, match=message):
         run([BestOfN(num_branches=2, reward_model="reward")], [row(4, 3)], engine("g", "generator"))
 
 
@@ -294,6 +295,21 @@ def test_a_model_that_nobody_serves_is_named():
             "tool_loop, num_turns: 2, duration: 1 s",
             ["app", "llm"],
             "leads to 'tool_call', which no",
+        ),
+        (
+            "best_of_n, num_branches: 2, reward_model: prm",
+            ["app", "llm"],
+            "workload.pipeline.0.reward_model: got 'prm': no client serves it",
+        ),
+        (
+            "tree_search, num_branches: 2, num_rounds: 1, model: qwen3-1.6b",
+            ["app", "llm"],
+            "workload.pipeline.0.model: .* did you mean 'qwen3-0.6b'",
+        ),
+        (
+            "model_pass, model: qwen3",
+            ["app", "llm"],
+            "workload.pipeline.0.model: got 'qwen3': no client serves it",
         ),
         ("model_pass, model: m, text: al", ["app", "llm"], "text: must be 'prompt', 'answer' or"),
     ],

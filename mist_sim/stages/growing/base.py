@@ -25,11 +25,13 @@ class Growing(Stage):
 
     is_work: whether it is work on a text, which takes a worker, so that no application serves it.
     leads_to: kinds of the stages that it adds, for which there have to be clients.
+    names_models: its parameters that name models, for which there have to be clients, too.
     """
 
     grows: ClassVar[bool] = True
     is_work: ClassVar[bool] = False
     leads_to: ClassVar[tuple[str, ...]] = ()
+    names_models: ClassVar[tuple[str, ...]] = ()
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         """Return what follows now that the stage is served. rng: the client's own."""

@@ -41,6 +41,7 @@ class BestOfN(Growing, Prompted):
     kind: ClassVar[str] = "best_of_n"
     takes_lengths: ClassVar[bool] = True
     leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind, Decode.kind, Deliver.kind)
+    names_models: ClassVar[tuple[str, ...]] = ("model", "reward_model")
     num_branches: int
     reward_model: str | None = None
     model: str | None = None

@@ -44,6 +44,7 @@ class TreeSearch(Growing, Prompted):
     kind: ClassVar[str] = "tree_search"
     takes_lengths: ClassVar[bool] = True
     leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind, Decode.kind, Deliver.kind)
+    names_models: ClassVar[tuple[str, ...]] = ("model", "reward_model")
     num_branches: int
     num_rounds: int
     beam_width: int = 1
