@@ -116,6 +116,14 @@ def test_a_tree_of_two_rounds():
     assert sorted(passes) == [10, 10, 12, 12]
 
 
+@pytest.mark.parametrize(("beam_width", "num_chains"), [(1, 3 * 3), (2, 3 + 6 + 6), (9, 39)])
+def test_as_many_chains_are_kept_as_the_beam_is_wide(beam_width, num_chains):
+    """Three branches and three rounds; nine beams keep 3, then 9 chains."""
+    search = TreeSearch(num_branches=3, num_rounds=3, beam_width=beam_width)
+    result = run([search], [row(8, 3)], engine("llm", "generator"))
+    assert len(result.requests) == 1 + num_chains
+
+
 FIRST = 1 + 40 / 16 + 4  # the first turn: a prompt, and four tokens after the first
 BACK = FIRST + 20  # the tool is done
 
@@ -281,7 +289,9 @@ def test_lengths_that_nobody_gave_are_asked_for(stage: Stage):
 
 
 def test_a_model_that_nobody_serves_is_named():
-    message = "a request that an outcome sent names the model 'reward', .*; they serve generator; add a"
+    message = (
+        "a request that an outcome sent names the model 'reward', .*; they serve generator; add a"
+    )
     with pytest.raises(mist.ScenarioError, match=message):
         run([BestOfN(num_branches=2, reward_model="reward")], [row(4, 3)], engine("g", "generator"))
 
