@@ -55,6 +55,13 @@ def test_agents_are_sessions_that_share_blocks(tmp_path, name):
     assert {row.arrival_time for row in (first, third)} == {None}
 
 
+def test_a_wait_is_what_the_api_did_not_take_and_the_first_turn_has_none(tmp_path):
+    turns = [turn(5, 20, [1, 5], api_time=2), turn(9, 24, [1, 6], api_time=3), turn(11, 20, [1, 5])]
+    session = {"block_size": 4, "requests": turns}
+    rows = AgenticReader(path=written(tmp_path, session)).rows()
+    assert [row.think_time for row in rows] == [0.0, 2.0, 0.0]
+
+
 def test_sessions_may_begin_one_after_another(tmp_path):
     path = written(tmp_path, SESSION, SESSION)
     rows = list(AgenticReader(path=path, start_every=6.0).rows())
