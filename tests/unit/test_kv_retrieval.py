@@ -14,6 +14,7 @@ from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.client import KvRetrievalClient
 from mist_sim.clients.retrieval.contents import Contents, contents_of
 from mist_sim.clients.retrieval.levels import StorageLevel
+from mist_sim.clients.retrieval.measured import MeasuredTimes
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.network import Fabric
@@ -372,3 +373,9 @@ def test_a_shared_bandwidth_takes_the_expected_share_of_its_latency_and_bytes():
     )
     result = served([row(0.0, 8, 1)], store(level), in_fours())
     assert result.summary["mean_retrieval_ms"] == pytest.approx(1e3 * (1 / 4 + 4) / 2)
+
+
+def test_a_single_measured_read_is_scaled():
+    """One size and its time: twice the bytes take twice as long, fewer as long as it."""
+    times = MeasuredTimes((100.0,), (2.0,))
+    assert [times.seconds(num_bytes) for num_bytes in (50, 100, 200)] == [2.0, 2.0, 4.0]

@@ -389,6 +389,20 @@ def test_a_price_needs_a_cost_and_a_gpu_that_is_known():
         simulate(served(searches, cost={}))
 
 
+def test_passes_are_written_when_they_take_place():
+    """Each re-ranking of a batch begins when its questions are embedded, and searched for."""
+    result = simulate(served(FULL))
+    steps = result.steps.query("client == 'docs'")
+    embed, rerank = (steps[steps["track"] == track] for track in sorted(steps["track"].unique()))
+    batches = result.stages.query("stage == 'rag'").drop_duplicates("started_at")
+    assert embed["start"].tolist() == batches["started_at"].tolist()
+    assert len(rerank) == len(batches)
+    searching = rerank["start"].to_numpy() - embed["end"].to_numpy()
+    fetching = batches["finished_at"].to_numpy() - rerank["end"].to_numpy()
+    assert searching.min() > 1e-4
+    assert fetching.min() > 1e-3  # its latency
+
+
 def test_its_gpus_are_counted_through_a_failure():
     """The tracks that it opens when it comes back are those of its models again."""
     fails = {"failures": [{"clients": ["docs"], "at": ["5 s"], "repair": "200 ms"}]}

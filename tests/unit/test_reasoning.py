@@ -437,3 +437,40 @@ def test_what_is_put_into_a_prompt_is_like_nothing_else(stage):
     text, client = mist.TextClient("cpu"), engine("llm", "generator")
     result = run([mist.Augment(num_added_tokens=6), stage], rows, text, tools(), client)
     assert result.requests["num_cached_tokens"].max() == 8
+
+
+# --- who reads what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "num_tokens"), [("prompt", 9), ("both", 18), ("answer", 9)])
+def test_a_pass_finds_what_it_has_read_before(text, num_tokens):
+    """A pass over an answer alone does not begin with the prompt, whose entries are there."""
+    rows = [row(9, 9, time)._replace(content=((8, 18),)) for time in (0.0, 50.0)]
+    filters = engine("filter", "small")
+    result = run([ModelPass(model="small", text=text)], rows, filters, engine("g", "generator"))
+    passes = result.requests.query("model == 'small'").sort_values("arrival_time")
+    assert passes["num_prompt_tokens"].tolist() == [num_tokens] * 2
+    known = 0 if text == "answer" else (num_tokens - 1) // 4 * 4
+    assert passes["num_cached_tokens"].tolist() == [0, known]
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        BestOfN(num_branches=2, model="thinker"),
+        TreeSearch(num_branches=2, num_rounds=1, model="thinker"),
+    ],
+)
+def test_a_model_of_its_own_generates(stage):
+    engines = engine("llm", "generator"), engine("other", "thinker")
+    result = run([stage], [row(4, 3)], *engines)
+    assert result.clients.set_index("client")["num_visits"][["llm", "other"]].tolist() == [0, 2]
+
+
+def test_more_is_the_probability_of_another_turn():
+    """Of 400 sessions nine in ten go on after each turn: 1 / 0.1 turns on average, within 15 %."""
+    loop = ToolLoop(num_turns=1000, duration=0.0, more=0.9)
+    rows = [row(1, 1, 100.0 * number) for number in range(400)]
+    client = engine("llm", "generator", num_gpu_blocks=1000)
+    turns = run([loop], rows, tools(), client).clients.set_index("client")["num_visits"]["llm"]
+    assert turns / 400 == pytest.approx(10, rel=0.15)

@@ -226,3 +226,20 @@ def test_readers_stream_nothing_before_they_are_asked(make, tmp_path):
 def test_a_start_that_is_none_is_refused():
     with pytest.raises(ValueError, match="start_every must be from 0 s"):
         AgenticReader(path="x", start_every=-1.0)
+
+
+@pytest.mark.parametrize("last", [7, None])
+def test_users_who_go_through_sessions_need_them_whole(last):
+    """Rows in order of time mix sessions, whose waits would be lost; rows without one may repeat."""
+    rows = [TraceRow(4, 1, None, session_id) for session_id in (7, 8, last)]
+    workload = Workload(Rows(rows), ClosedLoop(concurrency=1, sessions=True))
+    options = {"scheduler": ChunkedScheduler(), "num_gpu_blocks": 9, "block_size": 4}
+    client = llm_engine("llm", predictor=ConstantPredictor(1.0), **options)
+    simulation = Simulation(clients=[client], workload=workload)
+    if last is None:
+        assert simulation.run().summary["completed"] == 3
+        return
+    with pytest.raises(
+        ScenarioError, match="request 2 belongs to session 7, and others came .*; sort"
+    ):
+        simulation.run()
