@@ -230,7 +230,7 @@ def test_a_start_that_is_none_is_refused():
 
 @pytest.mark.parametrize("last", [7, None])
 def test_users_who_go_through_sessions_need_them_whole(last):
-    """Rows in order of time mix sessions, whose waits would be lost; rows without one may repeat."""
+    """Rows in order of time mix sessions, whose waits would be lost; rows may have no session."""
     rows = [TraceRow(4, 1, None, session_id) for session_id in (7, 8, last)]
     workload = Workload(Rows(rows), ClosedLoop(concurrency=1, sessions=True))
     options = {"scheduler": ChunkedScheduler(), "num_gpu_blocks": 9, "block_size": 4}
