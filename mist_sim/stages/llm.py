@@ -21,9 +21,7 @@ class Prompted(Stage):
 
     def longer(self, num_tokens: int) -> Stage:
         if self.num_prompt_tokens is None:
-            raise ValueError(
-                f"num_prompt_tokens of {self.kind} must be given outside of a template"
-            )
+            raise TypeError(f"num_prompt_tokens of {self.kind} must be given outside of a template")
         return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
 
 
