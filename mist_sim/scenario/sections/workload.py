@@ -217,7 +217,7 @@ class WorkloadSpec(Strict):
         if isinstance(part, str) or not issubclass(part.plugin, Growing):
             return []
         given = part.parameters()
-        return [(key, given[key]) for key in part.plugin.names_models if given[key] is not None]
+        return [(key, given[key]) for key in part.plugin.names_models if given.get(key)]
 
     def make_time_limits(self) -> TimeLimits | None:
         """Return how long senders wait; None where all wait for ever."""
