@@ -123,6 +123,7 @@ from mist_sim.stages import ModelPass as ModelPass
 from mist_sim.stages import Postprocess as Postprocess
 from mist_sim.stages import Prefill as Prefill
 from mist_sim.stages import Preprocess as Preprocess
+from mist_sim.stages import Prompted as Prompted
 from mist_sim.stages import Rag as Rag
 from mist_sim.stages import Reasoning as Reasoning
 from mist_sim.stages import Stage as Stage

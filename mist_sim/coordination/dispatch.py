@@ -83,7 +83,10 @@ class Dispatch:
         """Raise ScenarioError for a request that names a model which nobody ever served."""
         if request.model is not None and request.model not in self.roster.models:
             known = listed(sorted(self.roster.models)) or "none"
+            who = f"request {request.request_id}"
+            if request.parent_id is not None:
+                who = "a request that an outcome sent"
             raise ScenarioError(
-                f"request {request.request_id} names the model {brief(request.model)}, which no "
-                f"client serves; they serve {known}"
+                f"{who} names the model {brief(request.model)}, which no client serves; they serve "
+                f"{known}; add a client with this model, or name one of these"
             )

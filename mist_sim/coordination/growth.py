@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from mist_sim.bounds import GROWN
 from mist_sim.clients.base import Client
 from mist_sim.clients.reservation import Reservation
+from mist_sim.core.content_ids import leading
 from mist_sim.core.request import Content, Declared, Growth, Request, Stage, token_totals
 from mist_sim.core.visit import SERVED, Failure, Longer, Served, Visit
 from mist_sim.errors import ScenarioError
+from mist_sim.stages import STAGES, Prompted
 
 
 def grow(
@@ -87,19 +89,18 @@ def _changed(change: Longer, stages: tuple[Stage, ...]) -> Iterator[Stage]:
             yield stage
     if not num_changed:
         ahead = " -> ".join(stage.kind for stage in stages) or "nothing"
-        raise ValueError(f"no stage {change.stage.kind!r} is ahead, but {ahead}")
+        kinds = sorted(kind for kind, cls in STAGES.items() if issubclass(cls, change.stage))
+        which = " or ".join(map(repr, kinds or [change.stage.kind]))
+        raise ValueError(f"no stage {which} is ahead, but {ahead}; put one behind it")
 
 
 def _cut(content: Content, before: tuple[Stage, ...], after: tuple[Stage, ...]) -> Content:
     """Return content up to the first token of a prompt that is not what it was."""
-    lengths = [[stage.num_input_tokens for stage in stages] for stages in (before, after)]
+    lengths = [[_prompted(stage) for stage in stages] for stages in (before, after)]
     same = [min(old, new) for old, new in zip(*lengths, strict=True) if old != new]
-    if not content or not same:
-        return content
-    num_left, kept = min(same), []
-    for content_id, num_tokens in content:
-        if num_left <= 0:
-            break
-        kept.append((content_id, min(num_tokens, num_left)))
-        num_left -= num_tokens
-    return tuple(kept)
+    return leading(content, min(same)) if same else content
+
+
+def _prompted(stage: Stage) -> int:
+    """Return the tokens of a stage's prompt; those of a tool_loop are counted turn by turn."""
+    return (stage.num_prompt_tokens or 0) if isinstance(stage, Prompted) else stage.num_input_tokens

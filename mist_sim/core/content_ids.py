@@ -1,9 +1,11 @@
-"""Numbers for content ids (see `core.request.Content`), apart for each origin.
+"""Content (see `core.request.Content`): ids, apart for each origin, and the beginning of it.
 
 A conversation, a block of a trace and a branch of a request never share an id by chance.
 """
 
 from __future__ import annotations
+
+from mist_sim.core.request import Content
 
 OF_BLOCK, OF_CONVERSATION, OF_PREFIX, OF_BRANCH, OF_PATH = range(5)
 """Where content comes from."""
@@ -14,3 +16,14 @@ _NUM_ORIGINS = 8
 def content_id(origin: int, number: int) -> int:
     """Return the id of the content that has this number at its origin."""
     return number * _NUM_ORIGINS + origin
+
+
+def leading(content: Content, num_tokens: int) -> Content:
+    """Return what is said of the first `num_tokens` tokens, and no more."""
+    spans, left = [], num_tokens
+    for span_id, length in content:
+        if left <= 0:
+            break
+        spans.append((span_id, min(length, left)))
+        left -= length
+    return tuple(spans)

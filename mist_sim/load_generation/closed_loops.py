@@ -15,6 +15,7 @@ from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
 from mist_sim.load_generation.base import LoadGenerator
 from mist_sim.traces import ClosedLoop, Retries
 
@@ -86,7 +87,8 @@ class SessionUsers(_Loop[list[Request]]):
     """Users who go through whole sessions, one after the other.
 
     Requests of a session come one after another from the workload, and all of them are sent, also
-    after one that failed. One without a session is a session of its own.
+    after one that failed. One without a session is a session of its own. Raises ScenarioError for
+    a session that comes again behind others: its turns would lose the waits between them.
     """
 
     def _units(self, requests: Iterator[Request]) -> Iterator[list[Request]]:
@@ -94,7 +96,19 @@ class SessionUsers(_Loop[list[Request]]):
             own = request.request_id if request.session_id is None else -1
             return request.session_id, own
 
-        return (list(session) for _, session in groupby(requests, session_of))
+        begun: set[int] = set()
+        for (session_id, _), session in groupby(requests, session_of):
+            unit = list(session)
+            if session_id is not None and session_id in begun:
+                raise ScenarioError(
+                    f"arrivals: requests of a session must come one after another with sessions: "
+                    f"true; request {unit[0].request_id} belongs to session {session_id}, and "
+                    "others came between; sort the trace by session (agentic: leave start_every "
+                    "out), or leave sessions out"
+                )
+            if session_id is not None:
+                begun.add(session_id)
+            yield unit
 
     def _do(self, unit: list[Request]) -> Generator[Event, Visit, Failure | None]:
         failure: Failure | None = None

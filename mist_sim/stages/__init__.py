@@ -10,7 +10,7 @@ from mist_sim.stages.growing import (
     ToolLoop,
     TreeSearch,
 )
-from mist_sim.stages.llm import Decode, Prefill, Reasoning, Recomputation
+from mist_sim.stages.llm import Decode, Prefill, Prompted, Reasoning, Recomputation
 from mist_sim.stages.pipeline import completion, validate_pipeline
 from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
 from mist_sim.stages.registry import STAGES
@@ -28,6 +28,7 @@ __all__ = [
     "Postprocess",
     "Prefill",
     "Preprocess",
+    "Prompted",
     "Rag",
     "Reasoning",
     "Recomputation",

@@ -9,9 +9,25 @@ from mist_sim.core.request import Stage
 from mist_sim.stages.registry import STAGES
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompted(Stage):
+    """A stage that begins with a prompt, which passages and instructions before it lengthen.
+
+    num_prompt_tokens: of the prompt (>= 1); None: not known yet, a template gives those of the row.
+    """
+
+    kind: ClassVar[str] = "prompt"
+    num_prompt_tokens: int | None = None
+
+    def longer(self, num_tokens: int) -> Stage:
+        if self.num_prompt_tokens is None:
+            raise TypeError(f"num_prompt_tokens of {self.kind} must be given outside of a template")
+        return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
+
+
 @STAGES.register("prefill")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefill(Stage):
+class Prefill(Prompted):
     """Compute KV entries for a prompt and emit the first output token.
 
     It may begin with entries that are kept elsewhere, and computes the rest then.
@@ -34,9 +50,6 @@ class Prefill(Stage):
     @property
     def num_new_tokens(self) -> int:
         return 1
-
-    def longer(self, num_tokens: int) -> Prefill:
-        return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,8 @@ class Rag(Stage):
 class KvRetrieval(Stage):
     """Fetch the KV entries of a known context instead of computing them (MIST §IV-A3).
 
-    num_tokens: context tokens whose entries are fetched (> 0).
+    num_tokens: context tokens whose entries are fetched (> 0); clients of type kv_retrieval fetch
+        those of the next prompt at most.
     """
 
     kind: ClassVar[str] = "kv_retrieval"

@@ -53,14 +53,3 @@ def block_content(
             )
         content += [(content_id(OF_BLOCK, number), block_size) for number in output_hash_ids]
     return tuple(content)
-
-
-def leading(content: Content, num_tokens: int) -> Content:
-    """Return what is said of the first `num_tokens` tokens, and no more."""
-    spans, left = [], num_tokens
-    for span_id, length in content:
-        if left <= 0:
-            break
-        spans.append((span_id, min(length, left)))
-        left -= length
-    return tuple(spans)

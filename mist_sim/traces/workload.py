@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from mist_sim.core.content_ids import leading
 from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
@@ -24,7 +25,6 @@ from mist_sim.traces.base import (
     TraceRow,
     require_count,
 )
-from mist_sim.traces.content import leading
 from mist_sim.traces.pipeline_templates import (
     PipelineTemplate,
     StageTemplate,

@@ -27,6 +27,11 @@ EXPECTED = {
         [],
         r"client +stage *\ncpu +augment +0\.\d+\n(.*\n)+mean TTFT \d+ ms",
     ),
+    "chat_support.py": (
+        [],
+        r"computed again +0% found, .*\ndram +[345]\d% .*\ndram, disk +7\d% found, .* ms\n$",
+    ),
+    "code_generation.py": ([], r" +0% of .*\n 52% of .*\n 90% of the tokens found, TTFT +\d+ ms"),
     "reasoning_with_rewards.py": (
         [],
         r"one answer .* 0 passes, .*\nbest of 4 .* 400 passes, .*\ntree search .* 6,000 passes",

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
+from mist_sim.core.content_ids import leading
 from mist_sim.errors import ScenarioError
 from mist_sim.traces import ClosedLoop, Workload
-from mist_sim.traces.content import leading
 from tests.effort import examples
 
 

@@ -142,3 +142,24 @@ def test_a_pass_needs_memory_and_names():
         EncoderPass(model="brt", gpu="l4")
     with pytest.raises(ValueError, match="max_num_texts must be >= 1, got 0"):
         EncoderPass(model="dpr", gpu="l4", max_num_texts=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [("bge-reranker-v2-m3", 8192), ("dpr-question-encoder", 512), ("ms-marco-minilm-l6", 512)],
+)
+def test_a_text_is_cut_at_the_longest_that_an_encoder_reads(name, longest):
+    """XLM-RoBERTa has 8,194 positions; the first two belong to padding."""
+    passes = EncoderPass(model=name, gpu="h100-sxm").passes([100_000])
+    assert passes[0][0] == (longest,)
+
+
+def test_positions_of_padding_are_parameters_that_read_nothing():
+    """514 positions read 512 tokens, and have the parameters of 514."""
+    bert, roberta = read(), read(model_type="roberta", max_position_embeddings=514)
+    assert roberta.max_position_embeddings == 512
+    assert roberta.num_parameters - bert.num_parameters == 2 * 768
+    other = read(model_type="roberta", max_position_embeddings=513, pad_token_id=0)
+    assert other.max_position_embeddings == 512
+    with pytest.raises(ScenarioError, match="max_position_embeddings must be > pad_token_id . 1"):
+        read(model_type="roberta", max_position_embeddings=2)

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.client import KvRetrievalClient
+from mist_sim.clients.retrieval.contents import Contents, contents_of
 from mist_sim.clients.retrieval.levels import StorageLevel
+from mist_sim.clients.retrieval.measured import MeasuredTimes
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.network import Fabric
@@ -336,3 +339,43 @@ def test_bytes_from_another_rack_share_its_links():
     assert alone == pytest.approx(20e-3 + 10e9 / slowest + route.latency)
     shared = 20e-3 + 20e9 / slowest + route.latency
     assert both == pytest.approx([shared, shared])
+
+
+def test_no_more_is_fetched_than_the_prompt_has():
+    """64 tokens are asked for, and the prompt has eight."""
+    pipeline = template([KvRetrieval(num_tokens=64), Prefill, Decode])
+    result = served([row(0.0, 8, 1)], store(ALL), in_fours(), pipeline=pipeline)
+    assert result.retrievals["num_tokens"].tolist() == [8.0]
+    assert finished(result) == [1 / 16 + 1 + PROMPT]
+
+
+def test_what_is_read_is_written_to_the_levels_in_front_alone():
+    """The far level lost the beginning of a context, and reading its end does not bring it back."""
+    levels = [storing(name="near"), storing(name="far", capacity_tokens=8)]
+    contents = contents_of(levels, 1, TOKEN, "fifo", None)
+    context, other = ((8, 8),), ((16, 4),)
+    near, far = contents.stores
+    for num_blocks in (4, 8):
+        far.compute(Chain(context, 1).spans, num_blocks)
+    far.compute(Chain(other, 1).spans, 4)
+    near.compute(Chain(context, 1).spans, 4)
+    assert contents.find(context, 8) == [4, 4]
+    contents.read(context, [4, 4])
+    assert contents.find(context, 8) == [8, 0]
+    assert Contents([far], 1).find(other, 4) == [4]
+    assert Contents([far], 1).find(context, 8) == [0]
+
+
+def test_a_shared_bandwidth_takes_the_expected_share_of_its_latency_and_bytes():
+    """Half of 1/4 s and of 8 tokens at two a second."""
+    level = StorageLevel(
+        name="rack", total_bandwidth=2 * TOKEN, latency=1 / 4, hit_rate=0.5, shared=True
+    )
+    result = served([row(0.0, 8, 1)], store(level), in_fours())
+    assert result.summary["mean_retrieval_ms"] == pytest.approx(1e3 * (1 / 4 + 4) / 2)
+
+
+def test_a_single_measured_read_is_scaled():
+    """One size and its time: twice the bytes take twice as long, fewer as long as it."""
+    times = MeasuredTimes((100.0,), (2.0,))
+    assert [times.seconds(num_bytes) for num_bytes in (50, 100, 200)] == [2.0, 2.0, 4.0]

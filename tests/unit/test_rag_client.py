@@ -87,15 +87,19 @@ def by_hand(**changes: Any) -> RagClient:
 def test_a_batch_takes_its_four_steps():
     """Two queries of 5 tokens: 2 + 1 s, 0.5 + 0.25 s, eight pairs of 15, 40 tokens of 4 bytes."""
     requests = Workload.from_lists(
-        [5, 5, 5], [1, 1, 1], [0.0, 0.0, 1.0], pipeline=lambda _: (Rag(num_query_tokens=5),)
+        [5, 5, 5],
+        [1, 1, 1],
+        [0.0, 0.0, 1.0],
+        pipeline=lambda _: (Rag(num_query_tokens=5), Prefill(num_prompt_tokens=5)),
     )
-    client = by_hand(passage_tokens=0)
-    rows = Simulation(clients=[client], workload=requests).run().stages.sort_values("request_id")
-    embed, search, rerank, fetch = 2 + 1.0, 0.5 + 0.25, 8 + 4.0, 0.5
+    clients = [by_hand(), engine(None, name="llm")]
+    rows = Simulation(clients=clients, workload=requests).run().stages.sort_values("request_id")
+    rows = rows[rows["stage"] == "rag"]
+    embed, search, rerank, fetch = 2 + 1.0, 0.5 + 0.25, 8 + 12.0, 0.5 + 2.0
     first = embed + search + rerank + fetch
     assert rows.finished_at.tolist()[:2] == [first, first]
     assert rows.started_at.tolist() == [0, 0, first]
-    assert rows.finished_at.tolist()[2] == first + (1.5 + 0.5 + 4 + 2 + 0.5)
+    assert rows.finished_at.tolist()[2] == first + (1.5 + 0.5 + 4 + 6 + 0.5 + 1.0)
 
 
 def test_what_is_found_lengthens_the_prompt():
@@ -217,6 +221,7 @@ def test_a_table_by_probes(tmp_path):
     path = table(tmp_path, "\n".join(lines) + "\n")
     assert LatencyTable(path=path, num_probes=8).seconds(32) == 32
     assert LatencyTable(path=path, num_probes=12).seconds(1) == 1.5
+    assert LatencyTable(path=path, num_probes=10).seconds(4) == 10 * 4 / 8
     client = {"name": "docs", "type": "rag", "passage_tokens": 100}
     said = client | {"latency_table": {"path": path, "num_probes": 16}, "max_batch_size": 2}
     assert simulate(served(said)).summary["completed"] == 50
@@ -265,6 +270,11 @@ def test_a_batch_beyond_the_table_is_refused(tmp_path):
         ({"num_candidates": 3}, "num_candidates must be >= num_documents (4), got 3"),
         ({"num_documents": 0}, "num_documents must be >= 1, got 0"),
         ({"passage_tokens": -1}, "passage_tokens must be >= 0, got -1"),
+        ({"passage_tokens": 0}, "passage_tokens must be > 0 with reranker"),
+        (
+            {"passage_tokens": 0, "reranker": None, "num_candidates": None},
+            "passage_tokens must be > 0 with store",
+        ),
         ({"passage_tokens": 1.5}, "passage_tokens: must be a whole number or a law of lengths"),
         ({"passage_tokens": "fixd"}, "no length named 'fixd'; did you mean 'fixed'"),
         ({"max_batch_size": 0}, "max_batch_size must be >= 1, got 0"),
@@ -291,10 +301,18 @@ def test_bad_input_is_refused_with_field_rule_and_value(changes, rule):
 
 
 def test_what_is_found_needs_a_prompt_ahead():
-    with pytest.raises(ScenarioError, match="docs: .*no stage 'prefill' is ahead, but nothing"):
+    with pytest.raises(
+        ScenarioError, match="docs: .*no stage .*'prefill' .*is ahead, but nothing; put"
+    ):
         simulate(served(DOCS, pipeline=["prefill", "decode", "rag"]))
     ours = DOCS | {"passage_tokens": 0}
     assert simulate(served(ours, pipeline=["prefill", "decode", "rag"])).summary["completed"]
+
+
+def test_a_stage_wants_more_than_the_search_finds():
+    many = [{"type": "rag", "num_documents": 21}, "prefill", "decode"]
+    with pytest.raises(ScenarioError, match="docs: num_documents .* <= 20, .*got 21 .*; raise"):
+        simulate(served(FULL, pipeline=many))
 
 
 def test_numbers_of_a_stage_that_nothing_depends_on():
@@ -369,6 +387,20 @@ def test_a_price_needs_a_cost_and_a_gpu_that_is_known():
     searches = DOCS | {"search": {"type": "gpu", "gpu": "l4"}}
     with pytest.raises(ScenarioError, match="nobody knows the GPUs of docs"):
         simulate(served(searches, cost={}))
+
+
+def test_passes_are_written_when_they_take_place():
+    """Each re-ranking of a batch begins when its questions are embedded, and searched for."""
+    result = simulate(served(FULL))
+    steps = result.steps.query("client == 'docs'")
+    embed, rerank = (steps[steps["track"] == track] for track in sorted(steps["track"].unique()))
+    batches = result.stages.query("stage == 'rag'").drop_duplicates("started_at")
+    assert embed["start"].tolist() == batches["started_at"].tolist()
+    assert len(rerank) == len(batches)
+    searching = rerank["start"].to_numpy() - embed["end"].to_numpy()
+    fetching = batches["finished_at"].to_numpy() - rerank["end"].to_numpy()
+    assert searching.min() > 1e-4
+    assert fetching.min() > 1e-3  # its latency
 
 
 def test_its_gpus_are_counted_through_a_failure():

@@ -15,6 +15,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.coordination import growth
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request, Stage
+from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.stages import BestOfN, Deliver, Growing, ModelPass, ToolLoop, TreeSearch
@@ -113,6 +114,14 @@ def test_a_tree_of_two_rounds():
     assert sorted(prompts) == [8, 8, 10, 10]
     passes = result.requests.query("model == 'reward'")["num_prompt_tokens"]
     assert sorted(passes) == [10, 10, 12, 12]
+
+
+@pytest.mark.parametrize(("beam_width", "num_chains"), [(1, 3 * 3), (2, 3 + 6 + 6), (9, 39)])
+def test_as_many_chains_are_kept_as_the_beam_is_wide(beam_width, num_chains):
+    """Three branches and three rounds; nine beams keep 3, then 9 chains."""
+    search = TreeSearch(num_branches=3, num_rounds=3, beam_width=beam_width)
+    result = run([search], [row(8, 3)], engine("llm", "generator"))
+    assert len(result.requests) == 1 + num_chains
 
 
 FIRST = 1 + 40 / 16 + 4  # the first turn: a prompt, and four tokens after the first
@@ -280,7 +289,10 @@ def test_lengths_that_nobody_gave_are_asked_for(stage: Stage):
 
 
 def test_a_model_that_nobody_serves_is_named():
-    with pytest.raises(mist.ScenarioError, match="reward"):
+    message = (
+        "a request that an outcome sent names the model 'reward', .*; they serve generator; add a"
+    )
+    with pytest.raises(mist.ScenarioError, match=message):
         run([BestOfN(num_branches=2, reward_model="reward")], [row(4, 3)], engine("g", "generator"))
 
 
@@ -293,6 +305,21 @@ def test_a_model_that_nobody_serves_is_named():
             "tool_loop, num_turns: 2, duration: 1 s",
             ["app", "llm"],
             "leads to 'tool_call', which no",
+        ),
+        (
+            "best_of_n, num_branches: 2, reward_model: prm",
+            ["app", "llm"],
+            "workload.pipeline.0.reward_model: got 'prm': no client serves it",
+        ),
+        (
+            "tree_search, num_branches: 2, num_rounds: 1, model: qwen3-1.6b",
+            ["app", "llm"],
+            "workload.pipeline.0.model: .* did you mean 'qwen3-0.6b'",
+        ),
+        (
+            "model_pass, model: qwen3",
+            ["app", "llm"],
+            "workload.pipeline.0.model: got 'qwen3': no client serves it",
         ),
         ("model_pass, model: m, text: al", ["app", "llm"], "text: must be 'prompt', 'answer' or"),
     ],
@@ -318,3 +345,132 @@ def test_scenarios_lack_nobody(stage, clients, message):
 def _pair(text: str) -> tuple[str, Any]:
     key, value = text.split(": ")
     return key, int(value) if value.isdecimal() else value
+
+
+# --- what comes before lengthens the prompts of branches and turns -------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "prompts"),
+    [
+        (BestOfN(num_branches=2), [14, 14]),
+        (TreeSearch(num_branches=2, num_rounds=2), [14, 14, 16, 16]),
+        (ToolLoop(num_turns=2, duration=1.0, num_result_tokens=3), [14, 21]),
+    ],
+    ids=["best_of_n", "tree_search", "tool_loop"],
+)
+@pytest.mark.parametrize("content", [(), ((8, 12),)], ids=["own", "of the row"])
+def test_instructions_lengthen_the_prompt_of_what_grows(stage, prompts, content):
+    """8 tokens and 6 of instructions; what a row's answer is, no longer follows its prompt."""
+    text = mist.TextClient("cpu")
+    augment = mist.Augment(num_added_tokens=6)
+    of_row = row(8, 4)._replace(content=content)
+    result = run([augment, stage], [of_row], text, tools(), engine("llm", "generator"))
+    stages = result.stages.query("client == 'llm' and stage == 'prefill'")
+    assert len(stages) == len(prompts)
+    children = result.requests[result.requests["parent_id"] == 0]
+    if len(children):
+        assert sorted(children["num_prompt_tokens"]) == prompts
+    else:
+        assert of_users(result).iloc[0]["num_prompt_tokens"] == sum(prompts)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [BestOfN(num_branches=2, reward_model="reward")] * 2,
+        [TreeSearch(num_branches=2, num_rounds=1, reward_model="reward")] * 2,
+        [
+            BestOfN(num_branches=2, reward_model="reward"),
+            TreeSearch(num_branches=2, num_rounds=1, reward_model="reward"),
+        ],
+    ],
+    ids=["best of two twice", "two trees", "both"],
+)
+def test_answers_of_a_second_stage_are_others(stages):
+    """A prompt of two blocks is known from the first score on; the four answers are all new."""
+    reward = engine("prm", "reward", scheduler=ChunkedScheduler(max_num_seqs=1))
+    result = run(stages, [row(8, 5)], engine("llm", "generator"), reward)
+    assert result.clients.set_index("client").loc["prm", "num_prefill_tokens"] == 8 + 4 * 5
+
+
+def test_draws_of_an_application_go_on_after_a_failure():
+    """Twenty visits of drawn length; a failure between them repeats none of the draws."""
+    law = mist.UniformDuration(low=1.0, high=2.0)
+    app = ApplicationClient("app", base_time=law)
+    fails = Failures(clients=("app",), at=(55.0,), repair=0.5)
+    workload = Workload(
+        Rows([row(1, 1, 10.0 * k) for k in range(20)]),
+        TraceArrivals(),
+        template([BestOfN(num_branches=1)]),
+    )
+    result = Simulation(
+        clients=[app, engine("llm")], workload=workload, lifecycle=Lifecycle(failures=(fails,))
+    ).run()
+    stages = result.stages.query("stage == 'best_of_n'")
+    seconds = (stages["finished_at"] - stages["started_at"]).round(9)
+    assert seconds.nunique() == len(seconds) == 20
+
+
+def test_turns_of_an_application_go_on_after_a_failure():
+    """Whether a session has another turn is drawn for each, before and after a failure."""
+    loop = ToolLoop(num_turns=30, duration=0.0, more=0.5)
+
+    def lengths(at: tuple[float, ...]) -> list[int]:
+        fails = Failures(clients=("app",), at=at, repair=0.5)
+        rows = [row(1, 1, 100.0 * k) for k in range(40)]
+        workload = Workload(Rows(rows), TraceArrivals(), template([loop]))
+        result = Simulation(
+            clients=[ApplicationClient("app"), tools(), engine("llm")],
+            workload=workload,
+            lifecycle=Lifecycle(failures=(fails,)),
+        ).run()
+        return result.requests["num_output_tokens"].tolist()
+
+    assert lengths((1999.0,)) == lengths((1e6,))
+
+
+@pytest.mark.parametrize("stage", [ToolLoop(num_turns=1, duration=0.0), BestOfN(num_branches=1)])
+def test_what_is_put_into_a_prompt_is_like_nothing_else(stage):
+    """Two rows say twelve tokens alike: eight of a prompt, and of an answer that moves behind."""
+    rows = [row(8, 4, time)._replace(content=((8, 12),)) for time in (0.0, 50.0)]
+    text, client = mist.TextClient("cpu"), engine("llm", "generator")
+    result = run([mist.Augment(num_added_tokens=6), stage], rows, text, tools(), client)
+    assert result.requests["num_cached_tokens"].max() == 8
+
+
+# --- who reads what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "num_tokens"), [("prompt", 9), ("both", 18), ("answer", 9)])
+def test_a_pass_finds_what_it_has_read_before(text, num_tokens):
+    """A pass over an answer alone does not begin with the prompt, whose entries are there."""
+    rows = [row(9, 9, time)._replace(content=((8, 18),)) for time in (0.0, 50.0)]
+    filters = engine("filter", "small")
+    result = run([ModelPass(model="small", text=text)], rows, filters, engine("g", "generator"))
+    passes = result.requests.query("model == 'small'").sort_values("arrival_time")
+    assert passes["num_prompt_tokens"].tolist() == [num_tokens] * 2
+    known = 0 if text == "answer" else (num_tokens - 1) // 4 * 4
+    assert passes["num_cached_tokens"].tolist() == [0, known]
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        BestOfN(num_branches=2, model="thinker"),
+        TreeSearch(num_branches=2, num_rounds=1, model="thinker"),
+    ],
+)
+def test_a_model_of_its_own_generates(stage):
+    engines = engine("llm", "generator"), engine("other", "thinker")
+    result = run([stage], [row(4, 3)], *engines)
+    assert result.clients.set_index("client")["num_visits"][["llm", "other"]].tolist() == [0, 2]
+
+
+def test_more_is_the_probability_of_another_turn():
+    """Of 400 sessions nine in ten go on after each turn: 1 / 0.1 turns on average, within 15 %."""
+    loop = ToolLoop(num_turns=1000, duration=0.0, more=0.9)
+    rows = [row(1, 1, 100.0 * number) for number in range(400)]
+    client = engine("llm", "generator", num_gpu_blocks=1000)
+    turns = run([loop], rows, tools(), client).clients.set_index("client")["num_visits"]["llm"]
+    assert turns / 400 == pytest.approx(10, rel=0.15)

@@ -8,6 +8,7 @@ import pytest
 
 import mist_sim as mist
 from mist_sim.calibration.text import measure, tasks
+from mist_sim.clients.workers.growing import num_until_growth
 from mist_sim.clients.workers.text.times import LONG, TaskTime, load_times
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.execution.timing import Timing
@@ -205,3 +206,10 @@ def test_too_little_text_is_refused(tmp_path):
         measure.calibrate_text(tmp_path)
     with pytest.raises(ScenarioError, match=r"must be a folder of texts \(.txt"):
         measure.calibrate_text(tmp_path / "a.txt")
+
+
+def test_a_worker_takes_stages_up_to_the_first_that_grows():
+    """What follows a stage that grows is not known before it is served."""
+    plain, grows = Preprocess(num_tokens=1), Augment(num_added_tokens=1)
+    assert num_until_growth([plain, plain, grows, plain, grows]) == 3
+    assert num_until_growth([plain, plain]) == 2

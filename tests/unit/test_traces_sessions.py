@@ -55,6 +55,13 @@ def test_agents_are_sessions_that_share_blocks(tmp_path, name):
     assert {row.arrival_time for row in (first, third)} == {None}
 
 
+def test_a_wait_is_what_the_api_did_not_take_and_the_first_turn_has_none(tmp_path):
+    turns = [turn(5, 20, [1, 5], api_time=2), turn(9, 24, [1, 6], api_time=3), turn(11, 20, [1, 5])]
+    session = {"block_size": 4, "requests": turns}
+    rows = AgenticReader(path=written(tmp_path, session)).rows()
+    assert [row.think_time for row in rows] == [0.0, 2.0, 0.0]
+
+
 def test_sessions_may_begin_one_after_another(tmp_path):
     path = written(tmp_path, SESSION, SESSION)
     rows = list(AgenticReader(path=path, start_every=6.0).rows())
@@ -99,6 +106,10 @@ def test_a_bad_request_of_a_session_is_named_with_its_line(tmp_path, change, mes
         ({"requests": [turn(5, 1), turn(4, 1)], "block_size": 4}, "t must not go backwards"),
         (
             {"requests": [{"t": 1, "requests": [{"t": 0, "requests": []}]}], "block_size": 4},
+            "a sub-agent must not have sub-agents",
+        ),
+        (
+            {"requests": [{"t": 0, "requests": [{"t": 0, "requests": []}]}], "block_size": 4},
             "a sub-agent must not have sub-agents",
         ),
     ],
@@ -215,3 +226,20 @@ def test_readers_stream_nothing_before_they_are_asked(make, tmp_path):
 def test_a_start_that_is_none_is_refused():
     with pytest.raises(ValueError, match="start_every must be from 0 s"):
         AgenticReader(path="x", start_every=-1.0)
+
+
+@pytest.mark.parametrize("last", [7, None])
+def test_users_who_go_through_sessions_need_them_whole(last):
+    """Rows in order of time mix sessions, whose waits would be lost; rows may have no session."""
+    rows = [TraceRow(4, 1, None, session_id) for session_id in (7, 8, last)]
+    workload = Workload(Rows(rows), ClosedLoop(concurrency=1, sessions=True))
+    options = {"scheduler": ChunkedScheduler(), "num_gpu_blocks": 9, "block_size": 4}
+    client = llm_engine("llm", predictor=ConstantPredictor(1.0), **options)
+    simulation = Simulation(clients=[client], workload=workload)
+    if last is None:
+        assert simulation.run().summary["completed"] == 3
+        return
+    with pytest.raises(
+        ScenarioError, match="request 2 belongs to session 7, and others came .*; sort"
+    ):
+        simulation.run()

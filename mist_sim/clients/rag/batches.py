@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Generator, Sequence
 
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.workers.waiting import Waiting
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment, engine_phases
@@ -47,7 +47,7 @@ class BatchedClient(Client):
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
-        self._queue: deque[Visit] = deque()
+        self._waiting = Waiting(self.max_batch_size)
         self._batch: list[Visit] = []
         self._is_serving = False
         self._life = object()  # another one after a failure; what began before it ends unseen
@@ -55,11 +55,11 @@ class BatchedClient(Client):
         self._end_phase, self._plan_phase = engine_phases(client_id, 0)
 
     def accept(self, visit: Visit) -> None:
-        self._queue.append(visit)
+        self._waiting.add(visit)
         if not self._is_serving:
             self._is_serving = True
             self.env.start(self._serve(self._life))
-        elif self._gathering is not None and len(self._queue) >= self.max_batch_size:
+        elif self._gathering is not None and self._waiting.is_full:
             self.env.move(self._gathering, self.env.now, self._plan_phase)
             self._gathering = None
 
@@ -67,8 +67,7 @@ class BatchedClient(Client):
         """A visit that is given up leaves the queue at once, or leaves with its batch."""
         if visit in self._batch:
             return
-        if visit in self._queue:
-            self._queue.remove(visit)
+        self._waiting.discard(visit)
         self.finish(visit)
 
     def halt(self) -> None:
@@ -85,7 +84,7 @@ class BatchedClient(Client):
 
     def _serve(self, life: object) -> Generator[Event, object, None]:
         """Serve batch after batch until nobody waits, or the client fails."""
-        while self._queue:
+        while len(self._waiting):
             yield self.env.at(self.env.now, self._plan_phase)  # all who arrive now come in before
             if life is not self._life:
                 return
@@ -95,7 +94,7 @@ class BatchedClient(Client):
                 if life is not self._life:
                     return
                 self._gathering = None
-            if not self._queue:
+            if not len(self._waiting):
                 break
             yield self.env.at(self._begin_batch(), self._end_phase)
             if life is not self._life:
@@ -108,14 +107,13 @@ class BatchedClient(Client):
 
     def _waits_until(self) -> float:
         """Return until when the next batch waits for others; a time that has come: not at all."""
-        if not self._queue or len(self._queue) >= self.max_batch_size:
+        if not len(self._waiting) or self._waiting.is_full:
             return self.env.now
-        return self._queue[0].queued_at + self.max_wait
+        return self._waiting.oldest.queued_at + self.max_wait
 
     def _begin_batch(self) -> float:
         """Take the oldest visits out of the queue, and return when they will be served."""
-        size = min(len(self._queue), self.max_batch_size)
-        self._batch = [self._queue.popleft() for _ in range(size)]
+        self._batch = self._waiting.take()
         for visit in self._batch:
             self.begin(visit)
         return self.env.now + self.batch_seconds(self._batch)

@@ -24,7 +24,7 @@ from mist_sim.core.visit import Longer, Served, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.vector_search import Searcher, SearchGpu, VectorIndex
-from mist_sim.stages import Prefill, Rag
+from mist_sim.stages import Prompted, Rag
 from mist_sim.units import Bytes, BytesPerSecond, Seconds
 
 _BLOCK = 64  # draws at once
@@ -111,7 +111,8 @@ class RagClient(BatchedClient):
     is found lengthens the prompt that is ahead.
 
     passage_tokens: tokens of a passage, or a law of them, drawn for each passage; 0: the prompts
-        of the workload have the passages in them.
+        of the workload have the passages in them, so that nothing says how long a re-ranker or
+        a store takes for them.
     num_documents: passages handed on, where a stage names no number; 4 is LangChain's default
         (`VectorStoreRetriever`, k).
     num_candidates: passages that the search finds for a re-ranker to choose from.
@@ -157,6 +158,11 @@ class RagClient(BatchedClient):
     def _check_numbers(self) -> None:
         if isinstance(self.passage_tokens, int) and self.passage_tokens < 0:
             raise ValueError(f"passage_tokens must be >= 0, got {self.passage_tokens}")
+        for name in ("reranker", "store"):
+            if self.passage_tokens == 0 and getattr(self, name) is not None:
+                raise ValueError(
+                    f"passage_tokens must be > 0 with {name}, whose time depends on it, got 0"
+                )
         if self.num_documents < 1:
             raise ValueError(f"num_documents must be >= 1, got {self.num_documents}")
         if (self.reranker is None) != (self.num_candidates is None):
@@ -211,7 +217,7 @@ class RagClient(BatchedClient):
     def finish(self, visit: Visit) -> None:
         found = self._found.pop(visit, 0)
         if visit.outcome is None and found:
-            visit.outcome = Served(changes=(Longer(Prefill, found),))
+            visit.outcome = Served(changes=(Longer(Prompted, found),))
         super().finish(visit)
 
     def batch_seconds(self, batch: Sequence[Visit]) -> float:
@@ -273,7 +279,13 @@ class RagClient(BatchedClient):
         stage = visit.stages[0]
         asked = stage if isinstance(stage, Rag) else Rag()
         num_documents = asked.num_documents or self.num_documents
-        number = max(num_documents, self.num_candidates or 0)
+        number = num_documents if self.num_candidates is None else self.num_candidates
+        if num_documents > number:
+            raise ScenarioError(
+                f"{self.name}: num_documents of a stage must be <= {number}, num_candidates of the "
+                f"client, got {num_documents} of request {visit.request.request_id}; raise "
+                "num_candidates"
+            )
         candidates = tuple([next(self._passages) for _ in range(number)])
         num_tokens = asked.num_query_tokens or visit.request.num_prompt_tokens
         return Query(num_tokens, candidates, num_documents)

@@ -37,7 +37,7 @@ from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import PLAN, Environment
 from mist_sim.errors import brief, did_you_mean
 from mist_sim.network import Network
-from mist_sim.stages import KvRetrieval
+from mist_sim.stages import KvRetrieval, Prompted
 from mist_sim.units import Bytes
 
 BLOCK_SIZE = 256
@@ -302,5 +302,9 @@ class KvRetrievalClient(Client):
 
 
 def _num_tokens(visit: Visit) -> int:
-    """Return the tokens whose entries a visit asks for."""
-    return sum([stage.num_tokens for stage in visit.stages if isinstance(stage, KvRetrieval)])
+    """Return the tokens whose entries a visit asks for: those of the next prompt at most."""
+    asked = sum([stage.num_tokens for stage in visit.stages if isinstance(stage, KvRetrieval)])
+    for stage in visit.request.to_serve:
+        if isinstance(stage, Prompted) and stage.num_prompt_tokens is not None:
+            return min(asked, stage.num_prompt_tokens)
+    return asked

@@ -48,6 +48,12 @@ class ApplicationClient(Client):
         self._growth = self.streams.generator(f"{self.name}: growth")
         self._times: Iterator[float] = self._drawn()
 
+    def restart(self) -> None:
+        """Come back with no visit; what is drawn goes on where the last one was drawn."""
+        growth, times = self._growth, self._times
+        super().restart()
+        self._growth, self._times = growth, times
+
     def _drawn(self) -> Iterator[float]:
         time, name = self.base_time, f"{self.name}: base_time"
         if isinstance(time, DurationDistribution):

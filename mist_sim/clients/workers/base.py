@@ -62,10 +62,10 @@ class Workers(Client):
         self._services[visit].interrupt()
 
     def restart(self) -> None:
-        """Come back with no visit; times go on where the last one was drawn."""
-        seconds = self._seconds
+        """Come back with no visit; what is drawn goes on where the last one was drawn."""
+        seconds, growth = self._seconds, self._growth
         super().restart()
-        self._seconds = seconds
+        self._seconds, self._growth = seconds, growth
 
     def _work(self, visit: Visit) -> Generator[Event, object, None]:
         with suppress(simpy.Interrupt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from mist_sim.core.visit import Visit
 
 
@@ -13,10 +15,20 @@ class Waiting:
 
     def __init__(self, max_batch_size: int | None = None) -> None:
         self._most = max_batch_size
-        self._visits: dict[Visit, None] = {}
+        self._visits: OrderedDict[Visit, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._visits)
+
+    @property
+    def oldest(self) -> Visit:
+        """The visit that has waited longest; only where somebody waits."""
+        return next(iter(self._visits))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough of them for a batch of the largest size."""
+        return self._most is not None and len(self._visits) >= self._most
 
     def add(self, visit: Visit) -> None:
         """Let a visit wait behind the others."""
@@ -31,7 +43,5 @@ class Waiting:
 
     def take(self) -> list[Visit]:
         """Take out the visits of the next batch; none where nobody waits."""
-        batch = list(self._visits)[: self._most]
-        for visit in batch:
-            del self._visits[visit]
-        return batch
+        number = len(self._visits) if self._most is None else min(self._most, len(self._visits))
+        return [self._visits.popitem(last=False)[0] for _ in range(number)]

@@ -35,6 +35,10 @@ _OTHERS = frozenset(
         "xlm-roberta-xl",
     }
 )
+_PADDED = frozenset({"roberta", "xlm-roberta", "camembert"})
+"""Their positions are numbered from behind that of padding on (`create_position_ids_from_input_ids`
+of `modeling_roberta.py`): 514 of them read 512 tokens."""
+_PADDING = 1  # where the config says nothing (`RobertaConfig.pad_token_id`)
 _LABELS = 2  # of a classifier, where the config says nothing (`PretrainedConfig.num_labels`)
 
 
@@ -62,8 +66,17 @@ def encoder_fields(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     biases = 4 * hidden + (2 if sizes["gated_mlp"] else 1) * inner + hidden
     positions = sizes["max_position_embeddings"] + reader.size("type_vocab_size", default=2)
-    norm = 2 * hidden
+    norm, longest = 2 * hidden, sizes["max_position_embeddings"]
+    if reader.config.get("model_type") in _PADDED:
+        is_given = reader.config.get("pad_token_id") is not None
+        longest -= (reader.count("pad_token_id") if is_given else _PADDING) + 1
+    if longest < 1:
+        raise reader.error(
+            "max_position_embeddings must be > pad_token_id + 1, since the first positions are of "
+            f"padding, got {sizes['max_position_embeddings']}"
+        )
     return {
+        "max_position_embeddings": longest,
         "is_encoder": True,
         "has_head": False,
         "tie_word_embeddings": False,

@@ -103,10 +103,17 @@ def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] 
 
 
 def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[Problem]:
-    """Yield models that requests name and nobody serves."""
+    """Yield models that requests name, or stages ask, and nobody serves."""
+    if served is None:
+        return
     for name in workload.models or {}:
-        if served is not None and name not in served:
+        if name not in served:
             yield Problem(("workload", "models", name), _nobody_serves(name, served))
+    for position in range(len(workload.pipeline)):
+        for key, name in workload.names_models(position):
+            if name not in served:
+                place = ("workload", "pipeline", position, key)
+                yield Problem(place, f"got {brief(name)}: {_nobody_serves(name, served)}")
 
 
 def check_rows(source: object, served: set[str] | None) -> None:

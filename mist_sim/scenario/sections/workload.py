@@ -211,6 +211,14 @@ class WorkloadSpec(Strict):
         plugin = None if isinstance(part, str) else part.plugin
         return plugin.leads_to if plugin is not None and issubclass(plugin, Growing) else ()
 
+    def names_models(self, position: int) -> list[tuple[str, str]]:
+        """Return (parameter, model) of the models that one of the pipeline's stages asks."""
+        part = self.pipeline[position]
+        if isinstance(part, str) or not issubclass(part.plugin, Growing):
+            return []
+        given = part.parameters()
+        return [(key, given[key]) for key in part.plugin.names_models if given.get(key)]
+
     def make_time_limits(self) -> TimeLimits | None:
         """Return how long senders wait; None where all wait for ever."""
         limits = TimeLimits(

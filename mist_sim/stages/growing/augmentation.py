@@ -10,7 +10,7 @@ import numpy as np
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Longer, Served
 from mist_sim.stages.growing.base import Growing, require
-from mist_sim.stages.llm import Prefill
+from mist_sim.stages.llm import Prompted
 from mist_sim.stages.registry import STAGES
 
 
@@ -40,4 +40,4 @@ class Augment(Growing):
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         """Return that the next prompt is longer."""
-        return Served(changes=(Longer(Prefill, self.num_added_tokens),))
+        return Served(changes=(Longer(Prompted, self.num_added_tokens),))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mist_sim.core.content_ids import OF_BRANCH, content_id
+from mist_sim.core.content_ids import OF_BRANCH, content_id, leading
 from mist_sim.core.request import Content, Request, Stage
 from mist_sim.core.visit import Served
 from mist_sim.stages.llm import Decode, Prefill
@@ -25,11 +25,13 @@ class Growing(Stage):
 
     is_work: whether it is work on a text, which takes a worker, so that no application serves it.
     leads_to: kinds of the stages that it adds, for which there have to be clients.
+    names_models: its parameters that name models, for which there have to be clients, too.
     """
 
     grows: ClassVar[bool] = True
     is_work: ClassVar[bool] = False
     leads_to: ClassVar[tuple[str, ...]] = ()
+    names_models: ClassVar[tuple[str, ...]] = ()
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         """Return what follows now that the stage is served. rng: the client's own."""
@@ -69,8 +71,16 @@ def require(name: str, value: int, least: int = 1) -> None:
 
 
 def branch_content(request: Request, number: int, num_tokens: int) -> Content:
-    """Return content that only one branch of a request has. number: of the branch, from 0."""
+    """Return content that only one branch of a request has. number: of the branch, from 1."""
     return ((content_id(OF_BRANCH, request.request_id * _MOST_BRANCHES + number), num_tokens),)
+
+
+def first_branch(request: Request) -> int:
+    """Return a number for the next branch of a request that none of the branches before has had.
+
+    Each branch is a child or a stage that was added, and these are counted.
+    """
+    return 1 if request.growth is None else 1 + request.growth.num_added
 
 
 def prompt_content(request: Request, num_tokens: int) -> Content:
@@ -78,15 +88,9 @@ def prompt_content(request: Request, num_tokens: int) -> Content:
 
     That of its row, up to as many tokens; where it has none, content that nobody else has.
     """
-    kept, num_left = [], num_tokens
-    for span_id, length in request.content:
-        if num_left <= 0:
-            break
-        kept.append((span_id, min(length, num_left)))
-        num_left -= length
-    if num_left > 0:
-        kept += branch_content(request, 0, num_left)
-    return tuple(kept)
+    kept = leading(request.content, num_tokens)
+    num_left = num_tokens - sum([length for _, length in kept])
+    return kept + branch_content(request, 0, num_left) if num_left else kept
 
 
 def generation(num_prompt_tokens: int, num_output_tokens: int) -> tuple[Stage, Stage]:

@@ -13,18 +13,19 @@ from mist_sim.stages.growing.base import (
     Deliver,
     Growing,
     branch_content,
+    first_branch,
     generation,
     prompt_content,
     require,
 )
 from mist_sim.stages.growing.passes import ModelPass
-from mist_sim.stages.llm import Decode, Prefill
+from mist_sim.stages.llm import Decode, Prefill, Prompted
 from mist_sim.stages.registry import STAGES
 
 
 @STAGES.register("best_of_n")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestOfN(Growing):
+class BestOfN(Growing, Prompted):
     """Generate several answers side by side, score each, and deliver the best (MIST §II-E).
 
     Each answer is a child of the request, with the same prompt, whose KV entries they share where
@@ -40,10 +41,10 @@ class BestOfN(Growing):
     kind: ClassVar[str] = "best_of_n"
     takes_lengths: ClassVar[bool] = True
     leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind, Decode.kind, Deliver.kind)
+    names_models: ClassVar[tuple[str, ...]] = ("model", "reward_model")
     num_branches: int
     reward_model: str | None = None
     model: str | None = None
-    num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,13 +72,13 @@ class BestOfN(Growing):
         stages: tuple[Stage, ...] = generation(num_prompt, num_output)
         if self.reward_model is not None:
             stages += (ModelPass(model=self.reward_model, num_tokens=num_prompt + num_output),)
-        prompt = prompt_content(request, num_prompt)
+        prompt, first = prompt_content(request, num_prompt), first_branch(request)
         branches = [
             Request(
                 0,
                 None,
                 stages,
-                content=prompt + branch_content(request, 1 + number, num_output),
+                content=prompt + branch_content(request, first + number, num_output),
                 model=self.model,
             )
             for number in range(self.num_branches)

@@ -33,6 +33,7 @@ class ModelPass(Growing):
     kind: ClassVar[str] = "model_pass"
     takes_lengths: ClassVar[bool] = True
     leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind,)
+    names_models: ClassVar[tuple[str, ...]] = ("model",)
     model: str
     num_tokens: int | None = None
     text: Text = "both"

@@ -13,11 +13,12 @@ from mist_sim.core.visit import Served
 from mist_sim.stages.growing.base import (
     Growing,
     branch_content,
+    first_branch,
     generation,
     prompt_content,
     require,
 )
-from mist_sim.stages.llm import Decode, Prefill
+from mist_sim.stages.llm import Decode, Prefill, Prompted
 from mist_sim.stages.processing import ToolCall
 from mist_sim.stages.registry import STAGES
 from mist_sim.units import Seconds
@@ -25,7 +26,7 @@ from mist_sim.units import Seconds
 
 @STAGES.register("tool_loop")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolLoop(Growing):
+class ToolLoop(Growing, Prompted):
     """Turns of an agent: prompt, answer, call of a tool, and the next prompt with all before.
 
     The prompt of a turn is the conversation so far with what the tool gave. While the tool runs,
@@ -46,7 +47,6 @@ class ToolLoop(Growing):
     duration: Seconds
     num_result_tokens: int = 0
     more: float = 1.0
-    num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -106,5 +106,5 @@ def _conversation(
     request: Request, num_prompt: int, num_tokens: int
 ) -> tuple[tuple[int, int], ...]:
     """Return the content of all turns: the prompt, and behind it tokens that are the request's."""
-    rest = branch_content(request, 1, num_tokens - num_prompt)
+    rest = branch_content(request, first_branch(request), num_tokens - num_prompt)
     return prompt_content(request, num_prompt) + rest

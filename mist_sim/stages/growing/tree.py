@@ -13,18 +13,19 @@ from mist_sim.stages.growing.base import (
     Deliver,
     Growing,
     branch_content,
+    first_branch,
     generation,
     prompt_content,
     require,
 )
 from mist_sim.stages.growing.passes import ModelPass
-from mist_sim.stages.llm import Decode, Prefill
+from mist_sim.stages.llm import Decode, Prefill, Prompted
 from mist_sim.stages.registry import STAGES
 
 
 @STAGES.register("tree_search")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeSearch(Growing):
+class TreeSearch(Growing, Prompted):
     """Beam search over steps of reasoning, pruned by a process reward model (MIST §II-E).
 
     In each round every kept chain is continued `num_branches` times by one step, and each
@@ -43,13 +44,13 @@ class TreeSearch(Growing):
     kind: ClassVar[str] = "tree_search"
     takes_lengths: ClassVar[bool] = True
     leads_to: ClassVar[tuple[str, ...]] = (Prefill.kind, Decode.kind, Deliver.kind)
+    names_models: ClassVar[tuple[str, ...]] = ("model", "reward_model")
     num_branches: int
     num_rounds: int
     beam_width: int = 1
     num_step_tokens: int | None = None
     reward_model: str | None = None
     model: str | None = None
-    num_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_branches", "num_rounds", "beam_width"):
@@ -74,22 +75,20 @@ class TreeSearch(Growing):
         if self.num_prompt_tokens is None or self.num_step_tokens is None:
             raise ValueError("the lengths of tree_search must be given outside of a template")
         chains = (prompt_content(request, self.num_prompt_tokens),)
-        return _Round(search=self, chains=chains, num_before=0, num_grown=1).follow(request, rng)
+        return _Round(search=self, chains=chains, num_before=0).follow(request, rng)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round(Growing):
     """What follows a round: the next one, or the answer.
 
-    chains: content of the chains that may be kept. num_before: rounds that are over. num_grown:
-    numbers of branches taken so far.
+    chains: content of the chains that may be kept. num_before: rounds that are over.
     """
 
     kind: ClassVar[str] = "tree_search"
     search: TreeSearch
     chains: tuple[Content, ...]
     num_before: int
-    num_grown: int
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         search = self.search
@@ -102,9 +101,10 @@ class _Round(Growing):
         stages: tuple[Stage, ...] = generation(num_known, num_step)
         if search.reward_model is not None:
             stages += (ModelPass(model=search.reward_model, num_tokens=num_known + num_step),)
+        first = first_branch(request)
         parents = [self.chains[place] for place in kept for _ in range(search.num_branches)]
         chains = [
-            chain + branch_content(request, self.num_grown + number, num_step)
+            chain + branch_content(request, first + number, num_step)
             for number, chain in enumerate(parents)
         ]
         children = [Request(0, None, stages, content=c, model=search.model) for c in chains]
@@ -112,6 +112,5 @@ class _Round(Growing):
             self,
             chains=tuple(chains),
             num_before=self.num_before + 1,
-            num_grown=self.num_grown + len(chains),
         )
         return Served(then=(after,), children=tuple(children))

@@ -128,12 +128,12 @@ class _Session:
             raise self._error("a session must be a JSON object with a list of requests")
         self._block_size = tokens_from_json(session.get("block_size"), path, line, "block_size")
         self.agents: list[list[_Turn]] = []
-        self._read(session["requests"], 0.0)
+        self._read(session["requests"], 0.0, is_main=True)
 
     def _error(self, problem: str) -> TraceError:
         return TraceError(self._path, self._line, problem)
 
-    def _read(self, requests: list[Any], start: float) -> None:
+    def _read(self, requests: list[Any], start: float, *, is_main: bool) -> None:
         """Add an agent, and behind it its sub-agents."""
         turns: list[_Turn] = []
         self.agents.append(turns)
@@ -143,9 +143,9 @@ class _Session:
                 raise self._error(f"a request must be a JSON object, got {brief(request)}")
             time = start + self._seconds(request, "t")
             if type(request.get("requests")) is list:
-                if start:
+                if not is_main:
                     raise self._error("a sub-agent must not have sub-agents")
-                self._read(request["requests"], time)
+                self._read(request["requests"], time, is_main=False)
                 continue
             if missing := [key for key in _NEEDED if key not in request]:
                 raise self._error(f"a request needs {', '.join(_NEEDED)}; missing: {missing[0]}")

@@ -56,7 +56,7 @@ class TextTimes:
         time = self.tasks.get(str(task))
         if time is None:
             known = ", ".join(self.tasks)
-            hint = did_you_mean(task, self.tasks) if task else ""
+            hint = did_you_mean(task, self.tasks) if task else "."
             raise ScenarioError(
                 f"{stage.kind}: task must be one that was measured, got {brief(task)}{hint} "
                 f"Known: {known}"
