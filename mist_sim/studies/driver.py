@@ -160,5 +160,5 @@ def _identity(what: str, subjects: Mapping[str, Any], options: Mapping[str, Any]
         "mist_sim": version("mist-sim"),
         "options": plain(options),
         "subjects": data,
-        "files": named_files(data),
+        "files": named_files([data, plain(options)]),
     }

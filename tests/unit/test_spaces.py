@@ -241,6 +241,19 @@ def test_figures_at_the_goodput():
     assert all(row["figures"]["goodput_per_joule"] > 0 for row in rows)
 
 
+@pytest.mark.parametrize("objectives", [["p99_tpot"], ["usd_per_hour", "p99_tpot"]])
+def test_a_figure_that_no_run_has_is_told_and_no_traceback(objectives):
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 5,
+        "prompt": {"type": "fixed", "tokens": 9},
+        "output": {"type": "fixed", "tokens": 1},
+    }
+    scenario = ASKED | {"workload": ASKED["workload"] | {"lengths": lengths}}
+    with pytest.raises(ScenarioError, match="all 2 configurations failed.*has no p99_tpot"):
+        found(space(objectives, vary={"clients.0.count": [1, 2]}, scenario=scenario))
+
+
 # ---------------------------------------------------------------------- bad input
 
 
@@ -415,6 +428,64 @@ def test_optuna_is_named_where_it_is_missing(folder, monkeypatch):
     code, _, err = mist("search", "space.yaml", "--method", "tpe", "--as-is", "--jobs", "1")
     assert code == 2
     assert "pip install 'mist-sim[search]'" in err
+
+
+LATENCY = SPACE.replace("[goodput_per_usd, num_gpus]", "[p99_ttft]")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "problem"),
+    [
+        (LATENCY, ("--thorough",), "--thorough has no effect without a goodput"),
+        (LATENCY, ("--tolerance", "0.1"), "--tolerance has no effect without a goodput"),
+        (LATENCY, ("--as-is",), "--as-is has no effect without a goodput"),
+        (SPACE, ("--explain", "9"), "0 to 3, or its name"),
+        (SPACE, ("--explain", "1", "--json"), "--explain has no effect with --json"),
+    ],
+)
+def test_options_without_effect_are_refused_before_anything_runs(folder, text, words, problem):
+    (folder / "space.yaml").write_text(text)
+    code, out, err = mist("search", "space.yaml", "--out", "r", "--jobs", "1", *words)
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert not (folder / "r").exists()
+
+
+def test_a_folder_of_results_takes_no_options_of_a_search(folder):
+    (folder / "r").mkdir()
+    for words in (["--thorough"], ["--set", "slo.ttft=1 s"], ["--out", "s"], ["--jobs", "1"]):
+        code, _, err = mist("search", "r", "--explain", "1", *words)
+        assert code == 2
+        assert f"{words[0]} has no effect with a folder" in err
+
+
+def test_an_attainment_that_a_sweep_does_not_show_is_refused(folder):
+    words = ("chat.yaml", "clients.0.count=1:2", "--metric", "p99_ttft_ms", "--attainment", "0.5")
+    code, _, err = mist("sweep", *words)
+    assert code == 2
+    assert "--attainment has no effect with --metric p99_ttft_ms" in err
+
+
+def test_a_journal_of_other_files_is_that_of_another_search(folder):
+    file = folder / "my.toml"
+    file.write_text('based_on = "h100-sxm"\n')
+    asked, options = space("p99_ttft", vary={"clients.0.gpu": ["my.toml", "l40s"]}), SearchOptions()
+    search_space(asked, options, jobs=1, journal="j.jsonl")
+    file.write_text('based_on = "h200"\n')
+    with pytest.raises(ScenarioError, match="is that of another study"):
+        search_space(asked, options, jobs=1, journal="j.jsonl", resume=True)
+
+
+def test_a_journal_of_a_sweep_knows_the_files_that_vary(folder):
+    from mist_sim.search.sweeps import sweep
+
+    file = folder / "my.toml"
+    file.write_text('based_on = "h100-sxm"\n')
+    scenario, vary = Scenario.from_dict(ASKED), {"clients.0.gpu": ["my.toml", "l40s"]}
+    sweep(scenario, vary, jobs=1, journal="j.jsonl")
+    file.write_text('based_on = "h200"\n')
+    with pytest.raises(ScenarioError, match="is that of another study"):
+        sweep(scenario, vary, jobs=1, journal="j.jsonl", resume=True)
 
 
 @needs_optuna

@@ -25,10 +25,14 @@ from mist_sim.cli.scenario_input import AllowPrograms, Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mist_sim.search.spaces import Space
+
 _RESULTS = "search.json"
+_OPTIONS = {"settings": "--set", "as_json": "--json"}
 
 
 def search(
+    context: typer.Context,
     space: str = typer.Argument(
         metavar="SPACE",
         help="A YAML file with a scenario, what is tried of it, constraints and objectives; or a "
@@ -56,7 +60,9 @@ def search(
         help="Configurations that run against the same best; more for a cluster. Another number "
         "may give other rows, but for the best ones.",
     ),
-    tolerance: float = typer.Option(0.02, help="How near goodputs are found, as in mist goodput."),
+    tolerance: float | None = typer.Option(
+        None, help="How near goodputs are found, as in mist goodput; 0.02 without it."
+    ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     explain: str | None = typer.Option(
@@ -76,11 +82,17 @@ def search(
 ) -> None:
     """Find the best configurations of a space: what is tried, constraints and objectives."""
     from mist_sim.cli.session import Session, note
+    from mist_sim.errors import ScenarioError
     from mist_sim.report.front_picture import MISSING, can_draw
     from mist_sim.search.spaces import SearchOptions, read_space, search_space
 
     require_out(force, out, resume)
+    if as_json and explain is not None:
+        raise ScenarioError(
+            "--explain has no effect with --json, which has all rows; leave one out"
+        )
     if Path(space).is_dir():
+        _check_alone(context)
         _explain_results(Path(space), explain)
         return
     options = SearchOptions(
@@ -88,11 +100,20 @@ def search(
         trials=trials,
         thorough=thorough,
         side_by_side=side_by_side,
-        tolerance=tolerance,
+        tolerance=0.02 if tolerance is None else tolerance,
         most_requests=30_000 if most_requests is None else most_requests,
         as_is=as_is,
     )
     read = read_space(space, _overrides(settings), allow_programs=allow_programs)
+    of_goodput = {
+        "--thorough": thorough,
+        "--tolerance": tolerance is not None,
+        "--most-requests": most_requests is not None,
+        "--as-is": as_is,
+    }
+    _check_judged(read, [name for name, is_given in of_goodput.items() if is_given])
+    if explain is not None:
+        _check_row(read, explain)
     executor = executor_of(cluster, jobs)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     found = session.search(
@@ -108,6 +129,45 @@ def _overrides(settings: list[str]) -> dict[str, Any]:
     from mist_sim.cli.settings import overrides_of
 
     return overrides_of(settings)
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Raise ScenarioError for options that have no effect on results that were written before."""
+    from mist_sim.errors import ScenarioError
+
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        is_given = source is not None and source.name != "DEFAULT"
+        if is_given and name not in ("space", "explain", "quiet"):
+            option = f"--{name.replace('_', '-')}" if name not in _OPTIONS else _OPTIONS[name]
+            raise ScenarioError(
+                f"{option} has no effect with a folder of results, of which --explain shows a row; "
+                "leave it out"
+            )
+
+
+def _check_judged(space: Space, given: list[str]) -> None:
+    """Raise ScenarioError for options of how rates are judged, where none is.
+
+    given: those that were.
+    """
+    from mist_sim.errors import ScenarioError
+
+    judges = space.constraints.attainment is not None or any(
+        each.source in ("rate", "at goodput") for each in space.objectives
+    )
+    if given and not judges:
+        raise ScenarioError(
+            f"{given[0]} has no effect without a goodput among the objectives, or "
+            "constraints.attainment; leave it out"
+        )
+
+
+def _check_row(space: Space, explain: str) -> None:
+    """Raise ScenarioError, before anything runs, for a row that will not be there."""
+    from mist_sim.search.spaces.result import row_of
+
+    row_of([{"number": each.number, "name": each.name} for each in space.configurations()], explain)
 
 
 def _explain_results(folder: Path, explain: str | None) -> None:

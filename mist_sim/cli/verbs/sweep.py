@@ -44,7 +44,9 @@ def sweep(
     with_goodput: bool = typer.Option(
         False, "--goodput", help="Search the largest rate that is attained at each point instead."
     ),
-    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    attainment: float | None = typer.Option(
+        None, help="Share of the requests that has to be good; 0.9 without it."
+    ),
     tolerance: float | None = typer.Option(
         None, help="How near goodputs are found, as in mist goodput; 0.02 without it."
     ),
@@ -67,12 +69,16 @@ def sweep(
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import goodput_sweep
     from mist_sim.search.sweeps import sweep as run
+    from mist_sim.search.sweeps.result import GOOD
 
     require_out(force, out, resume)
     of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
     for name, value in {**of_goodput, "--as-is": as_is or None}.items():
         if value is not None and not with_goodput:
             raise ScenarioError(f"{name} has no effect without --goodput; give that too")
+    if attainment is not None and metric not in (None, GOOD):
+        raise ScenarioError(f"--attainment has no effect with --metric {metric}; leave one out")
+    share = 0.9 if attainment is None else attainment
     if with_goodput and metric is not None:
         raise ScenarioError("--metric has no effect with --goodput; leave one out")
     loaded = load(scenario, _overrides(settings), allow_programs=allow_programs)
@@ -88,7 +94,7 @@ def sweep(
         )
         session.search(
             lambda how: goodput_sweep(
-                loaded, vary, options, attainment=attainment, jobs=jobs, executor=executor, **how
+                loaded, vary, options, attainment=share, jobs=jobs, executor=executor, **how
             )
         )
     else:
@@ -97,7 +103,7 @@ def sweep(
                 loaded,
                 vary,
                 metric=metric,
-                attainment=attainment,
+                attainment=share,
                 jobs=jobs,
                 executor=executor,
                 **how,

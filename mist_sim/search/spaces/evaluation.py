@@ -29,6 +29,8 @@ _UNKNOWN = Failure(
     "the goodput is not known, since every rate that was tried is attained; send more requests",
 )
 
+_NO_FIGURE = "has no {}, such as a TPOT of answers of one token; take another objective"
+
 
 @dataclass
 class Evaluation:
@@ -92,10 +94,7 @@ class Evaluation:
         elif self.judges:
             left = self._judge(left)
         for each in left:
-            outcome = self._of(each)
-            outcome.status = "kept"
-            rate = outcome.goodput.rate if outcome.goodput else 0.0
-            self._rivals.append(Rival(rate, each.known))
+            self._keep(each)
 
     def value(self, prepared: Prepared, objective: Objective) -> float:
         """Return about what a configuration has of an objective; NaN: nobody knows.
@@ -110,6 +109,17 @@ class Evaluation:
 
     def _of(self, prepared: Prepared) -> Outcome:
         return self.outcomes[prepared.configuration.number]
+
+    def _keep(self, prepared: Prepared) -> None:
+        """Note that a configuration keeps everything; one without a figure is compared to none."""
+        outcome = self._of(prepared)
+        for each in self.objectives:
+            if isnan(outcome.figures.get(each.name, nan)):
+                self._fail(prepared, Failure("ScenarioError", _NO_FIGURE.format(each.name)))
+                return
+        outcome.status = "kept"
+        rate = outcome.goodput.rate if outcome.goodput else 0.0
+        self._rivals.append(Rival(rate, prepared.known))
 
     def _fail(self, prepared: Prepared, failure: Failure) -> None:
         outcome = self._of(prepared)

@@ -7,6 +7,7 @@ Computation 6, 2002. Optuna: Akiba et al., KDD 2019.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isnan
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -20,6 +21,9 @@ from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.studies.points import value_text
 
 _DIRECTIONS = {"more": "maximize", "less": "minimize"}
+_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/guides/search.md
+_SMALLEST = 3  # configurations of a population, of which two are parents
+_PATIENCE = 20  # times that a method is asked for a configuration which it did not have yet
 _WORST = {"more": 0.0, "less": 1e12}  # of what keeps no limit, or has no figure
 
 
@@ -33,33 +37,89 @@ def sample(
 ) -> None:
     """Evaluate so many configurations, as a method asks for them.
 
-    A configuration that the method asks for again, or that is none, stands for the nearest one
-    that was not tried yet. left: what can be tried, the most promising first; the first ones begin.
+    They begin at random, and half of them with the most promising where a bound tells which are.
+    What a method asks for again is no run, and it is asked anew; where it insists, and for what is
+    no configuration, it gets the nearest that was not tried, and learns of that one.
+    left: what can be tried, the most promising first. side_by_side: asked for at most at a time.
     Raises ScenarioError without Optuna.
     """
     optuna = _optuna()
     axes = _Axes(left)
     distributions = axes.distributions(optuna)
+    most = min(most, len(left))
+    size = _size(method, most, side_by_side, len(evaluation.objectives))
     study = optuna.create_study(
         directions=[_DIRECTIONS[each.better] for each in evaluation.objectives],
-        sampler=_sampler(optuna, method, seed, side_by_side),
+        sampler=_sampler(optuna, method, seed, size),
     )
-    for each in left[: max(side_by_side // 2, 1)]:
+    begin = 2 * size if method == "nsga2" else size
+    for each in left[: begin // 2] if evaluation.races else []:
         study.enqueue_trial(axes.place(each))
-    while (number := min(most, len(left)) - axes.num_tried) > 0:
-        asked = [study.ask(distributions) for _ in range(min(side_by_side, number))]
-        meant = [axes.nearest(trial.params) for trial in asked]
-        chosen = [axes.take(trial.params) for trial in asked]
-        evaluation.run(chosen)
-        for trial, own, new in zip(asked, meant, chosen, strict=True):
-            study.tell(trial, _values(own if axes.is_tried(own) else new, evaluation))
-            if new is not own:
-                values = _values(new, evaluation)
-                place = axes.place(new)
-                made = optuna.trial.create_trial(
-                    params=place, distributions=distributions, values=values
-                )
-                study.add_trial(made)
+    asked = _Asked(optuna, study, axes, distributions, evaluation)
+    asked.run(min(begin, side_by_side, most))
+    while (number := most - axes.num_tried) > 0:
+        asked.run(min(size, side_by_side, number))
+
+
+def _size(method: str, most: int, side_by_side: int, num_objectives: int) -> int:
+    """Return how many configurations a method asks for before it learns from them.
+
+    Few runs take a small population, or they end before there is a third generation; a front takes
+    a larger one than a single best.
+    """
+    if method != "nsga2":
+        return side_by_side
+    return max(most // (_GENERATIONS if num_objectives == 1 else _GENERATIONS // 2), _SMALLEST)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Runs that a method asks for."""
+
+    optuna: Any
+    study: Any
+    axes: _Axes
+    distributions: dict[str, Any]
+    evaluation: Evaluation
+
+    def run(self, number: int) -> None:
+        """Ask for so many configurations that were not tried, evaluate them, and tell of them."""
+        asked = [self._next() for _ in range(number)]
+        self.evaluation.run([each for _, each in asked])
+        for trial, each in asked:
+            self._tell(trial, each)
+
+    def _next(self) -> tuple[Any, Prepared]:
+        """Return a trial, and the configuration for it."""
+        for _ in range(_PATIENCE):
+            trial = self.study.ask(self.distributions)
+            if not self.axes.is_tried(self.axes.nearest(trial.params)):
+                break
+            self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+        else:
+            trial = self.study.ask(self.distributions)
+        return trial, self.axes.take(trial.params)
+
+    def _tell(self, trial: Any, tried: Prepared) -> None:
+        """Tell what a trial found, at the place where it was, which may not be that it asked for.
+
+        A trial that is added keeps what the method notes of trials, such as the generation, without
+        which it is in no population.
+        """
+        place, values = self.axes.place(tried), _values(tried, self.evaluation)
+        if trial.params == place:
+            self.study.tell(trial, values)
+            return
+        noted = self.study.trials[trial.number].system_attrs
+        self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+        self.study.add_trial(
+            self.optuna.trial.create_trial(
+                params=place,
+                distributions=self.distributions,
+                values=values,
+                system_attrs=dict(noted),
+            )
+        )
 
 
 def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
@@ -86,13 +146,13 @@ def _optuna() -> Any:
     return optuna
 
 
-def _sampler(optuna: Any, method: str, seed: int, side_by_side: int) -> Any:
+def _sampler(optuna: Any, method: str, seed: int, size: int) -> Any:
     if method == "nsga2":
-        return optuna.samplers.NSGAIISampler(seed=seed, population_size=side_by_side)
+        return optuna.samplers.NSGAIISampler(seed=seed, population_size=size)
     with catch_warnings():
         simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=side_by_side, multivariate=True, constant_liar=True
+            seed=seed, n_startup_trials=size, multivariate=True, constant_liar=True
         )
 
 

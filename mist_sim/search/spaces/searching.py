@@ -19,9 +19,10 @@ from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.prepared import Preparation, Prepared
 from mist_sim.search.spaces.result import SpaceSearch
 from mist_sim.search.spaces.runs import Runs
-from mist_sim.search.spaces.space import Space
+from mist_sim.search.spaces.space import Configuration, Space
 from mist_sim.studies.driver import studying
 from mist_sim.studies.executor import Executor
+from mist_sim.studies.plain import named_files
 
 Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -106,7 +107,7 @@ def search_space(
     with studying(
         "search",
         {"scenario": as_data(space.scenario)},
-        identity_of(space, options),
+        identity_of(space, options) | {"files": _files_of(configurations)},
         jobs=jobs,
         progress=progress,
         journal=journal,
@@ -137,6 +138,12 @@ def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
         "objectives": [each.name for each in space.objectives],
         **vars(options),
     }
+
+
+def _files_of(configurations: Iterable[Configuration]) -> dict[str, str]:
+    """Return the files that configurations name, such as tables of step times, with their sums."""
+    known = [as_data(each.scenario) for each in configurations if each.scenario is not None]
+    return named_files(known)
 
 
 def _run(
@@ -185,6 +192,8 @@ def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:
     told = [f"{name} excludes {count}" for name, count in reasons.most_common()]
     if failed:
         told.append(f"{len(failed)} cannot be, such as: {failed[0].reason}")
+    if len(known) < len(prepared):
+        told.append(f"{len(prepared) - len(known)} were not tried")
     raise ScenarioError(
         f"no configuration keeps the constraints: of {len(prepared)}, {', '.join(told)}; "
         "relax the first of these, or try other values"
