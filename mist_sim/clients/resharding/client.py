@@ -81,7 +81,9 @@ class ReshardingClient(LlmClient):
         config = self.config
         own = config.tensor_parallel_size, config.pipeline_parallel_size
         other = options.tensor_parallel_size, options.pipeline_parallel_size
-        self._is_free = own == other and not options.buffers
+        self._is_equal = own == other
+        # other policies look at all lanes, so that all have to change together
+        self._is_free = self._is_equal and options.policy == "prefill_prioritised"
         self._stage: StageName = "decode"
 
     @property
@@ -185,7 +187,12 @@ class ReshardingClient(LlmClient):
         return self.resharding.buffers and (self.resharding.running or "out") == "out"
 
     def _transition_time(self, asked: Transition) -> float:
-        """Return the seconds for weights, and for entries on the GPUs: out to the host and in."""
+        """Return the seconds for weights, and for entries on the GPUs: out to the host and in.
+
+        Between equal layouts all is already where it has to be.
+        """
+        if self._is_equal:
+            return 0.0
         pools = [lane.state.pool for lane in self._engines.lanes]
         num_blocks = sum(pool.num_blocks - pool.num_free for pool in pools)
         return asked.seconds + 2 * num_blocks * self._seconds_per_block / self.data_parallel_size

@@ -20,7 +20,7 @@ class Phases:
     """What the lanes of a client compute now: prompts or answers.
 
     stage: the present one. lanes: of the present layout. room: of the host's buffer; None without.
-    is_free: whether the layouts are equal, so that a lane may go to the other stage at any step.
+    is_free: whether a lane may go to the other stage at any step, whatever the others do.
     asked: whether the client was asked for the other layout, and no step is planned until then.
     num_finished: answers that were completed since the stage began. was_short: whether prompts
         waited for memory when the answers' stage began.
