@@ -23,6 +23,8 @@ from tests.reference.resharding import BLOCK_BYTES, resharding_engine
 PLAIN = replace(AWKWARD, per_longest=0.0, needs_longest_context=False)
 SLOWER = replace(PLAIN, base=2.9e-3 / 7, per_prompt_token=3.1e-6 / 9, per_decode=4.3e-5 / 11)
 HALVES = PipelinePredictor((PLAIN, SLOWER), lambda num_tokens: num_tokens * 1.3e-7 / 3)
+QUARTERS = PipelinePredictor((PLAIN, SLOWER, SLOWER, PLAIN), lambda num_tokens: num_tokens * 1e-7)
+PAIRS = [(HALVES, PLAIN), (PLAIN, HALVES), (QUARTERS, HALVES), (HALVES, HALVES), (PLAIN, PLAIN)]
 SIZE = 4  # tokens of a block
 
 lengths = st.lists(st.tuples(st.integers(1, 24), st.integers(1, 20)), min_size=1, max_size=12)
@@ -154,7 +156,7 @@ def check_tiers(client: ReshardingClient) -> None:
     jobs=lengths,
     gaps=st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3]), min_size=12, max_size=12),
     options=st.sampled_from(POLICIES),
-    layouts=st.sampled_from([(HALVES, PLAIN), (PLAIN, HALVES), (HALVES, HALVES), (PLAIN, PLAIN)]),
+    layouts=st.sampled_from(PAIRS),
     host_blocks=st.integers(6, 60),
     per_block=st.sampled_from([0.0, 1e-4, 3e-3]),
     num_blocks=st.integers(24, 80),

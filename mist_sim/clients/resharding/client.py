@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from simpy.events import Event
+
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache import SerialLink, SwapSpace
@@ -21,7 +23,7 @@ from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores.base import Stores
 from mist_sim.core.recorder import Recorder
-from mist_sim.environment import Environment
+from mist_sim.environment import CHANGE, Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class ReshardingClient(LlmClient):
             self._stage,
             room,
             self._go_to,
+            self._wake_lanes,
             is_free=self._is_free,
             most_tokens=min(sizes),
         )
@@ -164,6 +167,16 @@ class ReshardingClient(LlmClient):
             shared_at=self._shared_at,
         )
         return replace(stores, swap=buffer)
+
+    def _wake_lanes(self) -> None:
+        """Let lanes that sleep look again for prompts, when what happens now is over."""
+        self.env.at(self.env.now, CHANGE).callbacks.append(self._wake_now)
+
+    def _wake_now(self, _: Event) -> None:
+        if self.phases is not None:
+            for lane in self._engines.lanes:
+                if self.phases.may_admit(lane.state):
+                    lane.engine.notice(lane)
 
     # --- transitions ----------------------------------------------------------------------
 
