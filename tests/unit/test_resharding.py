@@ -227,6 +227,20 @@ def test_layouts_have_a_lane_of_a_timeline_however_often_they_come(tmp_path):
     assert len(steps) == len(result.steps)
 
 
+def test_it_is_a_setting_like_any_other():
+    """Whoever varies a scenario may leave it out, or have another layout for prompts."""
+    base = {"workload.lengths.num_requests": 8}
+    cases = ({}, {"clients.0.resharding": None}, {"clients.0.resharding.tensor_parallel_size": 8})
+    cases[2]["clients.0.resharding.pipeline_parallel_size"] = 1
+    results = [mist.simulate(mist.Scenario.load("seesaw", base | case)) for case in cases]
+    titles = [[each["layout"] for each in r.summary.get("layouts", ())] for r in results]
+    assert titles == [
+        ["TP 4 x PP 2", "PP 8", "TP 4 x PP 2"],
+        [],
+        ["TP 4 x PP 2", "TP 8", "TP 4 x PP 2"],
+    ]
+
+
 def test_a_headline_counts_all_gpus():
     assert "seesaw (codellama-34b on 8 x a10)" in mist.Scenario.load("seesaw").headline
 

@@ -69,6 +69,7 @@ class LlmPart(ClientPart):
         engine_: str | None
         tensor_parallel_size: int
         pipeline_parallel_size: int
+        data_parallel_size: int
         role: Role | None
         scheduler: Part
         predictor: Part
