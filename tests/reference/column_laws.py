@@ -17,6 +17,9 @@ from mist_sim.metrics import Result
 STATUSES = {"finished", "rejected", "timed_out", "cancelled", "lost"}
 KINDS = {"hand_over", "load", "swap_out", "swap_in"}
 STATES = {"off", "starting", "up", "draining", "failed"}
+ROOM = ("room", "at_tokens", "at_sequences", "at_memory")
+"""Shares of the time in steps; unknown for clients without a scheduler that tells."""
+
 MAY_BE_EMPTY = {
     "requests": ["session_id", "parent_id", "first_token_at", "ttft", "tpot", "interference"],
     "stages": [],
@@ -26,6 +29,7 @@ MAY_BE_EMPTY = {
         "average_power",
         "good_tokens_per_j",
         "good_tokens_per_usd",
+        *ROOM,
     ],
     "transfers": ["num_bytes"],
     "client_states": [],
@@ -234,6 +238,9 @@ def assert_clients(result: Result, requests: pd.DataFrame) -> None:
     for name in busy.index:
         assert c.loc[name, "busy"] == pytest.approx(busy[name])
     assert (c["busy"] >= 0).all()
+    for name in ROOM:
+        share = c[name].dropna()
+        assert ((share >= 0) & (share <= 1 + _ALMOST)).all(), name
     assert (c["num_decode_tokens"] <= c["num_output_tokens"]).all()
     for name, mine in s.groupby("client"):
         decodes = mine[mine["num_decodes"] > 0]

@@ -116,16 +116,20 @@ def test_splits_formats_and_engines_count():
 # Windows, plain MLPs, experts or latents in a mix of formats, four bits on a GPU without them, 5 KV
 # heads a rank.
 UNMEASURED = {
+    "bge-reranker-v2-m3",
     "bloom-176b",
     "deepseek-v3.1-nvfp4",
+    "dpr-question-encoder",
     "gemma-3-12b",
     "gemma-3-27b",
     "gemma-3-4b",
     "kimi-k2.5",
     "minimax-m2-nvfp4",
     "mistral-7b-v0.1",
+    "ms-marco-minilm-l6",
     "phi-4",
     "qwen3-235b-a22b-nvfp4",
+    "shieldgemma-2b",
 }
 
 

@@ -58,6 +58,7 @@ READ_NONE = {
     "profile",
     "timeline",
     "afd",
+    "reshard",
 }
 
 

@@ -53,6 +53,7 @@ class Fixed:
     """A workload of given requests."""
 
     closed_loop = None
+    max_concurrency = None
     retries = None
 
     def __init__(self, requests):

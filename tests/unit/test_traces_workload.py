@@ -164,8 +164,8 @@ def test_a_template_of_prefill_and_decode_is_the_default():
     [
         ([], "a pipeline needs at least one stage"),
         ([Decode, Prefill], r"stage 0 \(decode\) needs a prefill before it"),
-        ([Prefill, "decode"], "part 1 must be a stage, or the class Prefill or Decode, got 'dec"),
-        ([Prefill, Reasoning], "part 1 must be a stage, or the class Prefill or Decode, got <cl"),
+        ([Prefill, "decode"], "the class KvRetrieval, Prefill or Decode, got 'decode'"),
+        ([Prefill, Reasoning], "the class KvRetrieval, Prefill or Decode, got <class"),
     ],
 )
 def test_impossible_templates_are_refused_when_made(parts, message):
