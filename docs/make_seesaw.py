@@ -1,6 +1,6 @@
-"""Simulates the end-to-end cases of Seesaw (figures 10 and 11) and its policies (figure 2).
+"""Simulates Seesaw's end-to-end cases (figures 10, 11), policies (2) and breakdown (12).
 
-    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0]
+    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
 
 FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a
 case: the best layout that stays, over all that fit and three sizes of chunks; the best pair of
@@ -204,14 +204,74 @@ def policies() -> None:
         print(json.dumps([options, changes, round(batch, 1), round(rate, 3)]), flush=True)
 
 
+def breakdown(folder: Path) -> dict[str, dict[str, float]]:
+    """Return figure 12: seconds of a run by kind of step, 34B on 4 A10 and arXiv's 500 requests.
+
+    Seconds of work on all ranks over their number; "idle" is what is left, bubbles of pipelines.
+    TP4 and PP4 compute prompts and answers in steps of their own, TP2PP2 mixes them in the chunks
+    that serve most.
+    """
+    gpu, name, work = table_1("A10"), MODELS["34B"][0], lengths(folder, "arxiv", "34B")
+    whole = ContinuousScheduler(max_num_seqs=256, max_num_batched_tokens=16384)
+    apart = {"scheduler": whole, "predictor": SeesawPredictor}
+    chunked = [
+        simulated(gpu, name, Layout(2, 2), work, scheduler=each, predictor=SeesawPredictor)
+        for each in (ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=n) for n in CHUNKS)
+    ]
+    runs = {
+        "TP4": (simulated(gpu, name, Layout(4), work, **apart), (1,)),
+        "PP4": (simulated(gpu, name, Layout(1, 4), work, **apart), (4,)),
+        "TP2PP2, chunked": (max(chunked, key=throughput), (2,)),
+        "PP4 -> TP4": (resharded(gpu, name, Layout(1, 4), Layout(4), work), (1, 4)),
+    }
+    return {label: _by_kind(result, ranks) for label, (result, ranks) in runs.items()}
+
+
+def _by_kind(result: Result, ranks: tuple[int, ...]) -> dict[str, float]:
+    """Return seconds by kind. ranks: of the layouts that a client has in turn."""
+    steps = result.steps
+    prompts, answers = steps["num_chunks"] > 0, steps["num_decodes"] > 0
+    layout = steps["layout"] if "layout" in steps else 0 * steps["num_steps"]
+    seconds = steps["busy"] / np.array(ranks)[layout.to_numpy() % len(ranks)]
+    changes = result.summary.get("layouts", ())
+    found = {
+        "prefill": seconds[prompts & ~answers].sum(),
+        "mixed": seconds[prompts & answers].sum(),
+        "decode": seconds[~prompts & answers].sum(),
+        "re-shard": sum(each["ready"] - each["start"] for each in changes),
+    }
+    found["idle"] = result.summary["duration"] - sum(found.values())
+    return {kind: float(value) for kind, value in found.items()}
+
+
+def links_and_buffers(folder: Path) -> None:
+    """Print requests/s of a pair by links to the host and buffer: 34B on 8 A10, arXiv."""
+    gpu, work = table_1("A10"), lengths(folder, "arxiv", "34B")
+    pair = Layout(1, 8), Layout(4, 2)
+    cases = [{"host_bandwidth": share * 16.0 * GIB} for share in (0.1, 0.2, 0.5, 1, 4, 50)]
+    cases += [{"host_memory": size * GIB} for size in (3.0, 5.0, 10.0, 20.0, 40.0, 80.0)]
+    for options in cases:
+        result = resharded(gpu, MODELS["34B"][0], *pair, work, **options)
+        changes = len(result.summary["layouts"]) - 1
+        print(json.dumps([options, changes, round(throughput(result), 3)]), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-NVLink")
     parser.add_argument("--piggyback", type=float, default=0.0)
+    parser.add_argument("--only", choices=["policies", "breakdown", "links", "cases"])
     given = parser.parse_args()
-    policies()
-    end_to_end(given.folder, given.cases.split(","), given.piggyback)
+    if given.only in (None, "policies"):
+        policies()
+    if given.only in (None, "breakdown"):
+        for label, seconds in breakdown(given.folder).items():
+            print(label, {kind: round(value) for kind, value in seconds.items()}, flush=True)
+    if given.only in (None, "links"):
+        links_and_buffers(given.folder)
+    if given.only in (None, "cases"):
+        end_to_end(given.folder, given.cases.split(","), given.piggyback)
 
 
 if __name__ == "__main__":

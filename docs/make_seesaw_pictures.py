@@ -1,12 +1,15 @@
 """Draws the pictures of docs/background/seesaw.md.
 
-    python docs/make_seesaw_pictures.py
+    python docs/make_seesaw_pictures.py [FOLDER]
 
-Needs matplotlib, which the project itself does not use: `pip install matplotlib`.
+FOLDER has the lengths of two data sets, as for `make_seesaw.py`; without it, the picture that
+needs them stays as it is. Needs matplotlib, which the project itself does not use:
+`pip install matplotlib`.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from make_seesaw import resharded, table_1
+from make_seesaw import breakdown, lengths, resharded, table_1
 
 from mist_sim.hardware.resharding import Layout, decode_layer, prefill_layer
 from mist_sim.hardware.resharding.paper import A10
@@ -26,6 +29,7 @@ IMAGES = Path(__file__).parent / "images"
 GIB = 2**30
 LAYOUTS = [Layout(8), Layout(4, 2), Layout(2, 4), Layout(1, 8)]
 COLORS = ["#2a6f97", "#e9c46a", "#89a8b2", "#c1121f"]
+BREAKDOWN = ["#c1121f", "#e9c46a", "#2a6f97", "black", "#d9d9d9"]  # by kind of step
 LARGE, MIDDLE = load_model("llama-2-70b"), load_model("codellama-34b")
 ONE_COPY = PairOptions(data_parallel_sizes=(1,))
 
@@ -133,6 +137,34 @@ def run_picture() -> None:
     figure.savefig(IMAGES / "seesaw_run.png", dpi=110, metadata={"Software": None})
 
 
+def workload_picture(folder: Path) -> None:
+    """Draw figures 9 and 12: lengths of the two data sets, and a run's seconds by kind of step."""
+    figure, axes = plt.subplots(1, 3, figsize=(9.2, 3.0), layout="constrained")
+    for each, kind, most in zip(axes, ("sharegpt", "arxiv"), (1200, 10000), strict=False):
+        prompts, outputs = lengths(folder, kind, "34B")
+        bins = [most * n / 50 for n in range(51)]
+        for values, name, color in ((prompts, "prompts", COLORS[3]), (outputs, "answers", "black")):
+            shares = [1 / len(values)] * len(values)
+            each.hist(values, bins, weights=shares, color=color, histtype="step", label=name)
+        each.set(xlabel=f"tokens, {kind}", ylabel="share of the requests", yscale="log")
+    axes[0].legend(frameon=False, fontsize=8)
+    found = breakdown(folder)
+    low = [0.0] * len(found)
+    names = [label.replace(" ->", "\n->").replace(", ", "\n") for label in found]
+    for kind, color in zip(next(iter(found.values())), BREAKDOWN, strict=True):
+        values = [seconds[kind] for seconds in found.values()]
+        axes[2].bar(names, values, bottom=low, color=color, label=kind)
+        low = [below + value for below, value in zip(low, values, strict=True)]
+    axes[2].set(ylabel="simulated time, s")
+    axes[2].tick_params(axis="x", labelsize=7)
+    axes[2].legend(frameon=False, fontsize=8)
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "seesaw_workload.png", dpi=110, metadata={"Software": None})
+
+
 if __name__ == "__main__":
     model_picture()
     run_picture()
+    if len(sys.argv) > 1:
+        workload_picture(Path(sys.argv[1]))

@@ -36,19 +36,28 @@ def timeline(
         is left out, and what reaches into it is whole.
     layouts: that clients have had, as a summary lists them; none where no client changed its own.
     """
-    events = (*_events(tables, start, end), *_transitions(tables["steps"], layouts, start, end))
+    events = (
+        *_events(tables, start, end, layouts),
+        *_transitions(tables["steps"], layouts, start, end),
+    )
     lines = ",\n".join(json.dumps(event) for event in events)
     return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
 
 
-def _events(tables: Mapping[str, pd.DataFrame], start: float, end: float) -> Iterator[Event]:
+def _events(
+    tables: Mapping[str, pd.DataFrame],
+    start: float,
+    end: float,
+    layouts: Sequence[Mapping[str, Any]],
+) -> Iterator[Event]:
     yield _name("process_name", _REQUESTS, "requests")
     yield from _requests(tables["requests"], tables["stages"], start, end)
     steps = tables["steps"]
     for number, client in enumerate(dict.fromkeys(steps["client"])):
         pid = _FIRST_CLIENT + number
         yield _name("process_name", pid, client)
-        yield from _steps(steps[steps["client"] == client], pid, start, end)
+        titles = [each["layout"] for each in layouts if each["client"] == client]
+        yield from _steps(steps[steps["client"] == client], pid, start, end, titles)
     transfers = tables.get("transfers")
     if transfers is not None and len(transfers):
         yield _name("process_name", _TRANSFERS, "transfers")
@@ -91,23 +100,45 @@ def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
             yield from _span(_REQUESTS, name, number, begun, over, "request", told)
 
 
-def _steps(steps: pd.DataFrame, pid: int, start: float, end: float) -> Iterator[Event]:
-    """Yield the steps of a client, those of a run as one, and its counters."""
-    for track in sorted(steps["track"].unique().tolist()):
-        yield _name("thread_name", pid, f"engine {track}", track)
+def _steps(
+    steps: pd.DataFrame, pid: int, start: float, end: float, titles: Sequence[str]
+) -> Iterator[Event]:
+    """Yield the steps of a client, those of a run as one, and its counters.
+
+    titles: of the layouts that it has had, in their order; none where it did not change.
+    """
+    lanes = _lanes(steps, titles)
+    for tid, name in dict.fromkeys(lanes.values()):
+        yield _name("thread_name", pid, name, tid)
     inside = steps[(steps["start"] < end) & (steps["end"] >= start)]
     for row in inside.to_dict("records"):
         told = {
             key: row[key]
             for key in ("num_steps", "num_chunks", "num_prefill_tokens", "num_decodes")
         }
-        at = {"pid": pid, "tid": row["track"], "ts": _us(row["start"])}
+        tid, lane = lanes[row["track"]]
+        at = {"pid": pid, "tid": tid, "ts": _us(row["start"])}
         busy = _us(row["end"]) - at["ts"]
         yield {"ph": "X", "name": _kind(row), "dur": busy, "args": told, **at}
-        engine = f", engine {row['track']}" if row["track"] else ""
+        engine = f", {lane}" if tid or titles else ""
         for counted, column in (("waiting", "num_waiting"), ("KV blocks", "num_used_blocks")):
             name = counted + engine
             yield {"ph": "C", "name": name, "args": {name: row[column]}, **at}
+
+
+def _lanes(steps: pd.DataFrame, titles: Sequence[str]) -> dict[int, tuple[int, str]]:
+    """Return by track where its steps are drawn: the number and name of a thread.
+
+    Equal layouts have theirs in common, however often a client goes from one to the other.
+    """
+    if not titles or "layout" not in steps:
+        return {track: (track, f"engine {track}") for track in sorted(set(steps["track"].tolist()))}
+    found, numbers = {}, dict[str, int]()
+    first = steps.groupby("layout")["track"].min().to_dict()
+    for layout, track in sorted(set(zip(steps["layout"], steps["track"], strict=True))):
+        name = f"{titles[layout]}, engine {track - first[layout]}"
+        found[track] = numbers.setdefault(name, len(numbers)), name
+    return found
 
 
 def _transitions(

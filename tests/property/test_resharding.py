@@ -23,6 +23,8 @@ from tests.reference.resharding import BLOCK_BYTES, resharding_engine
 PLAIN = replace(AWKWARD, per_longest=0.0, needs_longest_context=False)
 SLOWER = replace(PLAIN, base=2.9e-3 / 7, per_prompt_token=3.1e-6 / 9, per_decode=4.3e-5 / 11)
 HALVES = PipelinePredictor((PLAIN, SLOWER), lambda num_tokens: num_tokens * 1.3e-7 / 3)
+QUARTERS = PipelinePredictor((PLAIN, SLOWER, SLOWER, PLAIN), lambda num_tokens: num_tokens * 1e-7)
+PAIRS = [(HALVES, PLAIN), (PLAIN, HALVES), (QUARTERS, HALVES), (HALVES, HALVES), (PLAIN, PLAIN)]
 SIZE = 4  # tokens of a block
 
 lengths = st.lists(st.tuples(st.integers(1, 24), st.integers(1, 20)), min_size=1, max_size=12)
@@ -154,23 +156,26 @@ def check_tiers(client: ReshardingClient) -> None:
     jobs=lengths,
     gaps=st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3]), min_size=12, max_size=12),
     options=st.sampled_from(POLICIES),
-    to_pipeline=st.booleans(),
+    layouts=st.sampled_from(PAIRS),
     host_blocks=st.integers(6, 60),
     per_block=st.sampled_from([0.0, 1e-4, 3e-3]),
     num_blocks=st.integers(24, 80),
 )
 def test_nothing_is_lost_and_entries_are_conserved(
-    jobs, gaps, options, to_pipeline, host_blocks, per_block, num_blocks
+    jobs, gaps, options, layouts, host_blocks, per_block, num_blocks
 ):
     """At the end of every step: blocks of both tiers; at the end of the run: all tokens are out."""
-    prefill, decode = (HALVES, PLAIN) if to_pipeline else (PLAIN, HALVES)
+    prefill, decode = layouts
+    other = {"tensor_parallel_size": 8}
+    if prefill is decode:
+        other = {"pipeline_parallel_size": 2 if decode is HALVES else 1}
     client = resharding_engine(
         prefill,
         decode,
         num_host_blocks=host_blocks,
         host_bandwidth=BLOCK_BYTES / per_block if per_block else 1e300,
         weights=1e-3,
-        options={"tensor_parallel_size": 8} | options,
+        options=other | options,
         scheduler=scheduler(4),
         num_gpu_blocks=num_blocks,
         block_size=SIZE,
@@ -201,4 +206,6 @@ def test_nothing_is_lost_and_entries_are_conserved(
             assert row["status"] == "rejected"
             assert "exceed" in row["reason"]
     assert all(state.pool.num_free == state.pool.num_blocks for state in client.lane_states)
+    if prefill is decode:
+        assert all(each.ready == each.start for each in client.layouts)
     event(f"{options['policy']}, changes: {min(len(client.layouts), 4)}")

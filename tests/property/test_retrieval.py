@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mist_sim import ChunkedScheduler
 from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS
 from mist_sim.clients.retrieval.client import KvRetrievalClient
 from mist_sim.clients.retrieval.hits import KINDS
@@ -18,8 +19,10 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, KvRetrieval, Prefill
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload, template
 from tests.effort import examples
+from tests.reference.apart import engine
 from tests.reference.levels import batches, expected_seconds
-from tests.unit.test_prompts_from_entries import in_fours
+
+FOURS = ChunkedScheduler(max_num_seqs=4, max_num_batched_tokens=4)
 
 TOKEN = 250.0
 PAUSES = (0.0, 1 / 8, 1 / 2, 3.0)
@@ -107,7 +110,7 @@ def test_all_tokens_come_from_somewhere_and_twice_the_same(
             time_limits=TimeLimits(timeout=4.0) if gives_up else None,
         )
         lives = Lifecycle(failures=downs) if fails else None
-        clients = [*stores, in_fours(enable_prefix_caching=False)]
+        clients = [*stores, engine(None, FOURS, name="llm", enable_prefix_caching=False)]
         return Simulation(clients=clients, workload=workload, lifecycle=lives, seed=5).run(), stores
 
     (result, stores), (again, _) = run(), run()

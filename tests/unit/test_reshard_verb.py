@@ -23,7 +23,7 @@ def test_tables_say_which_pair_is_best():
     assert "PP8 -> TP8 does 1.48 x the requests of TP2PP4, the best layout that stays." in (
         result.stdout
     )
-    assert "DP2TP4 has 31.9 GiB of weights on each device" in result.stdout
+    assert "DP2TP4 has 31.9 GiB of weights on each device, which can use 19.8 GiB" in result.stdout
 
 
 def test_json_and_files_have_every_pair(tmp_path):
@@ -33,6 +33,11 @@ def test_json_and_files_have_every_pair(tmp_path):
     assert summary["best"]["prefill"] == "PP8"
     assert summary == json.loads((tmp_path / "out" / "resharding.json").read_text("utf-8"))
     assert len((tmp_path / "out" / "resharding.csv").read_text("utf-8").splitlines()) == 17
+
+
+def test_a_number_of_copies_that_is_said_twice_is_compared_once():
+    once, twice = (mist(*ASKED, *LENGTHS, "--json", "--dp", n).stdout for n in ("1", "1,1"))
+    assert len(json.loads(once)["pairs"]) == len(json.loads(twice)["pairs"]) == 16
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,7 @@ def test_every_option_changes_what_is_found(options, changed):
         (["--piggyback", "2"], "piggyback must be in [0, 1], got 2"),
         (["--dp", "x"], "--dp must be whole numbers"),
         (["--gpu-memory-utilization", "1.5"], "gpu_memory_utilization must be in (0, 1]"),
+        (["--dp", "1,3"], "data_parallel_sizes must divide 8 devices, got 3"),
         (["--max-num-seqs", "0"], "max_num_seqs must be >= 1, got 0"),
     ],
 )

@@ -46,6 +46,7 @@ def run(engine, num=NUM):
 
 PROMPTS = NUM / 2 * PLAIN.step_time(StepBatch(((PROMPT, 0),) * 2))  # seconds of all prompts
 BLOCKS = NUM * PROMPT // 4
+KINDS = {"prefill", "decode"}
 
 
 # --- overlap ------------------------------------------------------------------------------------
@@ -211,6 +212,37 @@ def test_a_prompt_that_one_layout_cannot_hold_is_refused():
 def test_what_nobody_said_is_named():
     assert "resharding.host_memory" in built().traits.times.assumed
     assert "resharding.host_memory" not in built(host_memory=80e9).traits.times.assumed
+
+
+def test_layouts_have_a_lane_of_a_timeline_however_often_they_come(tmp_path):
+    """Both layouts of these clients have one engine, and the same title."""
+    result = run(client(1e-4, num_gpu_blocks=150, policy="decode_prioritised"))
+    assert len(result.summary["layouts"]) > 6
+    result.save_timeline(tmp_path / "timeline.json")
+    events = json.loads((tmp_path / "timeline.json").read_text("utf-8"))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    titles = dict.fromkeys(each["layout"] for each in result.summary["layouts"])
+    assert sorted(names) == sorted([*(f"{title}, engine 0" for title in titles), "re-shard"])
+    steps = [event for event in events if event["ph"] == "X" and event["name"] in KINDS]
+    assert len(steps) == len(result.steps)
+
+
+def test_it_is_a_setting_like_any_other():
+    """Whoever varies a scenario may leave it out, or have another layout for prompts."""
+    base = {"workload.lengths.num_requests": 8}
+    cases = ({}, {"clients.0.resharding": None}, {"clients.0.resharding.tensor_parallel_size": 8})
+    cases[2]["clients.0.resharding.pipeline_parallel_size"] = 1
+    results = [mist.simulate(mist.Scenario.load("seesaw", base | case)) for case in cases]
+    titles = [[each["layout"] for each in r.summary.get("layouts", ())] for r in results]
+    assert titles == [
+        ["TP 4 x PP 2", "PP 8", "TP 4 x PP 2"],
+        [],
+        ["TP 4 x PP 2", "TP 8", "TP 4 x PP 2"],
+    ]
+
+
+def test_a_headline_counts_all_gpus():
+    assert "seesaw (codellama-34b on 8 x a10)" in mist.Scenario.load("seesaw").headline
 
 
 def test_a_timeline_shows_transitions_and_copies(tmp_path):

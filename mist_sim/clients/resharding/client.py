@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from simpy.events import Event
+
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache import SerialLink, SwapSpace
@@ -21,7 +23,7 @@ from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores.base import Stores
 from mist_sim.core.recorder import Recorder
-from mist_sim.environment import Environment
+from mist_sim.environment import CHANGE, Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,9 @@ class ReshardingClient(LlmClient):
         config = self.config
         own = config.tensor_parallel_size, config.pipeline_parallel_size
         other = options.tensor_parallel_size, options.pipeline_parallel_size
-        self._is_free = own == other and not options.buffers
+        self._is_equal = own == other
+        # other policies look at all lanes, so that all have to change together
+        self._is_free = self._is_equal and options.policy == "prefill_prioritised"
         self._stage: StageName = "decode"
 
     @property
@@ -126,6 +130,7 @@ class ReshardingClient(LlmClient):
             self._stage,
             room,
             self._go_to,
+            self._wake_lanes,
             is_free=self._is_free,
             most_tokens=min(sizes),
         )
@@ -163,6 +168,16 @@ class ReshardingClient(LlmClient):
         )
         return replace(stores, swap=buffer)
 
+    def _wake_lanes(self) -> None:
+        """Let lanes that sleep look again for prompts, when what happens now is over."""
+        self.env.at(self.env.now, CHANGE).callbacks.append(self._wake_now)
+
+    def _wake_now(self, _: Event) -> None:
+        if self.phases is not None:
+            for lane in self._engines.lanes:
+                if self.phases.may_admit(lane.state):
+                    lane.engine.notice(lane)
+
     # --- transitions ----------------------------------------------------------------------
 
     def _go_to(self, stage: StageName) -> None:
@@ -185,7 +200,12 @@ class ReshardingClient(LlmClient):
         return self.resharding.buffers and (self.resharding.running or "out") == "out"
 
     def _transition_time(self, asked: Transition) -> float:
-        """Return the seconds for weights, and for entries on the GPUs: out to the host and in."""
+        """Return the seconds for weights, and for entries on the GPUs: out to the host and in.
+
+        Between equal layouts all is already where it has to be.
+        """
+        if self._is_equal:
+            return 0.0
         pools = [lane.state.pool for lane in self._engines.lanes]
         num_blocks = sum(pool.num_blocks - pool.num_free for pool in pools)
         return asked.seconds + 2 * num_blocks * self._seconds_per_block / self.data_parallel_size

@@ -24,14 +24,15 @@ class StagedLane(Lane):
         """Count the answers that are complete."""
         num_running = len(self.state.running)
         super().end(run, plan, batch)
-        if len(self.state.running) < num_running:
+        has_freed = len(self.state.running) < num_running
+        if has_freed:
             self.phases.num_finished += 1
-        self.phases.look()
+        self.phases.look(has_freed=has_freed)
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, for which a stage may have gone on."""
         super().abort(sequence, in_step=in_step)
-        self.phases.look()
+        self.phases.look(has_freed=True)
 
     def set_aside(self) -> None:
         """Let all answers go to the host's buffer; no step is in flight."""

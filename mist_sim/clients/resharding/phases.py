@@ -20,7 +20,7 @@ class Phases:
     """What the lanes of a client compute now: prompts or answers.
 
     stage: the present one. lanes: of the present layout. room: of the host's buffer; None without.
-    is_free: whether the layouts are equal, so that a lane may go to the other stage at any step.
+    is_free: whether a lane may go to the other stage at any step, whatever the others do.
     asked: whether the client was asked for the other layout, and no step is planned until then.
     num_finished: answers that were completed since the stage began. was_short: whether prompts
         waited for memory when the answers' stage began.
@@ -33,11 +33,15 @@ class Phases:
         stage: StageName,
         room: Room | None,
         ask: Callable[[StageName], None],
+        wake: Callable[[], None],
         *,
         is_free: bool,
         most_tokens: int,
     ) -> None:
-        """ask: called for the other stage, unless `is_free`. most_tokens: of a sequence."""
+        """ask: called for the other stage, unless `is_free`. most_tokens: of a sequence.
+
+        wake: called when other lanes may compute prompts for which there was no room before.
+        """
         self.options = options
         self.stage = stage
         self.room = room
@@ -48,7 +52,7 @@ class Phases:
         self.num_finished = 0
         self.was_short = False
         self.staying: set[SequenceState] = set()
-        self._ask = ask
+        self._ask, self._wake = ask, wake
 
     def enter(self, stage: StageName) -> bool:
         """Return whether a lane may go to a stage now; if it may not, all lanes will."""
@@ -131,8 +135,11 @@ class Phases:
 
     # --- from prompts to answers ----------------------------------------------------------
 
-    def look(self) -> None:
-        """Go to the other stage, if it is time to; lanes that have nothing to plan do not ask."""
+    def look(self, *, has_freed: bool = False) -> None:
+        """Go to the other stage, if it is time to; lanes that have nothing to plan do not ask.
+
+        has_freed: whether a sequence is gone, for whose entries there was to be room in the buffer.
+        """
         if self.asked or self.is_free:
             return
         if self.stage == "decode":
@@ -141,6 +148,15 @@ class Phases:
         elif self._has_no_more_prompts():
             self.was_short = any(each.waiting for each in self.lanes)
             self.enter("decode")
+        elif has_freed and any(map(self.may_admit, self.lanes)):
+            self._wake()
+
+    def may_admit(self, lane: LaneState) -> bool:
+        """Tell whether a lane may compute a prompt now."""
+        if self.asked or self.stage != "prefill":
+            return False
+        head = next_prompt(lane)
+        return head is not None and self.has_room(lane, head) and fits(lane, head)
 
     def _has_no_more_prompts(self) -> bool:
         """Tell whether no more prompts can be computed, and there are answers to give."""
@@ -163,12 +179,21 @@ class Phases:
         return bool(lane.swaps.going) or fits(lane, head)
 
     def has_room(self, lane: LaneState, sequence: SequenceState) -> bool:
-        """Tell whether the buffer has room for a prompt beside those that are being computed."""
+        """Tell whether the buffer has room for a prompt beside those that are still to go there."""
         if self.room is None:
             return True
+        coming = sum(map(self._num_coming, self.lanes))
+        return self.room.has(coming + lane.pool.blocks_for(sequence.num_tokens))
+
+    def _num_coming(self, lane: LaneState) -> int:
+        """Return the blocks of a lane's prompts: of those computed now, and of those just done."""
         blocks_for = lane.pool.blocks_for
-        coming = sum(blocks_for(each.num_tokens) for one in self.lanes for each in one.prefilling)
-        return self.room.has(coming + blocks_for(sequence.num_tokens))
+        num_blocks = sum(blocks_for(each.num_tokens) for each in lane.prefilling)
+        if lane.clock.num_decodes:  # whose newest token has no entry
+            done = (each for each in lane.running if each not in self.staying)
+            done = (each for each in done if each not in lane.prefilling)
+            num_blocks += sum(blocks_for(each.num_tokens - 1) for each in done)
+        return num_blocks
 
 
 def next_prompt(lane: LaneState) -> SequenceState | None:

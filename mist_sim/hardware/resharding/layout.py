@@ -40,7 +40,7 @@ def layouts_of(
     Tensor sizes have to divide the model as vLLM asks; a pipeline has no more ranks than layers.
     data_parallel_sizes: those that are taken; None: all.
     """
-    for data in data_parallel_sizes or range(1, num_devices + 1):
+    for data in dict.fromkeys(data_parallel_sizes or range(1, num_devices + 1)):
         if num_devices % data:
             continue
         each = num_devices // data

@@ -153,13 +153,14 @@ def rank_pairs(
 ) -> Choices:
     """Return all pairs of layouts (c_p, c_d) that fit, by the throughput that appendix A gives.
 
-    Raises ScenarioError for a model without formulas, when no layout fits, and for a buffer that
-    cannot hold one prompt.
+    Raises ScenarioError for a model without formulas, when no layout fits, for numbers of copies
+    that do not divide the devices, and for a buffer that cannot hold one prompt.
     """
     options = options or PairOptions()
     check_model(model)
     if num_devices < 1:
         raise ScenarioError(f"num_devices must be >= 1, got {num_devices}")
+    _check_copies(num_devices, options)
     _check_buffer(model, num_devices, lengths, options)
     layouts = list(layouts_of(model, num_devices, options.data_parallel_sizes))
     reasons = [(each, _why_not(model, device, each, lengths)) for each in layouts]
@@ -168,7 +169,7 @@ def rank_pairs(
     if not fitting:
         raise ScenarioError(
             f"no layout of {model.name} fits on {num_devices} x {device.name}: "
-            + ("; ".join(why for _, why in left_out) or "its sizes divide it in no way")
+            + ("; ".join(why for _, why in left_out) or "its heads and layers divide in no way")
         )
     times = PairModel(
         model, device, lengths, options.max_num_seqs, options.host_memory, options.piggyback
@@ -195,14 +196,24 @@ def _why_not(model: ModelSpec, device: Device, layout: Layout, lengths: Lengths)
         return None
     each = weight_bytes(model) / (layout.tensor * layout.pipeline) / _GIB
     has = f"{layout.label} has {each:.1f} GiB of weights on each device"
+    usable = f"{device.memory / _GIB:.1f} GiB"
     left = kv_memory(model, device, layout) / layout.num_devices / _GIB
     if left <= 0:
-        return f"{has}, of which {device.memory / _GIB:.1f} GiB are used"
+        return f"{has}, which can use {usable} of its memory"
     need = kv_bytes(model) * num_tokens * layout.data / layout.num_devices / _GIB
     return (
         f"{has}, which leaves {left:.2f} GiB; a request of {num_tokens:g} tokens needs "
         f"{need:.2f} GiB of KV entries on each"
     )
+
+
+def _check_copies(num_devices: int, options: PairOptions) -> None:
+    """Raise ScenarioError for numbers of copies that the devices cannot be divided into."""
+    for size in options.data_parallel_sizes or ():
+        if num_devices % size:
+            raise ScenarioError(
+                f"data_parallel_sizes must divide {num_devices} devices, got {size}"
+            )
 
 
 def _check_buffer(

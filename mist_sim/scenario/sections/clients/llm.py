@@ -69,6 +69,7 @@ class LlmPart(ClientPart):
         engine_: str | None
         tensor_parallel_size: int
         pipeline_parallel_size: int
+        data_parallel_size: int
         role: Role | None
         scheduler: Part
         predictor: Part
@@ -118,8 +119,8 @@ class LlmPart(ClientPart):
 
     def title(self, model: str | None) -> str:
         """Return what a headline says of it: model and GPUs. model: the scenario's."""
-        ranks = self.tensor_parallel_size
-        gpus = f"{ranks} x {self.gpu}" if ranks > 1 else self.gpu
+        num = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        gpus = f"{num} x {self.gpu}" if num > 1 else self.gpu
         return f"{self.name} ({self.model or model} on {gpus})"
 
     @property
