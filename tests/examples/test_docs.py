@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from docs import make_engine_page
 from docs.make_reference import TARGET, anchor, page
@@ -118,26 +119,18 @@ def test_every_page_is_reached_from_the_index():
 
 def test_the_command_reference_has_every_verb_and_option():
     text = (ROOT / "docs/reference/cli.md").read_text("utf-8")
-    for command in app.registered_commands:
-        verb = command.name or command.callback.__name__
+    for verb, command in typer.main.get_command(app).commands.items():
         section = re.search(rf"^## mist {verb}\b.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         assert section, f"docs/reference/cli.md has no section on mist {verb}"
-        for option in options(command.callback):
+        for option in options(command):
             assert f"`{option}" in section[0], f"mist {verb}: {option} is not described"
 
 
-def options(callback):
+def options(command):
     """Return the long names of a verb's options."""
-    import typer.models
-
-    for parameter, default in zip(
-        list(callback.__annotations__)[: len(callback.__defaults__)],
-        callback.__defaults__,
-        strict=True,
-    ):
-        if isinstance(default, typer.models.OptionInfo):
-            names = default.param_decls or (f"--{parameter.replace('_', '-')}",)
-            yield next(option for option in names if option.startswith("--"))
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.name != "help":
+            yield next(option for option in parameter.opts if option.startswith("--"))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
