@@ -134,3 +134,73 @@ def test_clients_say_the_same_of_a_device():
 def test_devices_have_a_name_and_a_slot(said):
     with pytest.raises(ValueError, match="must"):
         Device(**said)
+
+
+class Search:
+    """A quarter of a second a query, and a quarter for the batch."""
+
+    def check(self, index: object) -> None:
+        """Fits."""
+
+    def seconds(self, index: object, batch_size: int, num_results: int) -> float:
+        return batch_size / 4 + num_results / 16
+
+
+def passages(name: str, device: Device | None, most: int = 32) -> mist.RagClient:
+    """A batch of n takes (n + 1) / 4 s, and the prompts have the passages in them."""
+    index = mist.FlatIndex(num_vectors=100, dimensions=8)
+    return mist.RagClient(
+        name, passage_tokens=0, index=index, search=Search(), max_batch_size=most, device=device
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "ends"),
+    [
+        # batches of two and one, and texts beside them
+        (None, [1.75, 2.75, 3.75]),
+        # the first text has the core before the second batch, and the second text after it
+        (Device(name="cpu"), [1.75, 3.25, 4.25]),
+        (Device(name="cpu", slots=2), [1.75, 2.75, 3.75]),
+    ],
+)
+def test_searches_of_passages_share_a_processor(device, ends):
+    rag, post = passages("rag", device, most=2), worker("post", "postprocess", POST, 1, device)
+    assert news_search(rag, post).requests["finished_at"].tolist() == ends
+
+
+@pytest.mark.parametrize("client", ["rag", "post"])
+def test_a_search_that_fails_gives_its_slot_back(client):
+    """It fails at 0.5 s and comes back at 1 s; its batch of 1 s begins anew."""
+    cpu = Device(name="cpu")
+    down = Lifecycle(failures=(Failures(clients=(client,), at=(0.5,), repair=0.5),))
+    clients = passages("rag", cpu), worker("post", "postprocess", POST, 1, cpu)
+    result = news_search(*clients, lifecycle=down)
+    late = 1.0 if client == "rag" else 0.0
+    assert result.requests["finished_at"].tolist() == [late + end for end in (2.0, 3.0, 4.0)]
+
+
+def test_searches_that_are_given_up_leave_the_core():
+    """The text of the first has it from 0.5 to 1.5 s, when the second, which waits, is given up."""
+    cpu = Device(name="cpu")
+    result = news_search(
+        passages("rag", cpu, most=1),
+        worker("post", "postprocess", POST, 1, cpu),
+        at=(0.0, 0.0, 2.0),
+        time_limits=TimeLimits(timeout=1.5),
+    )
+    assert result.requests["status"].tolist() == ["finished", "timed_out", "finished"]
+    assert result.requests["finished_at"].tolist() == [1.5, 1.5, 3.5]
+
+
+def test_text_work_has_the_slots_of_its_processor():
+    """Two clients of a core each on one processor of one slot take turns."""
+    times = []
+    for device in (None, Device(name="cpu")):
+        clients = [mist.TextClient(name, device=device) for name in ("a", "b")]
+        stages = [mist.Preprocess(num_tokens=100_000, task="tokenize")]
+        result = news_search(*clients, at=(0.0, 0.0), stages=stages)
+        times.append(result.requests["finished_at"].tolist())
+    (alone, beside), (first, second) = times
+    assert alone == beside == first
+    assert second == pytest.approx(2 * first)

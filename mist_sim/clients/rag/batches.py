@@ -7,8 +7,10 @@ from abc import abstractmethod
 from collections.abc import Generator, Sequence
 
 from simpy.events import Event
+from simpy.resources.resource import Request
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.workers.devices import Device
 from mist_sim.clients.workers.waiting import Waiting
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
@@ -24,12 +26,15 @@ class BatchedClient(Client):
     max_wait: seconds that the oldest visit waits for others while the client is free and the batch
         is not full (>= 0).
 
-    A batch that has begun takes no more visits. Visits that are given up leave the queue at once,
-    and leave a batch with the others.
+    device: whose slots it shares with other clients, of which a batch takes one; None: its own.
+
+    A batch that has begun takes no more visits; one that waits for its slot does. Visits that are
+    given up leave the queue at once, and leave a batch with the others.
     """
 
     max_batch_size: int
     max_wait: float
+    device: Device | None = None
 
     def check_batches(self) -> None:
         """Raise ValueError unless batches have a size and a finite wait."""
@@ -52,6 +57,8 @@ class BatchedClient(Client):
         self._is_serving = False
         self._life = object()  # another one after a failure; what began before it ends unseen
         self._gathering: Event | None = None  # the end of the wait for others
+        self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)
+        self._slot: Request | None = None  # that is held, or asked for
         self._end_phase, self._plan_phase = engine_phases(client_id, 0)
 
     def accept(self, visit: Visit) -> None:
@@ -76,6 +83,7 @@ class BatchedClient(Client):
         Those that were given up before it began to fail are let go here.
         """
         self._life = object()
+        self._give_slot_back()
         batch, self._batch = self._batch, []
         self._gathering, self._is_serving = None, False
         for visit in batch:
@@ -94,16 +102,30 @@ class BatchedClient(Client):
                 if life is not self._life:
                     return
                 self._gathering = None
+            if self._slots is not None and len(self._waiting):
+                self._slot = self._slots.request()
+                yield self._slot
+                if life is not self._life:
+                    return
             if not len(self._waiting):
                 break
             yield self.env.at(self._begin_batch(), self._end_phase)
             if life is not self._life:
                 return
+            self._give_slot_back()
             self.batch_ended()
             batch, self._batch = self._batch, []
             for visit in batch:
                 self.finish(visit)
+        self._give_slot_back()
         self._is_serving = False
+
+    def _give_slot_back(self) -> None:
+        """Let others have the slot of the device; one that is only asked for is asked no more."""
+        if self._slot is not None and self._slots is not None:
+            self._slot.cancel()
+            self._slots.release(self._slot)
+            self._slot = None
 
     def _waits_until(self) -> float:
         """Return until when the next batch waits for others; a time that has come: not at all."""

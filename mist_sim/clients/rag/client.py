@@ -17,6 +17,7 @@ from mist_sim.clients.rag.passes import EncoderPass, TextPass
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.traits import ClientTraits, TimesOrigin
+from mist_sim.clients.workers.devices import Device
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
@@ -85,12 +86,18 @@ def ranked(queries: Sequence[Query]) -> list[int]:
     return [query.num_tokens + each for query in queries for each in query.candidates]
 
 
-def rag_traits(embedder: object, reranker: object, search: Searcher | None = None) -> ClientTraits:
+def rag_traits(
+    embedder: object,
+    reranker: object,
+    search: Searcher | None = None,
+    device: Device | None = None,
+) -> ClientTraits:
     """Return what a client is that finds passages with these models, and searches on this.
 
     Its GPUs are known where all of them are those of an `EncoderPass`.
     """
-    plain = ClientTraits.serving([Rag.kind])
+    shared = {} if device is None else device.shared
+    plain = replace(ClientTraits.serving([Rag.kind]), shared_parts=shared)
     passes = [each for each in (embedder, reranker) if each is not None]
     known = [each.machine for each in passes if isinstance(each, EncoderPass)]
     searches = isinstance(search, SearchGpu)
@@ -125,6 +132,7 @@ class RagClient(BatchedClient):
         and store.
     max_batch_size: most queries of a batch.
     max_wait: how long the oldest query waits for others while the client is free.
+    device: the card or processor whose slots it shares with other clients; a batch takes one slot.
 
     A stage `rag` that names no num_query_tokens asks with the whole prompt, as long as it is then.
     Raises ValueError for values out of range, and for options that do not go together;
@@ -145,9 +153,11 @@ class RagClient(BatchedClient):
     latency_table: LatencyTable | None = None
     max_batch_size: int = 32
     max_wait: Seconds = 0.0
+    device: Device | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(self.name, rag_traits(self.embedder, self.reranker, self.search))
+        traits = rag_traits(self.embedder, self.reranker, self.search, self.device)
+        super().__init__(self.name, traits)
         self.check_batches()
         self._check_numbers()
         if self.latency_table is not None:

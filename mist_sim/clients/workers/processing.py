@@ -23,9 +23,12 @@ from mist_sim.network import Network
 from mist_sim.stages import ToolCall
 
 
-def worker_traits(serves: Collection[str], *, fetches: bool) -> ClientTraits:
+def worker_traits(
+    serves: Collection[str], *, fetches: bool, device: Device | None = None
+) -> ClientTraits:
     """Return what workers are that serve some stages. fetches: whether they bring bytes, too."""
-    return replace(ClientTraits.serving(tuple(serves)), uses_links=fetches)
+    shared = {} if device is None else device.shared
+    return replace(ClientTraits.serving(tuple(serves)), uses_links=fetches, shared_parts=shared)
 
 
 @CLIENTS.register("sequential")
@@ -62,9 +65,7 @@ class SequentialClient(Workers):
 
     def __post_init__(self) -> None:
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
-        traits = worker_traits(serves, fetches=self.fetch is not None)
-        if self.device is not None:
-            traits = replace(traits, shared_parts=self.device.shared)
+        traits = worker_traits(serves, fetches=self.fetch is not None, device=self.device)
         super().__init__(self.name, traits)
         if self.num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")

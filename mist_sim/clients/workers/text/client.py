@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.workers.base import Workers
+from mist_sim.clients.workers.devices import Device
 from mist_sim.clients.workers.processing import worker_traits
 from mist_sim.clients.workers.text.times import load_times
 from mist_sim.core.request import Stage
@@ -23,6 +24,7 @@ class TextClient(Workers):
     with Python's own functions and a tokenizer of the `tokenizers` package.
 
     num_workers: cores (>= 1). speed: of a core, as a multiple of the one measured (> 0).
+    device: the processor whose slots it shares with other clients; a visit takes one slot.
     path: a file of times of a machine of one's own, which `mist calibrate text` writes; None: the
         package's.
     Raises ValueError for values out of range, and ScenarioError for a file that holds no times.
@@ -33,10 +35,11 @@ class TextClient(Workers):
     num_workers: int = 1
     speed: float = 1.0
     path: str | None = None
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         kinds = [cls.kind for cls in (Preprocess, Augment, Postprocess)]
-        super().__init__(self.name, worker_traits(kinds, fetches=False))
+        super().__init__(self.name, worker_traits(kinds, fetches=False, device=self.device))
         if self.num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
         if not 0 < self.speed < float("inf"):

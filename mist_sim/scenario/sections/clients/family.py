@@ -15,6 +15,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
+from mist_sim.scenario.sections.clients.keys import DEVICE
 from mist_sim.scenario.sections.clients.llm import llm_part
 from mist_sim.scenario.sections.clients.sequential import sequential_part
 
@@ -26,8 +27,8 @@ def _afd_part(name: str) -> type[Part]:
 
 
 def _text_part(name: str) -> type[Part]:
-    file = {str | None: Annotated[str, AfterValidator(named_file)] | None}
-    return part_type(CLIENTS[name], name, needs=("name",), meanings=file, base=ClientPart)
+    meanings = {str | None: Annotated[str, AfterValidator(named_file)] | None, **DEVICE}
+    return part_type(CLIENTS[name], name, needs=("name",), meanings=meanings, base=ClientPart)
 
 
 def _retrieval_part(name: str) -> type[Part]:

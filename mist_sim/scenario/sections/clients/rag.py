@@ -22,7 +22,7 @@ from mist_sim.scenario.format.parts import Part, part_type, written
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import shown
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.keys import GpuName, PassModelName
+from mist_sim.scenario.sections.clients.keys import DEVICE, GpuName, PassModelName
 from mist_sim.stages import Rag
 
 
@@ -76,7 +76,7 @@ class RagPart(ClientPart):
     def describe(self, model: str | None) -> ClientTraits:
         """Return what the client is. model: the scenario's."""
         said = self.parameters()
-        return rag_traits(said["embedder"], said["reranker"], said["search"])
+        return rag_traits(said["embedder"], said["reranker"], said["search"], said["device"])
 
     @property
     def prices(self) -> Mapping[str, float | None]:
@@ -105,6 +105,7 @@ def rag_part(name: str) -> type[Part]:
         TextPass | None: reading,
         VectorIndex | None: Annotated[Part, Family(INDEXES)] | None,
         Searcher | None: Annotated[Part, searcher] | None,
+        **DEVICE,
         PassageStore | None: Annotated[Part, Settings(part_type(PassageStore))] | None,
         LatencyTable | None: Annotated[Part, Settings(part_type(LatencyTable, meanings=table))]
         | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mist_sim.clients import Client, SequentialClient
@@ -36,9 +35,8 @@ class SequentialPart(ClientPart):
 
     def describe(self, model: str | None) -> ClientTraits:
         """Return what a worker is. model: the scenario's."""
-        traits = worker_traits(self._kinds, fetches=self.fetch is not None)
         device = self.device.make() if self.device is not None else None
-        return traits if device is None else replace(traits, shared_parts=device.shared)
+        return worker_traits(self._kinds, fetches=self.fetch is not None, device=device)
 
     def needing_topology(self) -> Iterable[Problem]:
         """Yield what it fetches."""
