@@ -1,7 +1,8 @@
-"""What stages have in common that grow, and the one that hands a finished answer over."""
+"""The base of stages that grow, and the stage that hands a finished answer over."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ _MOST_BRANCHES = 2**20  # of a request: ten times as many as it may grow by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growing(Stage):
+class Growing(Stage, ABC):
     """A stage that says itself what follows when it is served: stages, and children to wait for.
 
     Clients that have no part in it serve it: an `ApplicationClient` at once, a `SequentialClient`
@@ -33,9 +34,9 @@ class Growing(Stage):
     leads_to: ClassVar[tuple[str, ...]] = ()
     names_models: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
         """Return what follows now that the stage is served. rng: the client's own."""
-        raise NotImplementedError(f"{type(self).__name__} must say what follows it")
 
 
 @STAGES.register("deliver")
