@@ -68,7 +68,7 @@ clean:
 
 # The stamps make a second call fast; new dependencies or versions make them stale.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e ".[report]"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip

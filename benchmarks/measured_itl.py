@@ -1,8 +1,9 @@
 """The roofline beside ML.ENERGY's inter-token latencies of vLLM 0.11: `python -m benchmarks.measured_itl`.
 
 Runs at a full batch, H100 and B200. Lengths of prompts are not in the data; we assume those of
-`PROMPTS`, and that a decode is half way through a mean answer. A step is kernels and host time one
-after the other. A run is bound by the host where the default host time is longer than the kernels.
+`PROMPTS`, and that a decode is half way through a mean answer. A step is kernels, sampling as its
+client asks (top-p, which that version sorts for) and host time one after the other. A run is bound
+by the host where the default host time is longer than the kernels.
 """  # noqa: E501 - the command belongs into the first line
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.base import PredictorTraits
 from mist_sim.hardware.predictors.overhead import EngineOverhead
+from mist_sim.hardware.sampling import Sampling, SamplingTimes
 from mist_sim.hardware.setting import setting_of
 from mist_sim.metrics.load import load_of
 from mist_sim.models import ModelSpec, load_model
@@ -28,6 +30,7 @@ Array = NDArray[np.float64]
 FILE = Path("../shared/measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
 PROMPTS: Mapping[str, int] = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 1500}
 GPUS = {"H100": "h100-sxm", "B200": "b200"}
+ASKED = Sampling(temperature=0.8, top_p=0.95)  # ml-energy/benchmark's client
 _EVEN = 1.25
 # ours by theirs; a format where the checkpoint of the name has another one
 MODELS: Mapping[str, tuple[str, str | None]] = {
@@ -74,6 +77,7 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
     roofline = RooflinePredictor(model, cluster)
     kernels = roofline.step_time(batch)
     step = EngineOverhead().around(roofline).step_time(batch)
+    sampling = SamplingTimes(ASKED, model.vocab_size, "pytorch").seconds(number)
     return {
         "model": model.name,
         "format": str(run["weight_precision"]),
@@ -83,7 +87,8 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
         "load": load_of(PROMPTS[str(run["task"])], float(str(run["avg_output_len"])), number),
         "measured": float(str(run["median_itl_ms"])) / 1e3,
         "kernels": kernels,
-        "computed": step,
+        "sampling": sampling,
+        "computed": step + sampling,
         "host_bound": step - kernels > kernels,
         "setting": setting_of("roofline", model, cluster),
         "series": f"{model.name} on {run['num_gpus']} {cluster.gpu.name}, {run['task']}",
@@ -106,7 +111,7 @@ def exposed_time(runs: pd.DataFrame) -> tuple[float, float]:
     host = EngineOverhead().around(NoKernels())
     known = runs[~runs["host_bound"] & ~runs["experts"] & (runs["gpu"] == "h100-sxm")]
     hidden = [host.step_time(StepBatch((), number, number)) for number in known["batch"]]
-    longer = np.maximum(known["kernels"], hidden)
+    longer = np.maximum(known["kernels"] + known["sampling"], hidden)
 
     def errors(times: Array) -> Array:
         computed = longer + times[0] + times[1] * known["batch"]

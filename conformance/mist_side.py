@@ -19,6 +19,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment
+from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.metrics import Result
 from mist_sim.rng import Streams
 from mist_sim.scenario.engines.versions import VERSIONS
@@ -49,6 +50,13 @@ class StepLaw:
         return np.asarray(self.base + self.per_token * tokens + self.per_context * context)
 
 
+def law_of(spec: dict[str, Any]) -> PipelinePredictor:
+    """Return what times the steps of a workload, on each rank."""
+    laws = [StepLaw(*(factor * each for each in spec["step"])) for factor in spec["ranks"]]
+    between, between_each = spec["hand_over"]
+    return PipelinePredictor(tuple(laws), lambda number: between + between_each * number)
+
+
 @dataclass(frozen=True, slots=True)
 class OfJobs(Workload):
     """Requests with the priorities and contents of given jobs."""
@@ -73,8 +81,9 @@ class Noted:
 
     def __init__(self, lane: LaneState, plan: StepPlan) -> None:
         self.lane = lane
-        away = {*lane.prefilling, *lane.leaving, *lane.paused}
-        decodes = [each for each in lane.running if each not in away] if plan.decodes else []
+        away = {*lane.prefilling, *lane.paused}
+        here = (each for each in lane.running if each not in away and not lane.is_busy(each))
+        decodes = list(here) if plan.decodes else []
         self.rows = [(_id(each), new, each.num_computed_tokens) for each, new in plan.prefills]
         self.rows += [(_id(each), 1, lane.clock.context(each)) for each in decodes]
         self.num_prefills = len(plan.prefills)
@@ -120,14 +129,20 @@ class DealtClient(LlmClient):
         engines.add_request = deal  # type: ignore[method-assign]
 
 
-def steps_of(noted: list[Noted], result: Result, track: int) -> list[list[Any]]:
+def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list[Any]]:
     """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
 
+    track: of its steps; None: of a pipeline, whose plans have one step each.
     Blocks are those taken when a step is planned. Preemptions of plans that compute nothing count
     with the next one that does.
     """
-    runs = result.recorder.steps[track].columns()
-    executed = zip(runs["num_steps"].tolist(), runs["num_used_blocks"].tolist(), strict=True)
+    if track is None:
+        rows = [plan for plan in noted if plan.rows]
+        executed = iter([(1, plan.num_used) for plan in rows])
+    else:
+        runs = result.recorder.steps[track].columns()
+        columns = (runs[name].tolist() for name in ("num_steps", "num_used_blocks"))
+        executed = zip(*columns, strict=True)
     steps, preempted = [], []
     for plan in noted:
         preempted += plan.preempted
@@ -193,10 +208,10 @@ def run(
         ),
         async_scheduling=asynchronous,
         data_parallel_size=spec["num_engines"],
+        pipeline_parallel_size=len(spec["ranks"]),
     )
     memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS)
-    law = StepLaw(*spec["step"])
-    client = DealtClient("engine", config, predictor=law, memory=memory, rules=rules)
+    client = DealtClient("engine", config, predictor=law_of(spec), memory=memory, rules=rules)
     client.engine_of = tuple(number % spec["num_engines"] for number in order)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
     result = Simulation(clients=[client], workload=workload).run()
@@ -205,7 +220,7 @@ def run(
     steps = []
     for track, lane in enumerate(client.lane_states):
         noted = [plan for plan in scheduler.noted if plan.lane is lane]
-        steps += steps_of(noted, result, track)
+        steps += steps_of(noted, result, None if len(spec["ranks"]) > 1 else track)
     for computed, preempted, _ in steps:
         for row in computed:
             row[0] = order[row[0]]

@@ -98,7 +98,7 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
             data_parallel_size=1,
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            pipeline_parallel_size=1,
+            pipeline_parallel_size=len(spec["ranks"]),
         ),
         observability_config=SimpleNamespace(
             kv_cache_metrics=False, enable_mfu_metrics=False, per_request_spec_decode_metrics=None
@@ -116,8 +116,8 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
         ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
         aux_output_config=SimpleNamespace(enabled=False),
         is_mm_encoder_only=False,
-        max_concurrent_batches=2 if asynchronous else 1,
-        max_in_flight_tokens=spec["max_num_batched_tokens"] * (2 if asynchronous else 1),
+        max_concurrent_batches=batches_in_flight(spec, asynchronous),
+        max_in_flight_tokens=spec["max_num_batched_tokens"] * batches_in_flight(spec, asynchronous),
         num_hash_lookahead_tokens=0,
         num_lookahead_tokens=0,
         num_prefill_lookahead_tokens=0,
@@ -131,6 +131,24 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
     )
 
 
+def batches_in_flight(spec: dict[str, Any], asynchronous: bool) -> int:
+    """Return `max_concurrent_batches` of the multiprocess executor, or of the config since 0.24."""
+    size = len(spec["ranks"])
+    if asynchronous and (size == 1 or fills_queue()):
+        return size + 1
+    return size
+
+
+def fills_queue() -> bool:
+    """Tell whether empty batches fill the queue, and a decode is planned every so many steps.
+
+    That came by 0.24, with model runner V2.
+    """
+    import vllm
+
+    return tuple(int(part) for part in vllm.__version__.split(".")[:2]) >= (0, 24)
+
+
 class Engine:
     """One workload on its way through vLLM's scheduler."""
 
@@ -140,8 +158,11 @@ class Engine:
         self.scheduler = scheduler_of(spec, asynchronous, options)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.num_blocks = self.pool.get_num_free_blocks()
-        self.most_ahead = 2 if asynchronous else 1
-        self.now = self.gpu_free_at = 0.0
+        self.asynchronous = asynchronous
+        self.most_ahead = batches_in_flight(spec, asynchronous)
+        self.now = 0.0
+        self.free_at = [0.0 for _ in spec["ranks"]]
+        self.scheduled: list[dict[str, Any]] = []  # all steps, empty ones too
         self.queue: deque[Any] = deque()  # scheduled steps, the latest first
         self.steps: list[dict[str, Any]] = []
         self.token_steps: list[list[int]] = [[] for _ in self.jobs]
@@ -199,9 +220,9 @@ class Engine:
                 self.queue.appendleft(step)
                 if step["tokens"]:
                     num_empty = 0
-                    if len(self.queue) < self.most_ahead and step["end"] > self.now:
-                        continue
-                elif len(self.queue) == 1 and not step["preempted"]:
+                if self._goes_on(step):
+                    continue
+                if not step["tokens"] and len(self.queue) == 1 and not step["preempted"]:
                     num_empty += 1
             self._finish(self.queue.pop())
             if num_empty > _MOST_EMPTY:
@@ -217,6 +238,14 @@ class Engine:
             "preemptions": self.num_preemptions,
             "cached": self.cached,
         }
+
+    def _goes_on(self, step: dict[str, Any]) -> bool:
+        """Tell whether another step is scheduled before the oldest in the queue is awaited."""
+        if len(self.queue) >= self.most_ahead:
+            return False
+        if len(self.spec["ranks"]) > 1 and fills_queue():
+            return bool(step["tokens"]) or self.scheduler.has_requests()
+        return bool(step["tokens"]) and self.queue[-1]["end"] > self.now
 
     def _arrive(self) -> None:
         while self.coming and self.coming[0][0] <= self.now:
@@ -238,19 +267,53 @@ class Engine:
             "emits": {n: _emits(scheduler.requests[n], promised[n]) for n in tokens},
             "preempted": sorted(int(name) for name in output.preempted_req_ids or ()),
             "used": self.num_blocks - self.pool.get_num_free_blocks(),
-            "end": self.now,
+            "end": self.queue[0]["end"] if self.queue else self.now,
         }
         for number in step["preempted"]:
             self.num_preemptions[number] += 1
         self.preempted += step["preempted"]
         if step["tokens"]:
             step["preempted"], self.preempted = self.preempted, []
-            base, per_token, per_context = self.spec["step"]
-            seconds = base + per_token * step["tokens"] + per_context * context
-            step["end"] = self.gpu_free_at = max(self.now, self.gpu_free_at) + seconds
+            step["end"] = self._pass(step, context)
             step["number"] = len(self.steps)
             self.steps.append(step)
+        step["gives"] = not fills_queue() or any(
+            self._gives_on(int(name), first) for name, first in step["emits"].items() if first
+        )
+        self.scheduled.append(step)
         return step
+
+    def _gives_on(self, number: int, emits: bool) -> bool:
+        """Tell whether later steps may need the token that a request gets: all but an only one."""
+        return emits and self.jobs[number]["answer"] > 1
+
+    def _pass(self, step: dict[str, Any], context: int) -> float:
+        """Return when a step has gone through all ranks, none of which it overtakes another on.
+
+        Where a step is scheduled ahead, the first rank waits for the tokens of another: V1's for
+        those of the step before (`_pp_receive_prev_sampled_token_ids_to_input_batch` in
+        `gpu_model_runner.py`), V2's for those of as many steps before as there are ranks, if it
+        gave any (`PPHandler` in `vllm/v1/worker/gpu/pp_utils.py`).
+        """
+        base, per_token, per_context = self.spec["step"]
+        between, between_each = self.spec["hand_over"]
+        num_ranks, time = len(self.free_at), self.now
+        if self.asynchronous and num_ranks > 1:
+            time = max(time, self._tokens_at(num_ranks) if fills_queue() else self.free_at[-1])
+        for rank, factor in enumerate(self.spec["ranks"]):
+            if rank:
+                time += between + between_each * step["tokens"]
+            seconds = factor * base + factor * per_token * step["tokens"]
+            seconds += factor * per_context * context
+            time = self.free_at[rank] = max(time, self.free_at[rank]) + seconds
+        return time
+
+    def _tokens_at(self, num_before: int) -> float:
+        """Return when the tokens of so many steps before are there, 0 where it gave none."""
+        if len(self.scheduled) < num_before:
+            return 0.0
+        step = self.scheduled[-num_before]
+        return float(step["end"]) if step["tokens"] and step["gives"] else 0.0
 
     def _finish(self, step: dict[str, Any]) -> None:
         """Hand a step's tokens to the scheduler when it is over."""
@@ -289,10 +352,11 @@ class Engine:
     def _forget_preemption(self, number: int) -> None:
         """Count no preemption of a request whose last token was on its way: it does not come back.
 
-        Only the step that was scheduled last did not know that.
+        Only steps that were scheduled meanwhile did not know that.
         """
         self.num_preemptions[number] -= 1
-        (self.preempted or self.steps[-1]["preempted"]).remove(number)
+        found = [self.preempted, *(step["preempted"] for step in reversed(self.steps))]
+        next(names for names in found if number in names).remove(number)
 
 
 def serve(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> dict[str, Any]:

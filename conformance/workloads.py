@@ -16,6 +16,12 @@ BLOCK_SIZE = 16
 STEP = (1.1e-2 / 3, 7.7e-5 / 3, 2.3e-8 / 13)
 """Seconds of a step, of each token in it, and of each token of context; every sum rounds."""
 
+HAND_OVER = (2.9e-4 / 3, 1.7e-8 / 7)
+"""Seconds until the next rank of a pipeline has a step, and of each token in it."""
+
+RANKS = {1: (1.0,), 2: (0.53, 0.61), 4: (0.27, 0.38, 0.23, 0.29)}
+"""Parts of a step that the ranks take, which are not equal."""
+
 Spec = dict[str, Any]
 """A workload in plain types: `jobs`, and the options of the engine under vLLM's names.
 
@@ -41,6 +47,7 @@ class WorkloadClass:
     long: bool = False
     num_engines: int = 1
     interval: bool = False
+    num_ranks: int = 1
 
 
 class Draw:
@@ -229,6 +236,24 @@ CLASSES = {
     "interval, scarce, repeats": WorkloadClass(repeats, scarce=True, interval=True),
     "interval, overlapping turns": WorkloadClass(overlapping, scarce=True, interval=True),
     "interval, long": WorkloadClass(long_conversations, long=True, interval=True),
+    "pipeline of 2, ample": WorkloadClass(plain, caching=False, num_ranks=2),
+    "pipeline of 2, prefixes": WorkloadClass(prefixes, num_ranks=2),
+    "pipeline of 2, conversations": WorkloadClass(conversations, num_ranks=2),
+    "pipeline of 2, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_ranks=2
+    ),
+    "pipeline of 2, scarce": WorkloadClass(plain, scarce=True, num_ranks=2),
+    "pipeline of 2, scarce, conversations": WorkloadClass(conversations, scarce=True, num_ranks=2),
+    "pipeline of 2, scarce, priority": WorkloadClass(
+        plain, scarce=True, policy="priority", caching=False, num_ranks=2
+    ),
+    "pipeline of 4, ample": WorkloadClass(plain, caching=False, num_ranks=4),
+    "pipeline of 4, prefixes": WorkloadClass(prefixes, num_ranks=4),
+    "pipeline of 4, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_ranks=4
+    ),
+    "pipeline of 4, scarce": WorkloadClass(plain, scarce=True, num_ranks=4),
+    "pipeline of 4, scarce, conversations": WorkloadClass(conversations, scarce=True, num_ranks=4),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -267,4 +292,6 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "policy": kind.policy,
         "enable_prefix_caching": kind.caching,
         "step": list(STEP),
+        "ranks": list(RANKS[kind.num_ranks]),
+        "hand_over": list(HAND_OVER),
     }

@@ -23,6 +23,7 @@ from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.vector_search import INDEXES, SEARCHERS
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
+from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
@@ -358,7 +359,12 @@ def lines() -> Iterator[str]:
     yield "## hand_over"
     yield from plugin(HandOver, schema["properties"]["hand_over"])
     yield "## slo"
-    yield from plugin(Slo, schema["properties"]["slo"])
+    yield "The name of one of the presets that `mist list slos` shows, or:"
+    yield ""
+    limits = schema["properties"]["slo"]["anyOf"][1]
+    yield from plugin(Slo, limits)
+    yield "### A class"
+    yield from plugin(ClassLimits, limits["properties"]["classes"]["additionalProperties"])
     yield "## power"
     yield from plugin(PowerOptions, schema["properties"]["power"])
     cost = schema["properties"]["cost"]["anyOf"][0]

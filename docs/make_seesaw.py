@@ -49,20 +49,25 @@ PAPER = {"A10": 1.45, "L4": 1.29}  # geometric means of figure 10
 
 
 def table_1(name: str) -> GpuSpec:
-    """Return a GPU of the paper's table 1, with the efficiencies of `resharding/paper.py`."""
-    entry, memory, bandwidth, tera_flops, nvlink = {
-        "A10": ("a10", 24, 600, 125, False),
-        "L4": ("l4", 24, 300, 121, False),
-        "A100-PCIe": ("a100-40gb-pcie", 40, 1555, 312, False),
-        "A100-NVLink": ("a100-40gb", 40, 1555, 312, True),
+    """Return a GPU of the paper's table 1, with the efficiencies of `resharding/paper.py`.
+
+    A100-PCIe-x16 is the card of the data sheet, whose link has twice the lanes and reaches others
+    without the host.
+    """
+    entry, memory, bandwidth, tera_flops, link_rate, sums = {
+        "A10": ("a10", 24, 600, 125, 16, "host_shared"),
+        "L4": ("l4", 24, 300, 121, 16, "host_shared"),
+        "A100-PCIe": ("a100-40gb-pcie", 40, 1555, 312, 16, "host_shared"),
+        "A100-PCIe-x16": ("a100-40gb-pcie", 40, 1555, 312, 32, "ring"),
+        "A100-NVLink": ("a100-40gb", 40, 1555, 312, 300, "ring"),
     }[name]
     gpu = load_gpu(entry)
     share = Efficiency(mfu=0.6, mbu=0.8)
     link = replace(
         gpu.interconnect,
-        bandwidth=(300 if nvlink else 16) * GIB,
+        bandwidth=link_rate * GIB,
         efficiency=0.8,
-        all_reduce="ring" if nvlink else "host_shared",
+        all_reduce=sums,
     )
     return replace(
         gpu,
@@ -71,7 +76,7 @@ def table_1(name: str) -> GpuSpec:
         flops={"bf16": tera_flops * 1e12},
         prefill=share,
         decode=share,
-        host_bandwidth=16 * GIB,
+        host_bandwidth=(32 if name == "A100-PCIe-x16" else 16) * GIB,
         interconnect=link,
     )
 
@@ -99,7 +104,7 @@ def _rows(folder: Path, kind: str) -> Iterator[tuple[int, int]]:
 
 
 def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: Any) -> Result:
-    """Simulate one client with all requests there at time 0."""
+    """Simulate one client; work: prompts, answers, and when they come (seconds; 0 without it)."""
     client = llm_client(
         "llm",
         model=model,
@@ -112,8 +117,8 @@ def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: An
         async_scheduling=False,
         **options,
     )
-    prompts, outputs = work
-    workload = Workload.from_lists(prompts, outputs, [0.0] * len(prompts))
+    prompts, outputs, *times = work
+    workload = Workload.from_lists(prompts, outputs, times[0] if times else [0.0] * len(prompts))
     return Simulation(clients=[client], workload=workload).run()
 
 
@@ -141,7 +146,7 @@ def best_static(gpu: GpuSpec, name: str, num_gpus: int, work: Any, piggyback: fl
 
 def best_pair(gpu: GpuSpec, name: str, num_gpus: int, work: Any, num_pairs: int = 2) -> Any:
     """Return (requests/s, pair, transitions) of the best of the pairs that appendix A likes."""
-    prompts, outputs = work
+    prompts, outputs = work[:2]
     mean = Lengths(float(np.mean(prompts)), float(np.mean(outputs)))
     ranked = rank_pairs(load_model(name), device_of(gpu), num_gpus, mean, PairOptions())
     found = []
@@ -185,8 +190,11 @@ def end_to_end(folder: Path, gpus: list[str], piggyback: float) -> None:
         print(gpu_name, "geometric mean", round(mean, 3), "paper", PAPER.get(gpu_name), flush=True)
 
 
-def policies() -> None:
-    """Print figure 2 as numbers: 34B on 8 A10, 500 requests of 3,000 and about 200 tokens."""
+def policies() -> Iterator[tuple[dict[str, Any], int, float, float]]:
+    """Yield (options, transitions, answers a step, requests/s): figure 2, with smaller buffers too.
+
+    34B on 8 A10, 500 requests of 3,000 and about 200 tokens.
+    """
     gpu, before, after = table_1("A10"), Layout(1, 8), Layout(4, 2)
     outputs = Streams(2).generator("outputs").integers(50, 350, 500).tolist()
     work = [3000] * 500, outputs
@@ -201,7 +209,7 @@ def policies() -> None:
         batch = float((steps["num_decodes"] * weights).sum() / weights.sum())
         changes = len(result.summary["layouts"]) - 1
         rate = throughput(result)
-        print(json.dumps([options, changes, round(batch, 1), round(rate, 3)]), flush=True)
+        yield options, changes, round(batch, 1), round(rate, 3)
 
 
 def breakdown(folder: Path) -> dict[str, dict[str, float]]:
@@ -215,7 +223,15 @@ def breakdown(folder: Path) -> dict[str, dict[str, float]]:
     whole = ContinuousScheduler(max_num_seqs=256, max_num_batched_tokens=16384)
     apart = {"scheduler": whole, "predictor": SeesawPredictor}
     chunked = [
-        simulated(gpu, name, Layout(2, 2), work, scheduler=each, predictor=SeesawPredictor)
+        simulated(
+            gpu,
+            name,
+            Layout(2, 2),
+            work,
+            scheduler=each,
+            predictor=SeesawPredictor,
+            virtual_engines=True,  # vLLM 0.5.4, as in the paper
+        )
         for each in (ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=n) for n in CHUNKS)
     ]
     runs = {
@@ -259,12 +275,13 @@ def links_and_buffers(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-NVLink")
+    parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-PCIe-x16,A100-NVLink")
     parser.add_argument("--piggyback", type=float, default=0.0)
     parser.add_argument("--only", choices=["policies", "breakdown", "links", "cases"])
     given = parser.parse_args()
     if given.only in (None, "policies"):
-        policies()
+        for row in policies():
+            print(json.dumps(row), flush=True)
     if given.only in (None, "breakdown"):
         for label, seconds in breakdown(given.folder).items():
             print(label, {kind: round(value) for kind, value in seconds.items()}, flush=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from make_seesaw import breakdown, lengths, resharded, table_1
+from make_seesaw import breakdown, lengths, policies, resharded, table_1
 
 from mist_sim.hardware.resharding import Layout, decode_layer, prefill_layer
 from mist_sim.hardware.resharding.paper import A10
@@ -95,7 +96,7 @@ def run_picture() -> None:
     outputs = Streams(3).generator("outputs").integers(100, 300, 300).tolist()
     work = [3000] * 300, outputs
     result = resharded(
-        table_1("A10"), "codellama-34b", Layout(1, 8), Layout(4, 2), work, host_memory=10.0 * GIB
+        table_1("A10"), "codellama-34b", Layout(1, 8), Layout(4, 2), work, host_memory=4.0 * GIB
     )
     figure, (above, below) = plt.subplots(
         2, figsize=(9.2, 4.4), sharex=True, layout="constrained", height_ratios=[3, 2]
@@ -130,11 +131,27 @@ def run_picture() -> None:
         times.append(time)
         levels.append(level)
     below.fill_between(times, levels, step="post", color="#89a8b2", lw=0)
-    below.axhline(80, color="black", lw=0.8, ls=":")
+    below.axhline(32, color="black", lw=0.8, ls=":")
     below.set(ylabel="buffer, GiB", xlabel="simulated time, s")
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(IMAGES / "seesaw_run.png", dpi=110, metadata={"Software": None})
+
+
+def policies_picture() -> None:
+    """Draw figure 2: what four policies cost and reach."""
+    rows = list(islice(policies(), 4))
+    names = [row[0].get("policy", "transition_minimising").replace("_", "\n") for row in rows]
+    figure, axes = plt.subplots(1, 3, figsize=(9.2, 2.6), layout="constrained")
+    titles = ("transitions", "answers a decode step", "requests/s")
+    for number, (each, title) in enumerate(zip(axes, titles, strict=True), start=1):
+        bars = each.bar(names, [row[number] for row in rows], color="#2a6f97")
+        each.bar_label(bars, fontsize=8)
+        each.set(ylabel=title)
+        each.tick_params(axis="x", labelsize=7)
+        each.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yscale("log")
+    figure.savefig(IMAGES / "seesaw_policies.png", dpi=110, metadata={"Software": None})
 
 
 def workload_picture(folder: Path) -> None:
@@ -166,5 +183,6 @@ def workload_picture(folder: Path) -> None:
 if __name__ == "__main__":
     model_picture()
     run_picture()
+    policies_picture()
     if len(sys.argv) > 1:
         workload_picture(Path(sys.argv[1]))

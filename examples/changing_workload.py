@@ -46,6 +46,7 @@ def client(role: str, count: int, chunk: int) -> dict[str, Any]:
         "count": count,
         "gpu": "a100-80gb-sxm",
         "scheduler": {"max_num_batched_tokens": chunk, "max_num_seqs": 128},
+        "async_scheduling": False,
     }
 
 

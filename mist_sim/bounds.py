@@ -14,7 +14,10 @@ SCENARIO_BYTES = 2**17
 """Of a scenario: 128 KiB. The parser takes about 10 us a byte, so 1 s; data belongs in a trace."""
 
 SPEC_BYTES = 2**20
-"""Of a model's config.json and other JSON files: 1 MiB. Real ones have up to 0.1 MiB."""
+"""Of JSON files other than a model's config.json: 1 MiB. Real ones have up to 0.1 MiB."""
+
+CONFIG_BYTES = 2**23
+"""Of a model's config.json: 8 MiB. Checkpoints that name the format of every expert have 3."""
 
 TOML_BYTES = 2**17
 """Of the spec of a GPU, a host or a topology: 128 KiB; real ones have up to 5. The parser is

@@ -17,6 +17,7 @@ from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
+from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.core.step_limits import StepLimits
@@ -46,6 +47,7 @@ from mist_sim.simulation_rules import (
     check_routers,
     check_search,
 )
+from mist_sim.stages import Prefill
 from mist_sim.traces import Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
 
@@ -71,6 +73,8 @@ class Simulation:
     lifecycle: clients that fail, start, drain or are scaled; None: all are up all the time.
     reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
     not. search: finds how, where `reconfigure` asks for it.
+    front_end: times between users and engines; None: those that are assumed where a client's
+    step times ask for them (`TimesOrigin.assumed`), else none.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
     come to them, for places that the network does not have, and for a router of a stage that no
@@ -94,6 +98,7 @@ class Simulation:
         lifecycle: Lifecycle | None = None,
         reconfigure: Reconfigure | None = None,
         search: Search | None = None,
+        front_end: FrontEnd | None = None,
     ) -> None:
         clients = list(clients)
         self.hand_over = hand_over or HandOver()
@@ -126,6 +131,7 @@ class Simulation:
         self.power = power or PowerOptions()
         self.cost = cost
         self.reconfigure, self.search = reconfigure, search
+        self.front_end = front_end or FrontEnd()
         self.lifecycle = lifecycle
         if lifecycle is not None:
             check_lives(lifecycle, clients, network, self.slo)
@@ -143,14 +149,21 @@ class Simulation:
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
+        coordinator.servers = servers = self._servers()
+        if servers is not None:
+            recorder.response, recorder.output_token = servers.response, servers.output_token
         self._begin_lives(env, coordinator, recorder)
         load = self._load_generator(env, coordinator, recorder)
+        load.servers = servers
         sliders = self._reconfigurer(env)
         if sliders is not None:
             load.watch = sliders.watch
         if progress is not None:
             load.on_end = _now_and_then(progress)
-        conservation = Conservation(self.workload.requests(self.streams))
+        requests = self.workload.requests(self.streams)
+        if self.slo.classes:
+            requests = self.slo.noting_groups(requests, recorder.groups.append)
+        conservation = Conservation(requests)
 
         def spawn(child: Request) -> Event:
             conservation.enter(child)
@@ -176,7 +189,7 @@ class Simulation:
             client_names=[client.name for client in self.clients],
             num_gpu_blocks=[_most_blocks(client) for client in self.clients],
             estimates={name: origin.estimate for name, origin in times.items()},
-            assumed={name: origin.assumed for name, origin in times.items() if origin.assumed},
+            assumed=self._assumed(),
             assumed_hosts={
                 n: origin.assumed_host for n, origin in times.items() if origin.assumed_host
             },
@@ -195,6 +208,28 @@ class Simulation:
             step_limits=[self._step_limits(client) for client in self.clients],
             presenter=RUN,
         )
+
+    def _servers(self) -> ApiServers | None:
+        """Return the front end of a run; None: requests take no time there."""
+        assumed = any(FRONT_END in options for options in self._assumed().values())
+        options = self.front_end.or_else(MEASURED if assumed else NONE)
+        if not any(options.times):
+            return None
+        said, count = options.api_server_count, 0
+        for client in self.clients:
+            if Prefill.kind in client.traits.serves:
+                count += said or sum(group.number for group in client.traits.engines) or 1
+        return ApiServers(options, count or 1)
+
+    def _assumed(self) -> dict[str, tuple[str, ...]]:
+        """Return the options that nobody set and whose default is an assumption, by client."""
+        said = (FRONT_END,) if self.front_end.is_complete else ()
+        found = {}
+        for client in self.clients:
+            options = client.traits.times.assumed if client.traits.times else ()
+            if unsaid := tuple(name for name in options if name not in said):
+                found[client.name] = unsaid
+        return found
 
     def _step_limits(self, client: Client) -> StepLimits | None:
         """Return what limits a client's steps; None where that, or the client, may change."""

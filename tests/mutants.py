@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
 AFD = "clients/afd"
 ENGINE, SCHEDULING, CACHE = "clients/engine", "clients/scheduling", "clients/kv_cache"
 STORES = "clients/stores"
+RESHARDING = "clients/resharding"
 
 MUTANTS = [
     Mutant(
@@ -175,8 +176,8 @@ MUTANTS = [
     Mutant(
         "room in host memory is free before blocks are back",
         f"{SCHEDULING}/preemption.py",
-        "        plan.moves += (lane.swaps.begin_return(swap),)",
-        "        lane.swaps.room.release(swap.num_blocks); plan.moves += (swap.back(),)",
+        "    plan.moves += (lane.swaps.begin_return(swap),)",
+        "    lane.swaps.room.release(swap.num_blocks); plan.moves += (swap.back(),)",
     ),
     Mutant(
         "entries come that are cached",
@@ -295,8 +296,8 @@ MUTANTS = [
     Mutant(
         "a step planned ahead knows who comes a step too late",
         f"{ENGINE}/loop.py",
-        "self._num_begun(run) + 1 if now > run.start",
-        "self._num_begun(run) + 2 if now > run.start",
+        "run.num_begun(now) + 1 if now > run.start",
+        "run.num_begun(now) + 2 if now > run.start",
     ),
     Mutant(
         "passes are cut one too late",
@@ -788,8 +789,8 @@ MUTANTS = [
     Mutant(
         "requests of a plain walk are written down as never queued",
         "metrics/records/recorder.py",
-        "                visit.started_at - visit.queued_at,\n",
-        "                0.0,\n",
+        "                visit.started_at - queued_at,\n                queued_at - sent_at",
+        "                0.0,\n                queued_at - sent_at",
     ),
     Mutant(
         "a prefill client keeps its lane as it is when others have copied entries",
@@ -820,6 +821,138 @@ MUTANTS = [
         f"{ENGINE}/plain_role.py",
         "return 1 if ahead.comes_next or waits_for_room else self._only.run_limit",
         "return self._only.run_limit",
+    ),
+    Mutant(
+        "re-sharding: prompts go on while entries wait in the buffer",
+        f"{RESHARDING}/phases.py",
+        "if any(_is_buffered(lane) for lane in self.lanes):",
+        "if any(not lane.pool for lane in self.lanes):",
+    ),
+    Mutant(
+        "re-sharding: prompts that are computed have no room kept in the buffer",
+        f"{RESHARDING}/phases.py",
+        "return self.room.has(coming + lane.pool.blocks_for(sequence.num_tokens))",
+        "return self.room.has(lane.pool.blocks_for(sequence.num_tokens))",
+    ),
+    Mutant(
+        "re-sharding: answers that stay go to the buffer all the same",
+        f"{RESHARDING}/phases.py",
+        'if self.stage == "prefill":\n            self.staying',
+        'if self.stage == "decode":\n            self.staying',
+    ),
+    Mutant(
+        "re-sharding: prompts are tried again though nothing was gained",
+        f"{RESHARDING}/phases.py",
+        "return self.is_free or not self.was_short or self.num_finished > 0",
+        "return True",
+    ),
+    Mutant(
+        "re-sharding: answers count that ended in an earlier stage",
+        f"{RESHARDING}/phases.py",
+        "self.stage, self.lanes, self.asked, self.num_finished = stage, lanes, False, 0",
+        "self.stage, self.lanes, self.asked = stage, lanes, False",
+    ),
+    Mutant(
+        "re-sharding: answers may take all of the buffer",
+        f"{RESHARDING}/phases.py",
+        "return self._has_room_beside_answers(share=0.5)",
+        "return self._has_room_beside_answers()",
+    ),
+    Mutant(
+        "re-sharding: nobody waits for the room of what comes back",
+        f"{RESHARDING}/phases.py",
+        "if not (self.has_room(lane, head) or any(each.loading for each in self.lanes)):",
+        "if not self.has_room(lane, head):",
+    ),
+    Mutant(
+        "re-sharding: the threshold is of one lane's memory",
+        f"{RESHARDING}/phases.py",
+        "return used / sum(lane.pool.num_blocks for lane in self.lanes)",
+        "return used / self.lanes[0].pool.num_blocks / 2",
+    ),
+    Mutant(
+        "re-sharding: prompts are due at once",
+        f"{RESHARDING}/due.py",
+        "now >= since + self._late",
+        "now >= since + self._early",
+    ),
+    Mutant(
+        "re-sharding: no answers go on before all prompts are computed",
+        f"{RESHARDING}/phases.py",
+        "return self._due.none_of(self.lanes)",
+        "return False",
+    ),
+    Mutant(
+        "re-sharding: several steps without a look at the prompts that wait",
+        f"{RESHARDING}/scheduler.py",
+        "if phases.watches_each_step:\n            limit = 1",
+        "if phases.watches_each_step:\n            limit = 7",
+    ),
+    Mutant(
+        "re-sharding: entries that came back stay when prompts are due",
+        f"{RESHARDING}/lane.py",
+        "set_brought_aside(self.state, plan)",
+        "pass",
+    ),
+    Mutant(
+        "re-sharding: prefetching takes the blocks of the next prompts",
+        f"{RESHARDING}/prefetch.py",
+        "num_kept = _blocks_of_next_prompts(lane, max_num_batched_tokens)",
+        "num_kept = 0",
+    ),
+    Mutant(
+        "re-sharding: prefetching brings what is still on its way out",
+        f"{RESHARDING}/prefetch.py",
+        "if sequence in lane.swaps.going or not self._has_place(num_blocks):",
+        "if not self._has_place(num_blocks):",
+    ),
+    Mutant(
+        "re-sharding: prefetching brings more than the other layout holds",
+        f"{RESHARDING}/prefetch.py",
+        "return self._used + num_blocks < most",
+        "return True",
+    ),
+    Mutant(
+        "re-sharding: what was prefetched crosses the host once more",
+        f"{RESHARDING}/client.py",
+        "num_blocks -= sum(pool.blocks_for(moved.num_brought) for pool, moved in prefetched)",
+        "num_blocks -= 0",
+    ),
+    Mutant(
+        "re-sharding: entries that stay cross the host in one direction",
+        f"{RESHARDING}/client.py",
+        "return asked.seconds + 2 * num_blocks",
+        "return asked.seconds + num_blocks",
+    ),
+    Mutant(
+        "re-sharding: transitions load the weights of the layout before",
+        f"{RESHARDING}/client.py",
+        'weights = self.sizes.prefill_weights if stage == "prefill" else',
+        'weights = self.sizes.prefill_weights if stage == "decode" else',
+    ),
+    Mutant(
+        "re-sharding: entries come back before the host has copied them",
+        f"{RESHARDING}/buffer.py",
+        "begins = max(self._env.now, self._shared_at.pop(move.sequence, 0.0))",
+        "begins = self._env.now",
+    ),
+    Mutant(
+        "re-sharding: copies out and in share a direction of the link",
+        f"{RESHARDING}/buffer.py",
+        "end = self._back.send(move.num_blocks * self._seconds, begins)",
+        "end = self._out.send(move.num_blocks * self._seconds, begins)",
+    ),
+    Mutant(
+        "re-sharding: lanes sleep on when the buffer has room again",
+        f"{RESHARDING}/lane.py",
+        'if move.kind == "swap_in" and self.phases.stage == "prefill":',
+        'if move.kind == "hand_over":',
+    ),
+    Mutant(
+        "re-sharding: going to the buffer counts as a preemption",
+        f"{RESHARDING}/lane.py",
+        'if self.phases.stage == "prefill" or self.phases.asked:',
+        "if self.phases.asked:",
     ),
 ]
 

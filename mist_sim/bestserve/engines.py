@@ -78,7 +78,7 @@ class Template:
             "pipeline_parallel_size": strategy.pipeline_parallel_size,
         }
         if strategy.pipeline_parallel_size > 1 and first["async_scheduling"]:
-            del first["async_scheduling"]  # pipelines do not plan ahead, and nobody said so
+            del first["async_scheduling"]  # not with whole prompts; nobody said so
         prompts = strategy.prefill_batch * longest
         if strategy.is_apart:
             data["clients"] = [

@@ -18,8 +18,11 @@ from mist_sim.cli.verbs.fit import fit
 from mist_sim.cli.verbs.from_vllm import from_vllm
 from mist_sim.cli.verbs.goodput import goodput
 from mist_sim.cli.verbs.listing import list_
+from mist_sim.cli.verbs.observe import observe
 from mist_sim.cli.verbs.plan import plan
+from mist_sim.cli.verbs.plot import plot
 from mist_sim.cli.verbs.profile import profile
+from mist_sim.cli.verbs.report import report
 from mist_sim.cli.verbs.reshard import reshard
 from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
@@ -27,6 +30,7 @@ from mist_sim.cli.verbs.search import search
 from mist_sim.cli.verbs.sliders import sliders
 from mist_sim.cli.verbs.sweep import sweep
 from mist_sim.cli.verbs.timeline import timeline
+from mist_sim.cli.verbs.trace import trace
 from mist_sim.cli.verbs.validate import validate
 from mist_sim.errors import InvariantError, MistError
 
@@ -121,8 +125,12 @@ app.command()(schema)
 app.command()(fit)
 app.command()(calibrate)
 app.command()(profile)
+app.command()(observe)
 app.command()(validate)
+app.add_typer(trace, name="trace")
 app.command()(timeline)
+app.command()(plot)
+app.command()(report)
 app.command()(afd)
 app.command()(goodput)
 app.command()(sliders)

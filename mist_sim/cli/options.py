@@ -51,6 +51,13 @@ MostRequests = Annotated[
         "without it.",
     ),
 ]
+Attainment = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the requests that has to be good; without it slo.attainment, or 0.9.",
+        show_default=False,
+    ),
+]
 AsIs = Annotated[
     bool,
     typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief
@@ -10,6 +10,7 @@ from mist_sim.units import DURATION
 
 if TYPE_CHECKING:
     from mist_sim.search.goodput import GoodputOptions
+    from mist_sim.search.percentiles import Percentile
 
 
 def goodput_options(**given: Any) -> GoodputOptions:
@@ -17,6 +18,18 @@ def goodput_options(**given: Any) -> GoodputOptions:
     from mist_sim.search.goodput import GoodputOptions
 
     return GoodputOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def percentiles_in(given: Sequence[str]) -> tuple[Percentile, ...]:
+    """Return the percentiles of NAME=TIME. Raises ScenarioError for other texts."""
+    from mist_sim.search.percentiles import percentiles_of
+
+    pairs = [text.partition("=") for text in given]
+    if not all(middle for _, middle, _ in pairs):
+        raise ScenarioError(
+            f"--percentile must be NAME=TIME, such as p50_ttft='2 s', got {brief(list(given))}"
+        )
+    return percentiles_of({name: time for name, _, time in pairs}) if pairs else ()
 
 
 def interval_of(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
 
 
+REPORT = "report.html"
 Found = TypeVar("Found", bound="Findings")
 
 
@@ -47,6 +48,7 @@ class Session:
     out: the folder to write; None: none. force: earlier results in it make room. as_json: print
     the summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: those
     of a run that are written; None: the usual ones. resume: go on with the study that was stopped.
+    report: of a run is written beside the tables.
     """
 
     out: Path | None = None
@@ -55,6 +57,7 @@ class Session:
     quiet: bool = False
     tables: Collection[str] | None = None
     resume: bool = False
+    report: bool = False
 
     def run(self, scenario: Scenario) -> Result:
         """Simulate a scenario, write the results, print and return them.
@@ -66,7 +69,7 @@ class Session:
         return self._kept(
             lambda how: simulate(scenario, progress=how["progress"]),
             total=scenario.workload.num_requests,
-            write=lambda result, folder: result.write_files(folder, self.tables),
+            write=self._write_run,
         )
 
     def replicate(self, scenario: Scenario, jobs: int | None = None) -> Replications:
@@ -110,6 +113,13 @@ class Session:
                 files = folder.fill(partial(write, found)) if folder else []
             self._show(found, files)
         return found
+
+    def _write_run(self, result: Result, folder: Path) -> None:
+        from mist_sim.output.texts import write_text
+
+        result.write_files(folder, self.tables)
+        if self.report:
+            write_text(folder / REPORT, result.presenter.report(result))
 
     def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
         from contextlib import nullcontext

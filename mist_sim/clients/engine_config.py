@@ -33,6 +33,7 @@ from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.overhead import EXPOSED
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
@@ -74,6 +75,9 @@ class EngineConfig:
     quantization: stores the weights so instead of as the checkpoint does.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each have some of the layers.
+    virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
+        (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
+        of which are v1, where that is simulated (docs/background/parallelism.md).
     role: prefill or decode for a client that serves only this; a prompt's KV entries are handed
         over from one to the other on the network. p_heavy or d_heavy for one with large or small
         chunks that serves both, and whose answers may go on at the other kind (TaiChi; takes
@@ -99,6 +103,7 @@ class EngineConfig:
     power_limit: watts that a GPU is capped at (nvidia-smi -pl); it then computes more slowly, and
         reads memory as fast.
     gpu_price: dollars of one GPU an hour in place of the catalog's; for the cost of the run.
+    sampling: top-p and top-k of the requests, which cost time; null: none of them asks for it.
     admission: which requests are turned away when the engine is too busy.
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
@@ -122,6 +127,7 @@ class EngineConfig:
     quantization: WeightDtype | None = field(default=None, metadata=_flag("--quantization"))
     tensor_parallel_size: Count = field(default=1, metadata=_flag("--tensor-parallel-size"))
     pipeline_parallel_size: Count = field(default=1, metadata=_flag("--pipeline-parallel-size"))
+    virtual_engines: bool = field(default=False, metadata=_NOT_IN_VLLM)
     role: Role | None = field(default=None, metadata=_flag("--kv-transfer-config"))
     data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
@@ -137,6 +143,7 @@ class EngineConfig:
     async_scheduling: bool | None = field(default=None, metadata=_flag("--async-scheduling"))
     power_limit: Watts | None = field(default=None, metadata=_NOT_IN_VLLM)
     gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)
+    sampling: Sampling | None = None
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
     step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
@@ -169,6 +176,11 @@ class EngineConfig:
                 f"scheduler must have prefill_schedule_interval 1 with pipeline_parallel_size "
                 f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
                 "steps of all micro-batches together, which is not simulated"
+            )
+        if self.virtual_engines and self.pipeline_parallel_size == 1:
+            raise ScenarioError(
+                "virtual_engines must be false with pipeline_parallel_size 1; it has no effect on "
+                "one rank"
             )
         if self.step_loop not in STEP_LOOPS:
             hint = did_you_mean(self.step_loop, STEP_LOOPS)
@@ -320,16 +332,36 @@ class EngineConfig:
         return interval_of(self.scheduler)
 
     @property
+    def no_batch_queue(self) -> str:
+        """The option with which a pipeline has virtual engines; empty where there is none.
+
+        With one scheduler are not simulated roles, lockstep, drafts, tiers, swapping, whole
+        prompts and layouts of resharding; nor models with sliding windows.
+        """
+        scheduler = self.scheduler
+        for option, is_set in (
+            ("virtual_engines", self.virtual_engines),
+            (f"role {self.role}", self.role is not None),
+            ("enable_expert_parallel and data_parallel_size", self.lockstep),
+            ("speculative_config", self.speculative_config is not None),
+            ("resharding", self.resharding is not None),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers)),
+            (f"scheduler.type {type(scheduler).__name__}", scheduler and not scheduler.by_piece),
+            ("scheduler.preemption", scheduler and scheduler.swaps),
+        ):
+            if is_set:
+                return option
+        return ""
+
+    @property
     def no_planning_ahead(self) -> str:
         """What keeps async scheduling from being simulated; empty where it can be."""
-        if self.pipeline_parallel_size > 1:
-            return f"pipeline_parallel_size {self.pipeline_parallel_size}"
+        if self.pipeline_parallel_size > 1 and (option := self.no_batch_queue):
+            return f"pipeline_parallel_size {self.pipeline_parallel_size} and {option}"
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
         if self.resharding:
             return "resharding"
-        if self.role in FLOWING_ROLES:
-            return "roles p_heavy and d_heavy, where answers leave between two steps"
         return ""
 
     @property

@@ -24,6 +24,16 @@ class EngineRules:
     held_spares_hits: whether a step in which prompts wait for their turn admits one of which all
         but the last token is cached, and not one whose blocks have come from elsewhere
         (`Scheduler.schedule`, in 0.31 and not in 0.24).
+    batch_queue: whether a pipeline has one scheduler, and a queue of batches (v1), and not an
+        engine with memory of its own for each batch (v0's virtual engines). As far as it is
+        simulated (`EngineConfig.no_batch_queue`).
+    async_pipelines: whether pipelines may plan ahead (in 0.19 and not in 0.14).
+    staggers_decodes: whether they have one batch more then, and plan a decode every so many steps
+        as there are ranks (`AsyncScheduler`, in 0.24 and not in 0.19, with model runner V2).
+    fills_queue: whether plans that compute nothing fill the queue
+        (`EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, in 0.24 and not in 0.19).
+    drains_preempted: whether one that was preempted in flight waits for all batches that compute
+        it, and others pass it (`Scheduler.schedule`, in 0.33 and not in 0.24).
     """
 
     uncached_first: bool = False
@@ -31,3 +41,8 @@ class EngineRules:
     pass_goes_on: bool = False
     local_cadence: bool = False
     held_spares_hits: bool = False
+    batch_queue: bool = False
+    async_pipelines: bool = False
+    staggers_decodes: bool = False
+    fills_queue: bool = False
+    drains_preempted: bool = False

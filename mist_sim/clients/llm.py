@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
 from dataclasses import replace
-from functools import partial
 from math import inf, nan
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from simpy.events import Event
 
 from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.draft_paths import DraftPaths
-from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.queued.form import queue_form
+from mist_sim.clients.engine.queued.making import lane_maker, queued_state, step_tracks
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_loops import option_for_general
-from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
@@ -96,6 +95,9 @@ class LlmClient(LaidOutClient):
                 f"pipeline_parallel_size must be {num_lanes}, the ranks that the predictor times, "
                 f"got {config.pipeline_parallel_size}"
             )
+        ahead, obstacle = bool(config.async_scheduling), config.no_batch_queue
+        self.form = queue_form(self.rules, memory, num_lanes, obstacle, ahead=ahead)
+        num_lanes = 1 if self.form else num_lanes
         self.memory = lane_memory(
             memory,
             config.kv_cache,
@@ -247,6 +249,7 @@ class LlmClient(LaidOutClient):
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,
             client_id=self.client_id,
+            num_engines=self.data_parallel_size,
             plain=self._takes_plain_loop,
             role=self.config.role,
         )
@@ -258,36 +261,35 @@ class LlmClient(LaidOutClient):
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
-        state = LaneState(
-            self.memory.manager(self.shared_parts.tiers if self.shared_parts else None),
-            EntriesFirst() if flow else self.scheduler.new_queue(),
-            max_num_seqs=max_num_seqs,
-            speculation=self._speculation(),
-            swap_space=self.memory.swap_space,
-            swaps_overlap=self.scheduler.swaps_overlap,
-            plans_ahead=self.async_scheduling,
-            needs_longest_context=self.predictor.traits.needs_longest_context,
-            by_piece=self.scheduler.by_piece,
-            rules=self.rules,
-            cadence=self._cadence(),
-            tells_joins=flow is not None,
-        )
+        queue = EntriesFirst() if flow else self.scheduler.new_queue()
+        options: dict[str, Any] = {
+            "max_num_seqs": max_num_seqs,
+            "needs_longest_context": self.predictor.traits.needs_longest_context,
+            "by_piece": self.scheduler.by_piece,
+            "rules": self.rules,
+        }
+        if (form := self.form) is not None:
+            state: LaneState = queued_state(self.memory, queue, options)
+        else:
+            state = LaneState(
+                self.memory.manager(self.shared_parts.tiers if self.shared_parts else None),
+                queue,
+                **options,
+                speculation=self._speculation(),
+                swap_space=self.memory.swap_space,
+                swaps_overlap=self.scheduler.swaps_overlap,
+                plans_ahead=self.async_scheduling,
+                cadence=self._cadence(),
+                tells_joins=flow is not None,
+            )
         self.lane_states.append(state)
-        make = (
-            self.lane_type
-            if flow is None
-            else partial(FlowingLane, flow=flow, has_taker=self.has_taker)
-        )
+        place = self.recorder, self.client_id, self._layout_number
+        tracks = step_tracks(*place, self.predictor, form)
+        make = lane_maker(form, flow, self.lane_type, tracks, self.has_taker)
         return make(
             self.env,
             self.scheduler,
             state,
-            records=StepRecords(
-                self.recorder,
-                self.client_id,
-                self.predictor.traits.steps_inside,
-                self._layout_number,
-            ),
             load=self.view,
             leave=self._leave,
             stores=self._stores(self._first_engine + engine),
@@ -505,7 +507,7 @@ class LlmClient(LaidOutClient):
 
     def _adopt(self, layout: EngineLayout) -> None:
         """Let all that is asked of the client be as a layout says."""
-        self.predictor, self.memory = layout.predictor, layout.memory
+        self.predictor, self.memory, self.form = layout.predictor, layout.memory, layout.form
         self._shares = list(layout.shares)
         self.data_parallel_size, self.lockstep = layout.data_parallel_size, layout.lockstep
         self.async_scheduling = layout.async_scheduling

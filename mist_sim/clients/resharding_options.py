@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.units import Bytes, BytesPerSecond
+from mist_sim.units import Bytes, BytesPerSecond, Seconds
 
-Policy = Literal["transition_minimising", "prefill_prioritised", "decode_prioritised", "threshold"]
+Policy = Literal[
+    "transition_minimising",
+    "prefill_prioritised",
+    "decode_prioritised",
+    "threshold",
+    "ttft_bound",
+]
 Running = Literal["drain", "pause", "out"]
 _Count = Annotated[int, ">= 1"]
 
 HOST_MEMORY = 80 * 2.0**30  # bytes a GPU (Seesaw 6.1)
 SHARE_IN_USE = 0.5  # assumed: Seesaw 4.2 names thresholds, and gives none
+TO_PREFILL, TO_DECODE = 0.5, 0.1  # of a limit on TTFT; ours: docs/background/seesaw.md
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +35,23 @@ class Resharding:
     pipeline_parallel_size: ranks that each have some of the layers meanwhile.
     policy: when the client goes from one to the other. transition_minimising computes prompts until
         the host's buffer is full of their KV entries, or none waits, and answers until it is empty
-        (Seesaw 4.2). The others have no buffer: prefill_prioritised computes a prompt as soon as it
-        fits on the GPUs, decode_prioritised when all answers are complete, and threshold when they
-        use less than a share of the KV blocks.
+        (Seesaw 4.2). ttft_bound has the buffer, too, and goes to the prompts when the next one has
+        waited for long or no answer is left, and to the answers when it has not. The others have no
+        buffer: prefill_prioritised computes a prompt as soon as it fits on the GPUs,
+        decode_prioritised when all answers are complete, and threshold when they use less than a
+        share of the KV blocks.
     threshold: that share, in (0, 1]; without it a half.
+    ttft_limit: with ttft_bound, the limit on TTFT of which the next two are shares (required).
+    to_prefill: share of it that the next prompt has waited when the client goes to the prompts;
+        without it a half. to_decode: share of it up to which the next prompt may have waited when
+        the client goes to the answers that there are; without it a tenth. Between the two the
+        client stays in its layout, so that it does not go to and fro.
     running: what becomes of answers that are not complete when the buffer is empty and prompts
         wait: out takes their entries into the buffer, from which they come back first, as soon as
         that leaves half of it for prompts; drain completes them before; pause leaves them on the
         GPUs while prompts are computed. Without it, out.
+    prefetch: whether entries come back from the buffer while prompts are computed, too, into blocks
+        that the next prompts do not need (Seesaw 5.2). Without it, they do.
     host_memory: for KV entries, of each GPU; without it 80 GiB, as in the paper.
     host_bandwidth: of each GPU's link to the host, in one direction; without it, the GPU's own.
     host_copy_bandwidth: at which the host copies entries of each GPU from pinned to shared memory
@@ -49,7 +65,11 @@ class Resharding:
     pipeline_parallel_size: _Count = 1
     policy: Policy = "transition_minimising"
     threshold: float | None = None
+    ttft_limit: Seconds | None = None
+    to_prefill: float | None = None
+    to_decode: float | None = None
     running: Running | None = None
+    prefetch: bool | None = None
     host_memory: Bytes | None = None
     host_bandwidth: BytesPerSecond | None = None
     host_copy_bandwidth: BytesPerSecond | None = None
@@ -76,23 +96,55 @@ class Resharding:
                 f"kv_layout_efficiency must be in (0, 1], got {self.kv_layout_efficiency:g}"
             )
         self._check_effect()
+        if self.policy == "ttft_bound":
+            self._check_bound()
 
     def _check_effect(self) -> None:
-        if self.threshold is not None and self.policy != "threshold":
-            raise ScenarioError(f"threshold has no effect with policy: {self.policy}")
+        for name, policy in (
+            ("threshold", "threshold"),
+            ("ttft_limit", "ttft_bound"),
+            ("to_prefill", "ttft_bound"),
+            ("to_decode", "ttft_bound"),
+        ):
+            if getattr(self, name) is not None and self.policy != policy:
+                raise ScenarioError(f"{name} has no effect with policy: {self.policy}")
         if self.buffers:
             return
-        for name in ("running", "host_memory", "host_copy_bandwidth"):
+        for name in ("running", "prefetch", "host_memory", "host_copy_bandwidth"):
             if getattr(self, name) is not None:
                 raise ScenarioError(
                     f"{name} has no effect with policy: {self.policy}, which has no buffer on the "
                     "host; transition_minimising has one"
                 )
 
+    def _check_bound(self) -> None:
+        """Raise ScenarioError for a limit that bounds nothing, and shares that cross."""
+        if self.ttft_limit is None or not 0 < self.ttft_limit < math.inf:
+            raise ScenarioError(
+                "ttft_limit must be a time > 0 with policy: ttft_bound, such as 2 s, "
+                f"got {self.ttft_limit}"
+            )
+        low, high = self.shares
+        if not 0 <= low < high < math.inf:
+            raise ScenarioError(
+                f"to_decode must be >= 0 and below to_prefill, got {low:g} and {high:g}"
+            )
+        if self.running not in (None, "out"):
+            raise ScenarioError(
+                f"running must be out with policy: ttft_bound, got {self.running}: prompts that "
+                "are due do not wait for answers"
+            )
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of the limit on TTFT: to the answers, to the prompts."""
+        low = TO_DECODE if self.to_decode is None else self.to_decode
+        return low, TO_PREFILL if self.to_prefill is None else self.to_prefill
+
     @property
     def buffers(self) -> bool:
         """Whether KV entries of prompts go to host memory."""
-        return self.policy == "transition_minimising"
+        return self.policy in ("transition_minimising", "ttft_bound")
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -102,4 +154,7 @@ class Resharding:
             found.append("resharding.host_memory")
         if self.policy == "threshold" and self.threshold is None:
             found.append("resharding.threshold")
+        if self.policy == "ttft_bound":
+            shares = ("to_prefill", "to_decode")
+            found += [f"resharding.{name}" for name in shares if getattr(self, name) is None]
         return tuple(found)

@@ -21,8 +21,8 @@ def step_limits(config: EngineConfig, memory: LaneMemory) -> StepLimits | None:
         return None
     groups = memory.groups
     num_groups = groups.num_full_groups + groups.num_window_groups if groups else 1
-    num_lanes = config.pipeline_parallel_size
-    shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
+    num_ranks, most = config.pipeline_parallel_size, scheduler.max_num_seqs
+    shares = lane_shares(max(most, num_ranks), config.data_parallel_size, num_ranks)
     return StepLimits(
         tokens=scheduler.max_num_batched_tokens,
         tokens_a_decode=1 + config.num_drafts,

@@ -16,8 +16,10 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.reservation import Reservation
 from mist_sim.clients.roster import Roster
 from mist_sim.coordination.dispatch import Dispatch
+from mist_sim.coordination.front_ends import through
 from mist_sim.coordination.growth import beyond_limit, grow
 from mist_sim.coordination.places_ahead import Absences, PlacesAhead, PromptVisit
+from mist_sim.core.front_end import ApiServers
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
@@ -34,7 +36,7 @@ class Coordinator:
 
     roster: the clients that there are now. spawn: sends the children of requests, whose ids count
     down from -1. hand_over: how requests go from prefill to decode. absences: what happens where
-    clients are gone; None: they stay.
+    clients are gone; None: they stay. servers: the front end; None: there is none.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Coordinator:
         self._drops_first = hand_over.drops_first
         self._pushes = hand_over.transfer == "push"
         self._num_children = 0
+        self.servers: ApiServers | None = None
 
     @property
     def absences(self) -> Absences | None:
@@ -73,6 +76,7 @@ class Coordinator:
         kv: HeldKv | None = None  # entries that the next stage continues from
         ahead: Reservation | None = None  # where the next stage waits for them
         failure: Failure | None = None
+        passed: Stage | None = None  # that is behind the front end
         while failure is None and (stages := request.to_serve):
             stage = stages[0]
             if ahead is not None:
@@ -88,6 +92,10 @@ class Coordinator:
                 continue
             if kv is not None and not kv.is_there:
                 failure, kv, request.kv = self._without_entries(request, kv), None, None
+                continue
+            if self.servers is not None and passed is not stage:
+                passed = stage
+                failure = yield from through(self.servers, self.env, request, visits, kv)
                 continue
             chosen = self.choose(request, stages, kv)
             if isinstance(chosen, Failure):
@@ -109,9 +117,7 @@ class Coordinator:
                     continue
                 ahead, later = place.ahead, later[place.num_over :]
                 is_followed = not place.num_over
-            taken = None
-            if stage.continues or stage.may_continue:
-                taken, request.kv, kv = kv, None, None
+            taken, kv = _taken(request, stage, kv)
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
             if ahead is not None or visit.held_kv is not None:
@@ -260,6 +266,16 @@ class Coordinator:
         ends = [self.spawn(child) for child in children]
         yield self.env.all_of(ends)
         return next((end.value for end in ends if end.value is not None), None)
+
+
+def _taken(
+    request: Request, stage: Stage, kv: HeldKv | None
+) -> tuple[HeldKv | None, HeldKv | None]:
+    """Return the entries from which a stage goes on, and those that are left for later ones."""
+    if stage.continues or stage.may_continue:
+        request.kv = None
+        return kv, None
+    return None, kv
 
 
 def _kept(

@@ -50,8 +50,8 @@ class PlainWalk:
 
     def begin(self, request: Request) -> None:
         """Take a request that arrives now to a client."""
-        stages = request.stages
-        request.send(self._env.now)
+        stages, sent_at = request.stages, request.arrival_time
+        request.send(self._env.now if sent_at is None else sent_at)
         try:
             client = self._route(request, stages[0])
         except RefusalError as refusal:

@@ -18,6 +18,12 @@ def content_id(origin: int, number: int) -> int:
     return number * _NUM_ORIGINS + origin
 
 
+def origin_of(span: int) -> tuple[int, int]:
+    """Return the origin of content, and the number that it has there."""
+    number, origin = divmod(span, _NUM_ORIGINS)
+    return origin, number
+
+
 def leading(content: Content, num_tokens: int) -> Content:
     """Return what is said of the first `num_tokens` tokens, and no more."""
     spans, left = [], num_tokens

@@ -172,6 +172,8 @@ class Request:
         go through sessions.
     growth: that it shares with its parent and its children; None: no outcome added anything.
     keeper: told of each visit as it ends, where what it computed is kept for other requests.
+    label: name of its class, where the workload gives one.
+    front_end: seconds that it spent since then between its user and the engines.
     """
 
     request_id: int
@@ -198,6 +200,8 @@ class Request:
     growth: Growth | None = None
     think_time: float = 0.0
     keeper: Callable[[Any], None] | None = None  # of a `Visit`, which lies above
+    label: str | None = None
+    front_end: float = 0.0
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""
@@ -212,6 +216,7 @@ class Request:
         self.has_token = False
         self.num_losses = 0
         self.keeper = None
+        self.front_end = 0.0
 
     def limits_left(self, now: float) -> Limits | None:
         """Return the limits of a child sent now: it ends when the sender of its parent gives up."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.models.kv_groups import KvGroups, kv_groups
+from mist_sim.models.layers import keeps_entries, num_with_experts
 from mist_sim.models.loading import load_generating
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
@@ -39,7 +40,8 @@ class Drafter:
         model, weights = self.model, self._weight_bytes(self.model)
         if not self.is_target_layer:
             return weights
-        layer = self._weight_bytes(replace(model, num_layers=2)) - weights
+        twice = replace(model, num_layers=2 * model.num_layers, layers=2 * model.layers)
+        layer = self._weight_bytes(twice) - weights
         num_rows = 2 * model.hidden_size
         if self.copies_embedding:
             num_rows += -(-model.vocab_size // self.cluster.tensor_parallel_size)
@@ -53,8 +55,11 @@ class Drafter:
 
     @property
     def num_layers_in_groups(self) -> int:
-        """Layers that share pages with the target's, since they keep equal bytes of a token."""
-        return 1 if self.is_target_layer else 0
+        """Layers that share pages with the target's, since they keep equal bytes of a token.
+
+        Where the target's layers differ, its pages are so much larger instead.
+        """
+        return 1 if self.is_target_layer and not self.model.layers else 0
 
     @property
     def kv_bytes_per_token_per_rank(self) -> int:
@@ -64,6 +69,8 @@ class Drafter:
 
 def shared_groups(target: ModelSpec, drafter: Drafter | None) -> KvGroups:
     """Return how the layers of a model, and a layer that drafts for it, share pages."""
+    if target.layers:
+        return target.kv_groups
     num_layers = target.num_layers + (drafter.num_layers_in_groups if drafter else 0)
     return kv_groups(num_layers, len(target.window_layers), target.sliding_window)
 
@@ -87,6 +94,8 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
             f"speculative_config must have another method than mtp for {target.name}, which has no "
             "layers for it (num_nextn_predict_layers); eagle, draft_model and ngram do without"
         )
+    if target.layers:
+        return _last_layers(config, target, cluster)
     moe = replace(target.moe, dense_layers=frozenset()) if target.moe else None
     layer = replace(
         target,
@@ -101,12 +110,34 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
     return Drafter(layer, last_rank, is_target_layer=True, copies_embedding=in_pipeline)
 
 
+def _last_layers(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:
+    """Return the layer that drafts for a model whose layers differ.
+
+    Its last one with attention, and the next one where that has no MLP and no experts of its own
+    (`mtp_layers_block_type` of Nemotron-3: attention, then experts).
+    """
+    at = max(n for n, layer in enumerate(target.layers) if keeps_entries(layer.mixer))
+    layers = target.layers[at : at + 1]
+    if layers[0].num_sums == 1:
+        layers += target.layers[at + 1 : at + 2]
+    layer = replace(
+        target,
+        name=f"{config.method} of {target.name}",
+        num_layers=len(layers),
+        layers=layers,
+        moe=target.moe if num_with_experts(layers) else None,
+    )
+    in_pipeline = cluster.pipeline_parallel_size > 1
+    last_rank = replace(cluster, pipeline_parallel_size=1)
+    return Drafter(layer, last_rank, is_target_layer=True, copies_embedding=in_pipeline)
+
+
 def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:
     model = load_generating(config.model or "")
-    if target.sliding_window:
+    if target.sliding_window or target.layers:
         raise ScenarioError(
             f"speculative_config must have another method than draft_model for {target.name}, "
-            "whose layers share pages of one size because of its sliding windows; mtp and eagle "
+            "whose layers share pages of one size because they differ; mtp and eagle "
             "add a layer of that size, ngram none"
         )
     if model.vocab_size != target.vocab_size:
@@ -114,9 +145,9 @@ def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster)
             f"speculative_config must name a model with the vocabulary of {target.name} "
             f"({target.vocab_size:,} tokens), got {model.name} ({model.vocab_size:,})"
         )
-    if model.sliding_window:
+    if model.sliding_window or model.layers:
         raise ScenarioError(
-            f"speculative_config must name a model without sliding windows, got {model.name}"
+            f"speculative_config must name a model whose layers are alike, got {model.name}"
         )
     num_ranks = cluster.tensor_parallel_size
     ranks = config.draft_tensor_parallel_size or num_ranks

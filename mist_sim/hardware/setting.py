@@ -17,7 +17,8 @@ class Setting:
 
     source: what times the steps, as `PredictorTraits.compared_as` has it; empty: nobody compared
         it. architecture: whose kernels the GPU has ("hopper"); empty: not known.
-    model: "dense", "experts", or "latent" for latent attention. weights: how its matrices are
+    model: "dense", "experts", "latent" for latent attention, or "differing" layers, which were
+        never compared. weights: how its matrices are
         stored ("bf16", "fp8"). parallel: "one" GPU, "NVLink" between tensor-parallel ones, "spread"
         experts, and for what was never compared "PCIe" or another link, or "pipeline".
     """
@@ -43,6 +44,8 @@ def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Bor
 
     It may not where the figures of the GPU are a user's. source: as in `Setting`.
     """
+    if model.approximated:
+        return Borrowed(f"not known: {model.name} is taken as a model that it is not")
     if why := _borrowed(cluster.gpu):
         return Borrowed(why)
     return setting_of(source, model, cluster)
@@ -86,6 +89,8 @@ CAPPED = Borrowed("not known: a power cap; what was timed are GPUs at their desi
 
 
 def _kind(model: ModelSpec) -> str:
+    if model.layers:
+        return "differing"
     if model.mla:
         return "latent"
     return "experts" if model.moe else "dense"

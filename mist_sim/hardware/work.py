@@ -54,6 +54,8 @@ def step_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Deman
     demand = _linear(model, cluster, counts, num_tokens)
     if model.moe is not None:
         demand = demand + expert_demand(model, model.moe, cluster, counts, num_tokens * replicas)
+    if model.layers:
+        return demand + differing_demand(model, cluster, counts)
     full = model.num_layers - len(model.window_layers)
     if full:
         demand = demand + attention_demand(model, cluster, counts, full, None)
@@ -138,6 +140,37 @@ def attention_demand(
         )
         compute = compute + layers * np.asarray(one.flops) / peak(cluster.gpu, one.dtype)
         memory = memory + layers * np.asarray(one.bytes) / cluster.gpu.memory_bandwidth
+    return Demand(compute, memory)
+
+
+def differing_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Demand:
+    """Return what attention and states of a model ask whose layers differ."""
+    gpu, t = cluster.gpu, cluster.tensor_parallel_size
+    compute, memory = np.zeros_like(counts.decode_keys), np.zeros_like(counts.decode_keys)
+    new_tokens = counts.num_steps * counts.num_prefill_tokens
+    queries_each = counts.num_queries / np.maximum(counts.num_decodes, 1)
+    decode_queries = counts.num_steps * counts.num_queries
+    for each in operators.attends(model, t):
+        decode_keys, pairs = counts.decode_keys, counts.prefill_pairs
+        if each.reach is not None:
+            most = counts.num_steps * np.maximum(counts.num_decodes, 1) * each.reach
+            decode_keys = np.minimum(decode_keys, most)
+            pairs = np.minimum(pairs, new_tokens * each.reach)
+        per = each.per_entry
+        parts = (
+            (True, new_tokens, counts.prefill_keys, pairs),
+            (False, decode_queries, decode_keys, decode_keys * queries_each),
+        )
+        for prefill, queries, keys, seen in parts:
+            one = each.work(queries, keys / per, seen / per, prefill)
+            compute = compute + each.layers * np.asarray(one.flops) / peak(gpu, one.dtype)
+            memory = memory + each.layers * np.asarray(one.bytes) / gpu.memory_bandwidth
+    for state in operators.states(model, t):
+        token, decode = state.of_token, state.of_decode
+        flops = new_tokens * token.flops + decode_queries * decode.flops
+        moved = new_tokens * token.bytes + decode_queries * decode.bytes
+        compute = compute + state.layers * flops / peak(gpu, token.dtype)
+        memory = memory + state.layers * moved / gpu.memory_bandwidth
     return Demand(compute, memory)
 
 

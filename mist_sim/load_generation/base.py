@@ -11,6 +11,7 @@ from numpy.random import Generator as Rng
 from simpy.events import Event
 
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.core.front_end import ApiServers
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
@@ -38,6 +39,7 @@ class LoadGenerator(ABC):
     on_end: called with (requests that have ended, seconds) whenever one of the workload's ends,
         children apart; None at first.
     watch: is told which requests are sent and served; None: nobody asks.
+    servers: the front end between users and clients; None: there is none.
     all_ended: happens when the last request has ended and no other will be sent.
     num_sent, num_ended: requests so far, however often each was sent.
     num_visits, num_stages: of the requests that have ended, in the order in which they did: visits
@@ -58,6 +60,7 @@ class LoadGenerator(ABC):
         self.retries = retries
         self.on_end: Callable[[int, float], None] | None = None
         self.watch: Watch | None = None
+        self.servers: ApiServers | None = None
         self.all_ended = env.event()
         self.num_sent = 0
         self.num_ended = 0
@@ -107,12 +110,21 @@ class LoadGenerator(ABC):
                 visits = []
                 failure = Failure("cancelled", gone_at, "the user went away between two attempts")
                 break
+        if failure is None and (leaving := self._leaves_after(visits)):
+            request.front_end += leaving
+            yield self.env.at(self.env.now + leaving)
         ended_at = self.env.now if failure is None else failure.time
         self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
         if self.watch is not None and failure is None:
             self.watch.served(request, sum([visit.num_output_tokens for visit in visits]))
         self._count_end(request, len(in_vain) if failure else len(in_vain) + len(visits))
         return failure
+
+    def _leaves_after(self, visits: list[Visit]) -> float:
+        """Return the seconds from the end of the last visit until the user has the answer."""
+        if self.servers is None or not (visits and visits[-1].num_output_tokens):
+            return 0.0
+        return self.servers.leaves_after(sum([visit.num_output_tokens for visit in visits]))
 
     def _resend_at(self, failure: Failure, num_attempts: int) -> float | None:
         """Return when a request is sent again after a failure, seconds; None: it is not."""

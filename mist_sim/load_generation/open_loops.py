@@ -45,14 +45,19 @@ class OpenLoop(LoadGenerator):
     def _await_next(self, event: Event | None) -> None:
         """Let the next request arrive at its time. event: of the arrival before; None: the first.
 
-        What `_generate` does, with one event for all arrivals.
+        What `_generate` does, with one event for all arrivals. Behind a front end it is when they
+        leave that, in the same order.
         """
         env, (_, requests) = self.env, self._plainly
         request = next(requests, None)
         if request is None:
             self._stop_sending()
             return
-        self._next, time = request, _arrival_time(request, env)
+        self._next, servers, time = request, self.servers, request.arrival_time
+        if servers is None or time is None:
+            time = _arrival_time(request, env)
+        else:
+            time = servers.enters_at(time, request.num_prompt_tokens, request.num_output_tokens)
         if event is None:
             event = env.at(time)
             event.callbacks.append(self._arrive)
@@ -67,7 +72,9 @@ class OpenLoop(LoadGenerator):
     def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
         """Note that a request is over that was walked plainly."""
         if failure is None:
-            self.recorder.record_end(request, visits, self.env.now)
+            leaving = self._leaves_after(visits)
+            request.front_end = sum([v.queued_at for v in visits]) - request.sent_at + leaving
+            self.recorder.record_end(request, visits, self.env.now + leaving)
         else:
             self.recorder.record_end(request, visits, failure.time, failure, 1, visits)
         self._count_end(request, len(visits))

@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from mist_sim.hardware.setting import Borrowed, Setting
+from mist_sim.metrics.latency import metric_of
 
 ANY_LOAD = "any load"
 """The load of bars for a run that is not known yet."""
@@ -119,7 +120,7 @@ def with_verdicts(
         name: {
             **found,
             "verdict": verdict_of(
-                found["kept"], found["value"], found["limit"], ranges[name.split("_")[1]]
+                found["kept"], found["value"], found["limit"], ranges[metric_of(name)]
             ),
         }
         for name, found in slo.items()

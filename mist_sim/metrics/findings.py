@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mist_sim.output import output_folder
+from mist_sim.errors import ScenarioError
+from mist_sim.output import output_file, output_folder
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 
 class Presenter(Protocol):
@@ -21,6 +25,15 @@ class Presenter(Protocol):
     def as_html(self, found: Any, /) -> str:
         """Return what a notebook shows of them."""
 
+    def report(self, found: Any, /) -> str:
+        """Return a report of them as the text of an HTML file."""
+
+    def plot(self, found: Any, name: str, /) -> Figure:
+        """Return a picture of them."""
+
+
+_NO_PRESENTER = "these findings were given no presenter, so there is no report and no picture"
+
 
 @dataclass(frozen=True)
 class OneLine:
@@ -31,6 +44,12 @@ class OneLine:
 
     def as_html(self, found: Any) -> str:
         return f"<pre>{escape(repr(found))}</pre>"
+
+    def report(self, found: Any) -> str:
+        raise ScenarioError(_NO_PRESENTER)
+
+    def plot(self, found: Any, name: str) -> Figure:
+        raise ScenarioError(_NO_PRESENTER)
 
 
 ONE_LINE = OneLine()
@@ -62,6 +81,24 @@ class Findings(ABC):
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
         return self.presenter.as_html(self)
+
+    def plot(self, name: str) -> Figure:
+        """Return a picture as a Plotly figure, which a notebook draws.
+
+        name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings,
+        one of their report. Raises ScenarioError for a name that there is not, and without Plotly.
+        """
+        return self.presenter.plot(self, name)
+
+    def report(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write a report as one HTML file, which needs no network; return its path.
+
+        replace: also a file that is there. Raises ScenarioError where none can be written, and
+        without Jinja2 or Plotly.
+        """
+        with output_file(path, replace=replace) as file:
+            file.write(self.presenter.report(self))
+        return Path(path)
 
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write the files of `write_files` into a new or empty folder; return it.

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.request import Request
 from mist_sim.metrics.latency import Array
 from mist_sim.units import Seconds
 
 _LIMITS = ("ttft", "tpot", "e2el")
 _MS = 1e3
+_LONGEST = 40  # characters of a class's name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slo:
+class Limits:
     """Upper limits in seconds that a good request keeps, all of them; None sets no limit.
 
     percentiles: of the requests, in percent (> 0, <= 100), that have to keep a limit for the run to
@@ -52,7 +55,7 @@ class Slo:
         limits = {name: getattr(self, name) for name in _LIMITS}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
-    def kept(
+    def keep(
         self, ttft: Array, tpot: Array, e2el: Array, num_gaps: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return which requests keep every limit, by their times in seconds.
@@ -70,8 +73,144 @@ class Slo:
         return good
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassLimits(Limits):
+    """Limits on the requests of one class, in place of those on all others.
+
+    priority, model: which requests are of the class: those with that priority, those that name that
+        model; with both, those with both. None: those that the workload gives the class's name.
+    attainment: share of its requests that has to be good (> 0, <= 1); None: as of all.
+    """
+
+    priority: int | None = None
+    model: str | None = None
+    attainment: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share(self.attainment)
+
+    def takes(self, name: str, request: Request) -> bool:
+        """Tell whether a request is of the class of that name."""
+        if self.priority is None and self.model is None:
+            return request.label == name
+        is_asked = self.model is None or request.model == self.model
+        return is_asked and self.priority in (None, request.priority)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo(Limits):
+    """Upper limits in seconds that a good request keeps, all of them; None sets no limit.
+
+    percentiles: of the requests, in percent (> 0, <= 100), that have to keep a limit for the run to
+        pass; a request that failed keeps none.
+    attainment: share of the requests that has to be good at a goodput (> 0, <= 1), where the search
+        does not say another; None: 0.9. each: each limit has to be kept by that share, not
+        necessarily of the same requests.
+    classes: limits on requests of a class, by its name; a request is of the first class that takes
+        it, keeps the limits of that one alone, and each class has to attain its share. The other
+        limits are for requests of no class.
+
+    Raises ValueError for limits that are not positive and finite, for other percentiles, for shares
+    outside (0, 1], and for names of classes that are no words.
+    """
+
+    attainment: float | None = None
+    each: bool = False
+    classes: Mapping[str, ClassLimits] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share(self.attainment)
+        for name, limits in self.classes.items():
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) or len(name) > _LONGEST:
+                raise ValueError(
+                    f"slo.classes must be named by up to {_LONGEST} letters, digits and hyphens, "
+                    f"got {name[: 2 * _LONGEST]!r}"
+                )
+            if not limits.is_set:
+                raise ValueError(
+                    f"slo.classes.{name} must set a limit, such as ttft: 500 ms; without any, "
+                    "leave the class out"
+                )
+
+    @property
+    def is_set(self) -> bool:
+        """True when at least one limit is given, to all or to a class."""
+        return bool(self.classes) or super().is_set
+
+    @property
+    def groups(self) -> dict[str, Limits]:
+        """The limits by name of the class, in their order; under "" those of no class, first."""
+        return {"": self, **self.classes}
+
+    @property
+    def goes_by_priority(self) -> bool:
+        """Whether the class of a request depends on its priority."""
+        return any(limits.priority is not None for limits in self.classes.values())
+
+    @property
+    def named_limits(self) -> dict[str, float]:
+        """All limits in seconds: by metric, those of a class with its name before: "chat.ttft"."""
+        return {
+            f"{group}.{name}" if group else name: limit
+            for group, limits in self.groups.items()
+            for name, limit in limits.limits.items()
+        }
+
+    def group_of(self, request: Request) -> int:
+        """Return the place of a request's class in `groups`."""
+        for place, (name, limits) in enumerate(self.classes.items(), start=1):
+            if limits.takes(name, request):
+                return place
+        return 0
+
+    def noting_groups(
+        self, requests: Iterable[Request], note: Callable[[int], object]
+    ) -> Iterator[Request]:
+        """Pass requests on, and tell `note` the class of each."""
+        for request in requests:
+            note(self.group_of(request))
+            yield request
+
+    @property
+    def loosest(self) -> Limits:
+        """Limits that a good request of any class, or of none, keeps."""
+        found = {
+            name: [limits.limits.get(name, math.inf) for limits in self.groups.values()]
+            for name in _LIMITS
+        }
+        ttft, tpot, e2el = (
+            most if (most := max(found[name])) < math.inf else None for name in _LIMITS
+        )
+        return Limits(ttft=ttft, tpot=tpot, e2el=e2el)
+
+    def kept(
+        self,
+        ttft: Array,
+        tpot: Array,
+        e2el: Array,
+        num_gaps: NDArray[np.int64],
+        group: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.bool_]:
+        """Return which requests keep every limit of their class, as `keep` does.
+
+        group: place of each request's class in `groups`; None: of no class.
+        """
+        good = self.keep(ttft, tpot, e2el, num_gaps)
+        if group is not None:
+            for place, limits in enumerate(self.classes.values(), start=1):
+                good = np.where(group == place, limits.keep(ttft, tpot, e2el, num_gaps), good)
+        return good
+
+
+def _check_share(share: float | None) -> None:
+    if share is not None and not 0 < share <= 1:
+        raise ValueError(f"slo.attainment must be in (0, 1], got {share:g}")
+
+
 def slo_verdicts(
-    slo: Slo, samples: Mapping[str, Array], num_gaps: NDArray[np.int64], num_failed: int
+    slo: Limits, samples: Mapping[str, Array], num_gaps: NDArray[np.int64], num_failed: int
 ) -> dict[str, dict[str, Any]]:
     """Return the figure beside each limit, and whether it is kept, by names such as `p99_ttft_ms`.
 

@@ -10,17 +10,18 @@ All times are seconds of simulated time as a streaming user sees them.
 | E2E  | end of the last stage - arrival | one a finished request |
 | queue | time spent in clients' queues before first work, summed over visits | one a request |
 
-A request's clock starts at its arrival, so time in queues counts in TTFT. Where decode is the
-last stage, TPOT is vLLM's (E2E - TTFT) / (output tokens - 1). An answer may come from several
-clients, prefill from one and decode from another; the time between the last token here and the
-first there is a gap like any other. A request with several turns adds the turns up: their decode
-times over their gaps; what lies between turns is no gap. Tokens that one step gave (speculative
-decoding) come together, with one gap of ITL before them.
+A request's clock starts at its arrival, so time in queues counts in TTFT, and in the front end
+too. Where decode is the last stage, TPOT is vLLM's (E2E - TTFT) / (output tokens - 1). An answer
+may come from several clients, prefill from one and decode from another; the time between the last
+token here and the first there is a gap like any other. A request with several turns adds the turns
+up: their decode times over their gaps; what lies between turns is no gap. Tokens that one step gave
+(speculative decoding) come together, with one gap of ITL before them.
 Source: vLLM `bench serve`; DESIGN §7.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import nan
 
@@ -31,8 +32,39 @@ from mist_sim.core.visit import Failure, Lost, Visit
 
 Array = NDArray[np.float64]
 
+_FIGURE = re.compile(r"(?:([A-Za-z0-9-]+)\.)?(p[0-9.]+)_([a-z0-9]+)_ms")
+
 SHORT_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 """Latencies that may have limits, by their keys, as text calls them."""
+
+
+def limit_title(name: str | None, unknown: str = "the limits") -> str:
+    """Return what text calls a limit: "TTFT", or "TTFT of chat" where it is of a class.
+
+    name: the key of a latency, such as "ttft", perhaps with a class before it: "chat.ttft".
+    unknown: what it is where there is no such limit.
+    """
+    group, _, metric = (name or "").rpartition(".")
+    if metric not in SHORT_NAMES:
+        return unknown
+    return f"{SHORT_NAMES[metric]} of {group}" if group else SHORT_NAMES[metric]
+
+
+def limit_of(figure: str) -> tuple[str, str]:
+    """Return (limit, percentile) of a figure beside a limit.
+
+    Of "chat.p99_ttft_ms" they are "chat.ttft" and "p99". Raises ValueError for another name.
+    """
+    found = _FIGURE.fullmatch(figure)
+    if found is None:
+        raise ValueError(f"figure must be named as p99_ttft_ms or chat.p99_ttft_ms, got {figure}")
+    group, percentile, metric = found.groups()
+    return f"{group}.{metric}" if group else metric, percentile
+
+
+def metric_of(figure: str) -> str:
+    """Return the latency of a figure beside a limit: "ttft" of "chat.p99_ttft_ms"."""
+    return limit_of(figure)[0].rpartition(".")[2]
 
 
 def ttft(arrival: Array, first_token: Array) -> Array:

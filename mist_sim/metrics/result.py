@@ -24,6 +24,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_columns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_columns
+from mist_sim.metrics.requests.figures import class_columns
 from mist_sim.metrics.requests.retrievals import retrievals_columns
 from mist_sim.metrics.spending.added import (
     spending_summary,
@@ -235,7 +236,8 @@ class Result(Findings):
         match table:
             case "requests":
                 spent = spent_on_requests(recorder, self.ledger, self._bill)
-                return result_columns.requests_columns(recorder) | spent
+                found = result_columns.requests_columns(recorder)
+                return found | class_columns(recorder, list(self.slo.groups)) | spent
             case "stages":
                 return result_columns.stages_columns(recorder, names)
             case "steps":
@@ -257,7 +259,7 @@ class Result(Findings):
                 return over_time_columns(recorder, self.ledger, names)
 
     def token_times(self, request_id: int) -> Array:
-        """Return when each output token of a request was emitted, in seconds."""
+        """Return when the user had each output token of a request, in seconds."""
         return result_columns.token_times(self.recorder, request_id)
 
     def __repr__(self) -> str:

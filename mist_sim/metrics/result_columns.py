@@ -176,7 +176,7 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
 
 
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
-    """Return when each output token of a request was emitted, in seconds.
+    """Return when the user had each output token of a request, in seconds.
 
     Tokens of one step, which verified drafts, come at the same time. Between the steps that a
     request shared in decode there may be prefill steps that gave it nothing; these are left out.
@@ -207,7 +207,7 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     sent_at = requests["sent_at"][mine]
     found: Array = np.concatenate(times)
     last_attempt: Array = found[found > sent_at]
-    return last_attempt
+    return last_attempt + recorder.response
 
 
 def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:

@@ -43,7 +43,8 @@ class SloWatch(ColumnRecorder):
         ttft, e2el = next(tokens, nan) - arrival, time - arrival
         tpot = seconds / num_gaps if num_gaps else nan
         times = [np.array([seconds]) for seconds in (ttft, tpot, e2el)]
-        return bool(self._slo.kept(times[0], times[1], times[2], np.array([num_gaps]))[0])
+        gaps, group = np.array([num_gaps]), np.array([self._slo.group_of(request)])
+        return bool(self._slo.kept(times[0], times[1], times[2], gaps, group)[0])
 
     def reader(self) -> Callable[[], float]:
         """Return what tells the share of requests that kept the limits since its last call.

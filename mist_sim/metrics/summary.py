@@ -19,9 +19,9 @@ from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.requests.answers_moved import answers_moved
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
-from mist_sim.metrics.requests.by_model import by_model
+from mist_sim.metrics.requests.by_group import by_group
 from mist_sim.metrics.requests.communication import communication
-from mist_sim.metrics.requests.figures import goodput, samples, volume
+from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
 from mist_sim.metrics.requests.rates import Mask, throughput
 from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.stability import Stays, stability
@@ -47,7 +47,7 @@ def summarise(
     `duration`, from the end of the warm-up to the last completion, and of all that ends or comes
     in it. Latencies are in milliseconds over finished requests, ITL over all gaps.
     """
-    c: dict[str, Any] = recorder.requests.columns()
+    c = request_columns(recorder)
     of_users = c["parent_id"] == c["request_id"]
     counted = of_users & (c["arrival_time"] >= warmup)
     ended = of_users & (c["status"] == 0) & (c["finished_at"] >= warmup)
@@ -69,7 +69,7 @@ def summarise(
         "estimates": dict(estimates),
         **_lives(recorder, c, counted, warmup),
     }
-    summary |= by_model(recorder, slo, counted, ended, warmup, duration)
+    summary |= by_group(recorder, slo, counted, ended, warmup, duration)
     if assumed:
         summary["assumed"] = {name: list(options) for name, options in assumed.items()}
     if assumed_hosts:
@@ -116,14 +116,32 @@ def _stability(
     asked = visits["request_id"] >= 0
     begun = np.where(np.isnan(visits["started_at"]), visits["finished_at"], visits["started_at"])
     finished = of_users & (c["status"] == 0)
-    times = (c["finished_at"] - c["sent_at"] - c["queued"])[finished]
-    in_queue, times = Stays(visits["queued_at"][asked], begun[asked]), times[~np.isnan(times)]
+    times = (c["finished_at"] - c["sent_at"] - c["queued"] - c["front_end"])[finished]
+    joined = _joined_at(visits, c)
+    in_queue, times = Stays(joined[asked], begun[asked]), times[~np.isnan(times)]
     found = stability(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
     return {
         "unstable": found == "unstable",
         "stability": found,
         **_overloads(arrival, in_queue, times),
     }
+
+
+def _joined_at(visits: dict[str, Any], c: dict[str, Any]) -> Array:
+    """Return when each visit began to wait: at a client, or before that in the front end.
+
+    A request's time there counts in front of its first visit.
+    """
+    joined: Array = visits["queued_at"].copy()
+    if not c["front_end"].any():
+        return joined
+    order = np.argsort(c["request_id"])
+    ids, first = np.unique(visits["request_id"], return_index=True)
+    mine = order[np.searchsorted(c["request_id"], ids, sorter=order).clip(max=len(order) - 1)]
+    known = c["request_id"][mine] == ids
+    mine, first = mine[known], first[known]
+    joined[first] = np.maximum(c["arrival_time"][mine], joined[first] - c["front_end"][mine])
+    return joined
 
 
 def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:

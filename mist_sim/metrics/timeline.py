@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +23,7 @@ Event = dict[str, Any]
 TABLES = ("requests", "stages", "steps", "transfers")
 """The tables of a result that a timeline is made of; the last may be missing."""
 
+_CHUNK = 10_000  # rows
 _RESHARD = 10**6  # a thread below those of all engines
 _REQUESTS, _TRANSFERS, _FIRST_CLIENT = 1, 2, 10  # processes, in the order that they are shown
 
@@ -29,19 +33,23 @@ def timeline(
     start: float = 0.0,
     end: float = inf,
     layouts: Sequence[Mapping[str, Any]] = (),
-) -> str:
-    """Return the JSON text of a run's timeline.
+) -> Iterator[str]:
+    """Yield the JSON text of a run's timeline, an event at a time.
 
     tables: those of a result by name (`TABLES`). start, end: seconds of the run; what lies outside
         is left out, and what reaches into it is whole.
     layouts: that clients have had, as a summary lists them; none where no client changed its own.
     """
-    events = (
-        *_events(tables, start, end, layouts),
-        *_transitions(tables["steps"], layouts, start, end),
+    events = chain(
+        _events(tables, start, end, layouts),
+        _transitions(tables["steps"], layouts, start, end),
     )
-    lines = ",\n".join(json.dumps(event) for event in events)
-    return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
+    yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
+    between = ""
+    for event in events:
+        yield between + json.dumps(event)
+        between = ",\n"
+    yield "\n]}\n"
 
 
 def _events(
@@ -68,11 +76,8 @@ def _requests(
     requests: pd.DataFrame, stages: pd.DataFrame, start: float, end: float
 ) -> Iterator[Event]:
     """Yield a span for each request, and in it one for each wait and each stage."""
-    visits: dict[int, list[Mapping[Any, Any]]] = {}
-    for row in stages.to_dict("records"):
-        visits.setdefault(row["request_id"], []).append(row)
-    for row in requests.to_dict("records"):
-        own = visits.get(row["request_id"], [])
+    inside = (requests["arrival_time"] < end) & ~(requests["finished_at"] < start)
+    for row, own in _with_visits(requests[inside], stages):
         begun, over = row["arrival_time"], row["finished_at"]
         if not isfinite(over):
             over = max([begun, *(visit["finished_at"] for visit in own)])
@@ -86,6 +91,28 @@ def _requests(
         for visit in own:
             yield from _visit(visit)
         yield next(outer)
+
+
+def _with_visits(
+    requests: pd.DataFrame, stages: pd.DataFrame
+) -> Iterator[tuple[Mapping[Any, Any], list[Mapping[Any, Any]]]]:
+    """Yield each request with the rows of its stages, holding some thousand of them at a time."""
+    order = np.argsort(stages["request_id"].to_numpy(), kind="stable")
+    ids = stages["request_id"].to_numpy()[order]
+    for first in range(0, len(requests), _CHUNK):
+        chunk = requests.iloc[first : first + _CHUNK]
+        begin, end = (np.searchsorted(ids, chunk["request_id"], side) for side in ("left", "right"))
+        counts = end - begin
+        places = np.arange(counts.sum()) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+        rows = iter(stages.iloc[order[places]].to_dict("records"))
+        for row, count in zip(chunk.to_dict("records"), counts.tolist(), strict=True):
+            yield row, list(islice(rows, count))
+
+
+def _records(frame: pd.DataFrame) -> Iterator[Mapping[Any, Any]]:
+    """Yield the rows of a table, holding some thousand of them at a time."""
+    for first in range(0, len(frame), _CHUNK):
+        yield from frame.iloc[first : first + _CHUNK].to_dict("records")
 
 
 def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
@@ -111,7 +138,7 @@ def _steps(
     for tid, name in dict.fromkeys(lanes.values()):
         yield _name("thread_name", pid, name, tid)
     inside = steps[(steps["start"] < end) & (steps["end"] >= start)]
-    for row in inside.to_dict("records"):
+    for row in _records(inside):
         told = {
             key: row[key]
             for key in ("num_steps", "num_chunks", "num_prefill_tokens", "num_decodes")
@@ -166,7 +193,7 @@ def _kind(row: Mapping[Any, Any]) -> str:
 
 def _transfers(transfers: pd.DataFrame, start: float, end: float) -> Iterator[Event]:
     inside = transfers[(transfers["start"] < end) & (transfers["end"] >= start)]
-    for number, row in enumerate(inside.to_dict("records")):
+    for number, row in enumerate(_records(inside)):
         told = {key: row[key] for key in ("request_id", "source", "destination", "num_bytes")}
         name = f"{row['kind']} {row['source']} to {row['destination']}"
         yield from _span(_TRANSFERS, name, number, row["start"], row["end"], "transfer", told)

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from mist_sim.bounds import CONFIG_BYTES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs.files import text_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import texts_in
 from mist_sim.user_paths import user_path
 
+# a number of parameters, or a kind of model: from there a name says no more of its series
+_SIZE = re.compile(
+    r"[\d.]+[bt]|\d+x\d+b|\d+e|v0\.\d|flash|pro|nano|super|ultra|scout|maverick|instruct|fp8|nvfp4"
+    r"|math|small|h|coder|base|distill|\d{4}|question|minilm"
+)
+APPROXIMATE = "approximate:"
+"""Before the path of a config: take its model as the nearest known one."""
+
 
 def model_names() -> list[str]:
     """Return the names of the catalog, sorted."""
     return sorted(_catalog())
+
+
+def family_of(name: str) -> str:
+    """Return the series that a model of the catalog belongs to: its name up to a size or a kind.
+
+    "qwen3.5-397b-a17b" is of qwen3.5, "deepseek-v4-flash-nvfp4" of deepseek-v4.
+    """
+    pieces = name.split("-")
+    kept = next((n for n, piece in enumerate(pieces) if n and _SIZE.fullmatch(piece)), len(pieces))
+    return "-".join(pieces[:kept])
 
 
 def names_of(model: str) -> list[str]:
@@ -29,7 +49,8 @@ def load_model(name_or_path: str) -> ModelSpec:
 
     name_or_path: a catalog name ("llama-3.1-70b") or Hugging Face id
         ("meta-llama/Llama-3.1-70B"), in any case; or the path of a `config.json`, or of a
-        folder that holds one. "./NAME" is always a path.
+        folder that holds one. "./NAME" is always a path. "approximate:PATH" takes a model that is
+        not known as the nearest one that is.
 
     Raises ScenarioError with the file and the key when there is no such model, when the file
     cannot be read, or when it describes a model that is not simulated.
@@ -37,14 +58,15 @@ def load_model(name_or_path: str) -> ModelSpec:
     for name, config in _catalog().items():
         if name_or_path.lower() in _names(name, config):
             return _catalog_model(name)
-    path = user_path(name_or_path)
+    is_nearest = name_or_path.startswith(APPROXIMATE)
+    path = user_path(name_or_path.removeprefix(APPROXIMATE))
     if path.is_dir() and name_or_path:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":
         config = _read_config(path)
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         try:
-            return ModelSpec.from_config(config, name=name, source=str(path))
+            return ModelSpec.from_config(config, name=name, source=str(path), is_nearest=is_nearest)
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
     hint = did_you_mean(name_or_path.lower(), _all_names())
@@ -115,7 +137,7 @@ def _read_config(path: Path) -> Mapping[str, object]:
 
 
 def _read_file(path: Path) -> Mapping[str, object]:
-    return _parse(text_of(path), str(path))
+    return _parse(text_of(path, CONFIG_BYTES), str(path))
 
 
 def _parse(text: str, where: str) -> Mapping[str, object]:

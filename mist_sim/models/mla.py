@@ -12,7 +12,7 @@ class MlaSpec:
     q_lora_rank: size of the compressed query; None projects the query in one matrix.
     kv_lora_rank: size of the latent vector that keys and values of all heads come from.
     qk_nope_head_dim, qk_rope_head_dim: parts of a query head without and with position; the
-        key's part with position is shared by all heads.
+        key's part with position is shared by all heads, and there may be none.
     v_head_dim: size of a value head.
 
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.
@@ -27,8 +27,10 @@ class MlaSpec:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{field.name} must be > 0, got {value}")
+            may_be_none = field.name == "qk_rope_head_dim"
+            if value is not None and (value < 0 or (value == 0 and not may_be_none)):
+                least = ">= 0" if may_be_none else "> 0"
+                raise ValueError(f"{field.name} must be {least}, got {value}")
 
     @property
     def latent_size(self) -> int:

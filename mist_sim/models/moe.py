@@ -19,6 +19,8 @@ class MoeSpec:
     router_vector_params: parameters of a layer's router beside its matrix (a bias for each
         expert, the gate of the shared expert).
     expert_vector_params: parameters of one routed expert beside its matrices (biases).
+    hidden_size: values that go into a routed expert and come out, where matrices that every token
+        meets bring the hidden state to that size and back (Nemotron-3, Kimi-K3); None: the model's.
     experts_reached: measured (tokens, experts of a layer that they are sent to), by rising
         tokens; empty: uniform routing.
     """
@@ -30,6 +32,7 @@ class MoeSpec:
     dense_layers: frozenset[int] = frozenset()
     router_vector_params: int = 0
     expert_vector_params: int = 0
+    hidden_size: int | None = None
     experts_reached: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -43,6 +46,8 @@ class MoeSpec:
         optional = ("shared_intermediate_size", "router_vector_params", "expert_vector_params")
         if any(getattr(self, name) < 0 for name in optional):
             raise ValueError(f"sizes of a mixture of experts must be >= 0, got {self}")
+        if self.hidden_size is not None and self.hidden_size <= 0:
+            raise ValueError(f"hidden_size of the experts must be > 0, got {self.hidden_size}")
         self._check_reached()
 
     def _check_reached(self) -> None:

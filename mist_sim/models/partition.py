@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mist_sim.errors import ScenarioError
+from mist_sim.models.layers import num_with_experts
 from mist_sim.models.spec import ModelSpec
 
 
@@ -44,9 +45,13 @@ def rank_part(model: ModelSpec, rank: int, pipeline_parallel_size: int) -> Model
     if moe:
         dense = frozenset(layer - first for layer in here if layer in moe.dense_layers)
         moe = replace(moe, dense_layers=dense) if len(dense) < len(here) else None
+    own_layers = model.layers[first : here.stop]
+    if own_layers and not num_with_experts(own_layers):
+        moe = None
     return replace(
         model,
         num_layers=len(here),
+        layers=own_layers,
         moe=moe,
         window_layers=window_layers,
         sliding_window=model.sliding_window if window_layers else None,

@@ -18,15 +18,24 @@ def check_name(field: str, name: str, known: Iterable[str]) -> None:
 
 
 Part = Literal[
-    "attention", "attention_output", "mlp", "shared_experts", "routed_experts", "lm_head"
+    "attention",
+    "attention_output",
+    "linear_attention",
+    "linear_output",
+    "mlp",
+    "shared_experts",
+    "routed_experts",
+    "lm_head",
 ]
 """Matrices that a checkpoint stores in one format, in every layer that has them.
 
 attention: those before attention (queries, keys, values, latents). attention_output: the one
-behind it. mlp: of dense layers. lm_head: the output head.
+behind it. linear_attention, linear_output: the same of layers with a state. mlp: of dense layers.
+lm_head: the output head.
 """
 
-LAYER_PARTS: frozenset[Part] = frozenset(get_args(Part)) - {"lm_head"}
+LINEAR_PARTS: frozenset[Part] = frozenset({"linear_attention", "linear_output"})
+LAYER_PARTS: frozenset[Part] = frozenset(get_args(Part)) - LINEAR_PARTS - {"lm_head"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from mist_sim.bounds import HEADS, LAYERS
+from mist_sim.models import layers as layered
+from mist_sim.models.cache_layout import CacheLayout, cache_layout
 from mist_sim.models.kv_groups import KvGroups, kv_groups
+from mist_sim.models.layers import Layers
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import KV_CACHE_BYTES, Part, Quantization, check_name
@@ -46,7 +50,11 @@ class ModelSizes:
     num_nextn_predict_layers: layers behind the others, not counted among them, that were trained
         to predict further tokens (multi-token prediction).
     quantization: how the matrices of the layers are stored, None in 16 bits.
+    more_quantizations: further formats, of other parts than that of `quantization`.
     kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
+    layers: every layer, where they differ in more than windows and experts; its mixers then take
+        the place of the heads, windows and latents above, which tell of the first attention only.
+    approximated: blocks of the config that are taken as the nearest known ones.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
         a model in the middle of a pipeline. An encoder has no head.
     is_encoder: whether it is an encoder.
@@ -73,7 +81,10 @@ class ModelSizes:
     window_layers: frozenset[int] = frozenset()
     num_nextn_predict_layers: int = 0
     quantization: Quantization | None = None
+    more_quantizations: tuple[Quantization, ...] = ()
     kv_cache_dtype: str = "auto"
+    layers: Layers = ()
+    approximated: tuple[str, ...] = ()
     has_embedding: bool = True
     has_head: bool = True
     is_encoder: bool = False
@@ -96,6 +107,8 @@ class ModelSizes:
                 f"dense_layers must leave one of the {self.num_layers} layers to the experts, "
                 f"got {sorted(self.moe.dense_layers)}"
             )
+        if self.layers and len(self.layers) != self.num_layers:
+            raise ValueError(f"layers must be {self.num_layers}, got {len(self.layers)}")
         self._check_window()
         if self.num_nextn_predict_layers < 0:
             raise ValueError(
@@ -129,12 +142,23 @@ class ModelSizes:
     @property
     def num_moe_layers(self) -> int:
         """Layers with a mixture of experts."""
+        if self.layers:
+            return layered.num_with_experts(self.layers) if self.moe else 0
         return self.num_layers - len(self.moe.dense_layers) if self.moe else 0
 
     @property
     def num_dense_layers(self) -> int:
         """Layers with an ordinary MLP."""
+        if self.layers:
+            return sum(layered.mlp_sizes(self.layers).values())
         return self.num_layers - self.num_moe_layers
+
+    @property
+    def num_sums(self) -> int:
+        """All-reduces of hidden states in a step: behind attention and MLP of every layer."""
+        if self.layers:
+            return sum(layer.num_sums for layer in self.layers)
+        return 2 * self.num_layers
 
     @property
     def attention_params_per_layer(self) -> int:
@@ -187,13 +211,35 @@ class ModelSizes:
         return layers + self.embedding_params + self.vector_params_outside_layers
 
     def _layer_params(self, experts_counted: int) -> int:
-        params = self.num_layers * (self.attention_params_per_layer + self.vector_params_per_layer)
-        params += self.num_dense_layers * self.mlp_params_per_layer
+        if self.layers:
+            matrices, params = layered.mixer_params(self.layers, self.hidden_size, 1)
+            params += sum(matrices.values()) + layered.vector_params(self.layers)
+        else:
+            per_layer = self.attention_params_per_layer + self.vector_params_per_layer
+            params = self.num_layers * per_layer
+        params += self._mlp_params_in_all
         if self.moe:
-            inner = experts_counted * self.moe.intermediate_size + self.moe.shared_intermediate_size
-            params += self.num_moe_layers * (self.mlp_params(inner) + self._router_params(self.moe))
-            params += self.num_moe_layers * experts_counted * self.moe.expert_vector_params
+            each = self.expert_params(self.moe) + self.moe.expert_vector_params
+            common = self.shared_params(self.moe) + self._router_params(self.moe)
+            params += self.num_moe_layers * (experts_counted * each + common)
         return params
+
+    @property
+    def _mlp_params_in_all(self) -> int:
+        if self.layers:
+            sizes = layered.mlp_sizes(self.layers)
+            return sum(number * self.mlp_params(size) for size, number in sizes.items())
+        return self.num_dense_layers * self.mlp_params_per_layer
+
+    def expert_params(self, moe: MoeSpec) -> int:
+        """Parameters of the matrices of one routed expert."""
+        width = moe.hidden_size or self.hidden_size
+        return (3 if self.gated_mlp else 2) * width * moe.intermediate_size
+
+    def shared_params(self, moe: MoeSpec) -> int:
+        """Parameters of the matrices beside the routed experts that every token meets."""
+        latent = 2 * self.hidden_size * moe.hidden_size if moe.hidden_size else 0
+        return self.mlp_params(moe.shared_intermediate_size) + latent
 
     def _router_params(self, moe: MoeSpec) -> int:
         return self.hidden_size * moe.num_experts + moe.router_vector_params
@@ -202,7 +248,9 @@ class ModelSizes:
 
     def quantization_of(self, part: Part) -> Quantization | None:
         """The format of a part's matrices; None: 16 bits."""
-        return self.quantization if self.quantization and part in self.quantization.parts else None
+        if self.quantization and part in self.quantization.parts:
+            return self.quantization
+        return next((each for each in self.more_quantizations if part in each.parts), None)
 
     def bytes_per_param(self, part: Part) -> float:
         """Bytes of one parameter of the matrices of a part."""
@@ -223,12 +271,25 @@ class ModelSizes:
         """
         if self.is_encoder:
             return 0
+        if self.layers:
+            return ceil(layered.token_bytes(self.layers, 1, self.kv_entry_bytes))
         if self.mla:
             return self.num_layers * self.mla.latent_size * self.kv_entry_bytes
         entries = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
         return entries * self.kv_entry_bytes
 
     @property
+    def state_bytes_per_sequence(self) -> int:
+        """Bytes of the states of one sequence in one whole model, however long it is."""
+        return layered.state_bytes(self.layers, 1, self.kv_entry_bytes) if self.layers else 0
+
+    @property
     def kv_groups(self) -> KvGroups:
         """The groups in which layers share the pages of the KV cache."""
+        if self.layers:
+            return self.cache_layout(1).groups
         return kv_groups(self.num_layers, len(self.window_layers), self.sliding_window)
+
+    def cache_layout(self, ranks: int) -> CacheLayout:
+        """Return how the layers of a model whose layers differ share pages, on a rank."""
+        return cache_layout(self.layers, ranks, self.kv_entry_bytes)

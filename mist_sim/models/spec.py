@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
-from mist_sim.models.huggingface.config import read_config
+from mist_sim.models import layers as layered
+from mist_sim.models.huggingface.config import read_config, read_nearest
 from mist_sim.models.quantization import (
+    LINEAR_PARTS,
     QUANTIZATIONS,
     UNQUANTIZED,
     Part,
@@ -23,14 +25,19 @@ class ModelSpec(ModelSizes):
     """One model: its sizes (`ModelSizes` says what they are), read and split."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, object], *, name: str, source: str) -> ModelSpec:
+    def from_config(
+        cls, config: Mapping[str, object], *, name: str, source: str, is_nearest: bool = False
+    ) -> ModelSpec:
         """Read a Hugging Face `config.json` that was parsed to a mapping.
+
+        is_nearest: take it as the nearest known model; `approximated` says what that leaves out.
 
         Raises ScenarioError, starting with `source`, when a key is missing or wrong, or when
         the model needs a feature that is not simulated (see `mist_sim.models.huggingface.config`).
         """
         try:
-            return cls(name=name, source=source, **read_config(config, source))
+            read = read_nearest if is_nearest else read_config
+            return cls(name=name, source=source, **read(config, source))
         except ScenarioError:
             raise
         except ValueError as error:
@@ -54,7 +61,15 @@ class ModelSpec(ModelSizes):
             check_name("weights", weights, (*UNQUANTIZED, *QUANTIZATIONS))
             quantization = QUANTIZATIONS.get(weights)
         kv_cache_dtype = self.kv_cache_dtype if kv_cache is None else kv_cache
-        return replace(self, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+        more = self.more_quantizations if weights is None else ()
+        if self.layers and weights is not None and quantization is not None:
+            quantization = replace(quantization, parts=quantization.parts | LINEAR_PARTS)
+        return replace(
+            self,
+            quantization=quantization,
+            more_quantizations=more,
+            kv_cache_dtype=kv_cache_dtype,
+        )
 
     # --- on one rank --------------------------------------------------------------------------
 
@@ -72,6 +87,9 @@ class ModelSpec(ModelSizes):
         KV head, which `kv_heads_per_rank` replicates).
         """
         self.check_tensor_parallel(tensor_parallel_size)
+        if self.layers:
+            bytes_ = layered.token_bytes(self.layers, tensor_parallel_size, self.kv_entry_bytes)
+            return math.ceil(bytes_)
         if self.mla or self.is_encoder:
             return self.kv_bytes_per_token
         heads = self.kv_heads_per_rank(tensor_parallel_size)
@@ -112,17 +130,16 @@ class ModelSpec(ModelSizes):
 
     def _ffn_params_held(self, ranks: int, expert_ranks: int) -> tuple[dict[Part, int], int]:
         """Return what a rank holds of MLPs and experts: their matrices by part, and others."""
-        matrices: dict[Part, int] = {
-            "mlp": self.num_dense_layers * self.mlp_params_per_layer // ranks
-        }
+        matrices: dict[Part, int] = {"mlp": self._mlp_params_in_all // ranks}
         plain = 0
         if self.moe:
             moe, layers = self.moe, self.num_moe_layers
-            shared = self.mlp_params(moe.shared_intermediate_size)
-            matrices["shared_experts"] = layers * shared // ranks
+            shared = self.mlp_params(moe.shared_intermediate_size) // ranks
+            latent = self.shared_params(moe) - self.mlp_params(moe.shared_intermediate_size)
+            matrices["shared_experts"] = layers * (shared + latent)
             held = -(-moe.num_experts // expert_ranks)
             slices = ranks if expert_ranks == 1 else 1
-            routed = self.mlp_params(held * moe.intermediate_size)
+            routed = held * self.expert_params(moe)
             matrices["routed_experts"] = layers * routed // slices
             plain += layers * self._router_params(moe)
             plain += layers * held * moe.expert_vector_params // slices
@@ -130,19 +147,30 @@ class ModelSpec(ModelSizes):
 
     def _attention_params_held(self, ranks: int) -> tuple[dict[Part, int], int]:
         """Return what a rank holds of all else: its matrices by part, and other parameters."""
-        matrices: dict[Part, int] = {
-            "attention": self.num_layers * self._attention_params_per_rank(ranks),
-            "attention_output": self.num_layers
-            * self.attention_output_params(self.num_attention_heads // ranks),
-        }
-        plain = self.num_layers * self.vector_params_per_layer + self.vector_params_outside_layers
-        if self.mla and self.quantization_of("attention"):
-            heads = self.num_attention_heads // ranks
-            plain += self.num_layers * self.mla.kv_up_params(heads)
+        matrices, plain = self._mixer_params_held(ranks)
+        plain += self.vector_params_outside_layers
         vocabulary = -(-self.vocab_size // ranks) * self.hidden_size
         plain += vocabulary if self.has_own_embedding else 0
         if self.has_head:
             matrices["lm_head"] = vocabulary
+        return matrices, plain
+
+    def _mixer_params_held(self, ranks: int) -> tuple[dict[Part, int], int]:
+        """Return what a rank holds of attention, or what is in its place, and of norms."""
+        heads, copied = self.num_attention_heads // ranks, self.quantization_of("attention")
+        if self.layers:
+            matrices, plain = layered.mixer_params(self.layers, self.hidden_size, ranks)
+            plain += layered.vector_params(self.layers)
+            if copied:
+                plain += layered.absorbed_params(self.layers, ranks)
+            return matrices, plain
+        matrices = {
+            "attention": self.num_layers * self._attention_params_per_rank(ranks),
+            "attention_output": self.num_layers * self.attention_output_params(heads),
+        }
+        plain = self.num_layers * self.vector_params_per_layer
+        if self.mla and copied:
+            plain += self.num_layers * self.mla.kv_up_params(heads)
         return matrices, plain
 
     def _attention_params_per_rank(self, ranks: int) -> int:
@@ -165,7 +193,8 @@ class ModelSpec(ModelSizes):
         whole = expert_parallel_size > 1
         problem = self._tensor_parallel_problem(tensor_parallel_size, whole)
         if problem:
-            heads = range(1, self.num_attention_heads + 1)
+            most = max([self.num_attention_heads, *layered.heads_of(self.layers)])
+            heads = range(1, most + 1)
             works = [str(n) for n in heads if not self._tensor_parallel_problem(n, whole)]
             raise ScenarioError(
                 f"tensor_parallel_size must {problem} of {self.name}, got {tensor_parallel_size}; "
@@ -173,15 +202,23 @@ class ModelSpec(ModelSizes):
             )
 
     def _tensor_parallel_problem(self, ranks: int, whole_experts: bool) -> str:
-        if ranks < 1 or self.num_attention_heads % ranks:
+        if problem := self._mixer_problem(ranks):
+            return problem
+        if self.moe and self.moe.intermediate_size % ranks and not whole_experts:
+            return f"divide the expert size {self.moe.intermediate_size}"
+        if self.moe and self.moe.shared_intermediate_size % ranks:
+            return f"divide the shared experts' size {self.moe.shared_intermediate_size}"
+        return ""
+
+    def _mixer_problem(self, ranks: int) -> str:
+        """Return how attention, or what is in its place, or an MLP cannot be split."""
+        if ranks < 1 or (not self.layers and self.num_attention_heads % ranks):
             return f"divide the {self.num_attention_heads} attention heads"
+        if self.layers:
+            return layered.problem_of(self.layers, ranks)
         kv_heads = self.num_key_value_heads
         if not self.mla and kv_heads % ranks and ranks % kv_heads:
             return f"divide, or be a multiple of, the {kv_heads} KV heads"
         if self.num_dense_layers and self.intermediate_size % ranks:
             return f"divide the MLP size {self.intermediate_size}"
-        if self.moe and self.moe.intermediate_size % ranks and not whole_experts:
-            return f"divide the expert size {self.moe.intermediate_size}"
-        if self.moe and self.moe.shared_intermediate_size % ranks:
-            return f"divide the shared experts' size {self.moe.shared_intermediate_size}"
         return ""

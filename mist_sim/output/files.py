@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,11 @@ class OutputFile:
     replace: bool
     written: Path | None = None
 
-    def write(self, text: str) -> None:
-        """Write UTF-8 text; the file is there when all of it is. Raises ScenarioError."""
+    def write(self, text: str | Iterable[str]) -> None:
+        """Write UTF-8 text; the file is there when all of it is. Raises ScenarioError.
+
+        text: whole, or its pieces in order, of which no more than one is held at a time.
+        """
         with telling(f"{self.path}"):
             if self.room is None:
                 write_text(self.target, text)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text with line ends as they are."""
-    path.write_text(text, encoding="utf-8", newline="\n")
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Write UTF-8 text with line ends as they are. text: whole, or its pieces in order."""
+    if isinstance(text, str):
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(text)
 
 
 def json_text(data: Mapping[str, Any]) -> str:

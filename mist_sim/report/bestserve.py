@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, number, section, warnings, who
 from mist_sim.report.elements.layout import Fitting, columns
 from mist_sim.report.goodput import asked
@@ -56,7 +56,7 @@ def _cells(row: Mapping[str, Any], *, wide: bool, has_full: bool) -> list[str]:
         found += [
             f"{_rate(row['low'])} to {_rate(row['high'])}" if row["goodput"] else "-",
             number(row["output_tokens_per_s_per_gpu"]) if row["goodput"] else "-",
-            SHORT_NAMES.get(row["first_limit"], ""),
+            limit_title(row["first_limit"], ""),
         ]
     if has_full:
         is_known = not isnan(row["full_error"])

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import SHORT_NAMES, limit_title
 from mist_sim.report.elements.cells import count, duration, percent, section, warnings
 from mist_sim.report.elements.layout import columns
 from mist_sim.report.elements.pairs import pairs
@@ -29,11 +29,17 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
 
 def asked(summary: Mapping[str, Any]) -> str:
     """Return what the requests have to keep, in words."""
-    limits = [f"{SHORT_NAMES[name]} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
+    limits = [f"{limit_title(name)} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
     share = f"{100 * summary['attainment_asked']:g} %"
     keep = "each limit" if summary["each_limit_alone"] else "all limits"
     slack = f" x {1 + summary['relaxation']:g}" if summary["relaxation"] else ""
-    return f"{share} keep {keep}: {', '.join(limits)}{slack}"
+    own = summary.get("attainment_asked_of", {})
+    share += "".join(f", {100 * each:g} % of {name}" for name, each in own.items())
+    also = [
+        f"; {name.partition('_')[0]} {SHORT_NAMES[name.partition('_')[2]]} {duration(ms / 1e3)}"
+        for name, ms in summary.get("percentiles_ms", {}).items()
+    ]
+    return f"{share} keep {keep}: {', '.join(limits)}{slack}{''.join(also)}"
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -46,7 +52,7 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "at least", _rate(low), f"/s{of_seeds}"
     yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
     if summary["first_limit"]:
-        yield "first to miss", SHORT_NAMES[summary["first_limit"]], "beyond that rate"
+        yield "first to miss", limit_title(summary["first_limit"]), "beyond that rate"
     runs, requests = summary["num_runs"], summary["num_requests"]
     long = "in steady state, each as long as its verdict needs"
     yield (

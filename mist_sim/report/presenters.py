@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.metrics import Replications, Result
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
     from rich.console import RenderableType
+
+    from mist_sim.report.pages.page import Page
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Shows findings as tables below their title.
+    """Shows findings as tables below their title, and as a report.
 
-    make: returns the tables of what is found. has_title: whether it has one.
+    make: returns the tables of what is found. has_title: whether it has one. page: returns its
+    report, under a title; None: a page of the tables alone. draw: returns a picture by its name;
+    None: one of the report's.
     """
 
     make: Callable[[Any], RenderableType]
     has_title: bool = True
+    page: Callable[[Any, str], Page] | None = None
+    draw: Callable[[Any, str], Figure] | None = None
 
     def show(self, found: Any) -> None:
         from mist_sim.report.elements.shown import show
@@ -31,6 +38,31 @@ class Tables:
         from mist_sim.report.elements.shown import as_html
 
         return as_html(self._title(found), self.make(found))
+
+    def report(self, found: Any) -> str:
+        """Return the HTML of a report. Raises ScenarioError without Jinja2 or Plotly."""
+        return self._page(found).html()
+
+    def plot(self, found: Any, name: str) -> Figure:
+        """Return a picture. Raises ScenarioError for a name that there is not."""
+        from mist_sim.errors import ScenarioError, brief
+
+        if self.draw is not None:
+            return self.draw(found, name)
+        drawings = {each.name: each.figure for each in self._page(found).figures}
+        if name not in drawings:
+            known = ", ".join(drawings) or "none"
+            raise ScenarioError(f"there is no picture {brief(name)} of this. Known: {known}")
+        return drawings[name]
+
+    def _page(self, found: Any) -> Page:
+        from mist_sim.report.pages.page import Verdict
+        from mist_sim.report.pages.printed_page import printed_page
+
+        title = found.title.splitlines()[0] if getattr(found, "title", "") else repr(found)
+        if self.page is not None:
+            return self.page(found, title)
+        return printed_page(title, Verdict("plain", "", ""), self.make(found))
 
     def _title(self, found: Any) -> str:
         return found.title if self.has_title else ""
@@ -108,15 +140,59 @@ def _of_sweep(found: Any) -> RenderableType:
     return sweep_table(found.summary)
 
 
-RUN = Tables(_of_run)
-REPLICATIONS = Tables(_of_replications)
+def _run_page(found: Result, title: str) -> Page:
+    from mist_sim.report.pages.run_page import run_page
+    from mist_sim.report.pictures.run_data import OfResult
+
+    return run_page(OfResult(found), title, found.title.splitlines()[1:])
+
+
+def _draw_run(found: Result, name: str) -> Figure:
+    from mist_sim.report.pictures.catalog import draw
+    from mist_sim.report.pictures.run_data import OfResult
+
+    return draw(OfResult(found), name)
+
+
+def _replications_page(found: Replications, title: str) -> Page:
+    from mist_sim.report.pages.study_page import replications_page
+
+    return replications_page(found, title)
+
+
+def _study_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.study_page import study_page
+
+    return study_page(found, title)
+
+
+def _comparison_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.comparison_page import comparison_page
+
+    return comparison_page(found.summary, title)
+
+
+def _space_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.search_page import search_page
+
+    return search_page(found.summary, title)
+
+
+def _sweep_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.search_page import sweep_page
+
+    return sweep_page(found.summary, title)
+
+
+RUN = Tables(_of_run, page=_run_page, draw=_draw_run)
+REPLICATIONS = Tables(_of_replications, page=_replications_page)
 GOODPUT = Tables(_of_goodput)
 BESTSERVE = Tables(_of_bestserve)
 SLIDERS = Tables(_of_sliders)
-COMPARISON = Tables(_of_comparison, has_title=False)
-STUDY = Tables(_of_study)
+COMPARISON = Tables(_of_comparison, has_title=False, page=_comparison_page)
+STUDY = Tables(_of_study, page=_study_page)
 PLAN = Tables(_of_plan)
 RESHARDING = Tables(_of_resharding)
 STEP = Tables(_of_step)
-SPACE = Tables(_of_space)
-SWEEP = Tables(_of_sweep)
+SPACE = Tables(_of_space, page=_space_page)
+SWEEP = Tables(_of_sweep, page=_sweep_page)

@@ -16,12 +16,14 @@ from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
 from mist_sim.scenario.sections.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.slider_ends import without_idle_roles
 from mist_sim.scenario.slider_replay import replay_search
 from mist_sim.simulation import Progress, Simulation
+from mist_sim.stages import KvRetrieval
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 
 
@@ -72,7 +74,7 @@ def _build(scenario: Scenario) -> Simulation:
     clients: list[Client] = []
     for position, spec in enumerate(scenario.clients):
         with found.at(("clients", position), type(spec)):
-            clients += spec.clients(scenario.model)
+            clients += _taking_entries(spec, scenario.workload).clients(scenario.model)
     with found.at(("workload",), WorkloadSpec):
         workload = _workload(scenario.workload)
         check_rows(workload.source, served_models(scenario.clients, scenario.model))
@@ -105,10 +107,22 @@ def _build(scenario: Scenario) -> Simulation:
         power=scenario.power.make(),
         cost=scenario.cost.make() if scenario.cost else None,
         hand_over=hand_over,
+        front_end=scenario.front_end.make(),
         lifecycle=lives,
         reconfigure=changes,
         search=_search(scenario) if changes is not None and changes.on_change else None,
     )
+
+
+def _taking_entries(spec: ClientPart, workload: WorkloadSpec) -> ClientPart:
+    """Return a client whose pipeline can take retrieved KV entries.
+
+    Pipelines with one scheduler do not simulate loads of entries; those of vLLM v0 do.
+    """
+    is_pipeline = getattr(spec, "pipeline_parallel_size", 1) > 1
+    if not is_pipeline or KvRetrieval.kind not in workload.stages:
+        return spec
+    return spec.model_copy(update={"virtual_engines": True, "async_scheduling": False})
 
 
 def _search(scenario: Scenario) -> Search:

@@ -13,8 +13,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from mist_sim.bounds import COPIES, SEED
 from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.core.front_end import FrontEnd
 from mist_sim.errors import brief, listed
-from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
+from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
@@ -33,6 +34,7 @@ from mist_sim.scenario.sections.clients import (
 )
 from mist_sim.scenario.sections.hand_overs import HAND_OVER, idle_options, unlike_engines
 from mist_sim.scenario.sections.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
+from mist_sim.scenario.sections.limits import LIMITS, class_problems
 from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody
 from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
@@ -87,8 +89,13 @@ class Scenario(Strict):
     hand_over: Annotated[Part, Settings(HAND_OVER)] = Field(
         {}, validate_default=True, description="how requests go from prefill to decode"
     )
-    slo: Annotated[Part, Settings(part_type(Slo))] = Field(
-        {}, validate_default=True, description="limits that a good request keeps"
+    front_end: Annotated[Part, Settings(part_type(FrontEnd))] = Field(
+        {}, validate_default=True, description="times between users and engines: HTTP, tokenizing"
+    )
+    slo: Annotated[Part, LIMITS] = Field(
+        {},
+        validate_default=True,
+        description="limits that a good request keeps, or the name of a preset (mist list slos)",
     )
     power: Annotated[Part, Settings(part_type(PowerOptions))] = Field(
         {}, validate_default=True, description="what draws power beside the GPUs"
@@ -236,8 +243,16 @@ class Scenario(Strict):
         yield from router_problems(self.routers, self.workload, self.clients, self.model)
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
-        yield from useless_options(self.workload, self.clients, routers, self.model, self.lifecycle)
         limits = self.slo.make()
+        yield from useless_options(
+            self.workload,
+            self.clients,
+            routers,
+            self.model,
+            self.lifecycle,
+            limits_by_priority=limits.goes_by_priority,
+        )
+        yield from class_problems(limits, self.workload)
         yield from problems_of_lives(
             self.lifecycle, self.clients, self.network, has_slo=limits.is_set
         )

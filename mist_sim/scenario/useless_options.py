@@ -20,10 +20,12 @@ def useless_options(
     routers: Iterable[Part],
     model: str | None,
     lives: Part | None = None,
+    *,
+    limits_by_priority: bool = False,
 ) -> Iterable[Problem]:
     """Yield the options of a workload that no client looks at, and those that clients miss.
 
-    model: the scenario's.
+    model: the scenario's. limits_by_priority: whether limits of the slo go by priorities.
     Plugins of others may look at anything, so beside them nothing counts as useless.
     """
     clients = list(clients)
@@ -31,7 +33,8 @@ def useless_options(
     are_ours = all(comes_with_package(router.plugin) for router in routers)
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
-        yield from _useless_priorities(workload, engines)
+        if not limits_by_priority:
+            yield from _useless_priorities(workload, engines)
         may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
         yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
@@ -74,22 +77,25 @@ def _missing_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> I
 
 def _useless_priorities(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
     by_priority = isinstance(workload.ttft_deadline, dict)
-    if workload.priorities is None or by_priority:
+    if by_priority or any(engine.uses_priorities for engine in engines):
         return
-    if not any(engine.uses_priorities for engine in engines):
-        yield Problem(
-            ("workload", "priorities"),
-            "has no effect: no client has scheduler.order: priority, and ttft_deadline is "
-            "not given by priority",
-        )
+    why = (
+        "has no effect: no client has scheduler.order: priority, and neither ttft_deadline nor a "
+        "class of the slo goes by priority"
+    )
+    if workload.priorities is not None:
+        yield Problem(("workload", "priorities"), why)
+    for name, each in workload.classes.items():
+        if each.priority:
+            yield Problem(("workload", "lengths", "classes", name, "priority"), why)
 
 
 def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
     if not isinstance(workload.ttft_deadline, dict):
         return
-    known = workload.priorities or {0: 1.0}
-    said = listed(known) if workload.priorities else "none, so all have 0"
-    for priority in sorted(set(workload.ttft_deadline) - set(known)):
+    known = workload.known_priorities
+    said = listed(sorted(known)) if known != {0} else "none, so all have 0"
+    for priority in sorted(set(workload.ttft_deadline) - known):
         yield Problem(
             ("workload", "ttft_deadline", str(priority)),
             f"no request has this priority; workload.priorities has {said}",

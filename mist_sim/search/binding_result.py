@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 
 _TOLD = {  # what binds, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
@@ -51,7 +51,7 @@ class Binding:
     @property
     def sentence(self) -> str:
         """The limit that fails first, and the resource that binds."""
-        told = f"{SHORT_NAMES.get(self.limit, self.limit)} fails first; {self._binds}"
+        told = f"{limit_title(self.limit, self.limit)} fails first; {self._binds}"
         return told if self.by == 0.1 else told.replace("a tenth", f"{100 * self.by:g} %")
 
     @property

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics import Slo
 from mist_sim.metrics.findings import Findings
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
@@ -21,6 +22,7 @@ from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked, sentence, starred
+from mist_sim.search.request_times import Target, asked_share, target_of
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.studies.built import Built
@@ -79,7 +81,8 @@ class Case:
     summaries: of its runs, one a seed; none where one failed. goodput: None where nobody asked, or
     a run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a run
     at its goodput; None where nobody asked, or there is none. rate: of the scenario's own arrivals,
-    requests per second, where a goodput was searched.
+    requests per second, where a goodput was searched. target: what its limits ask for; None: it has
+    none.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Case:
     failure: Failure | None = None
     at_goodput: Mapping[str, Any] | None = None
     rate: float = nan
+    target: Target | None = None
 
     @property
     def figures(self) -> dict[str, float]:
@@ -129,16 +133,19 @@ class Case:
         """What binds it at its goodput; None where nobody asked."""
         return self.goodput.binding if self.goodput is not None else None
 
-    def ranked(self, attainment: float) -> Ranked:
-        """Return what it is ranked by."""
+    @property
+    def ranked(self) -> Ranked:
+        """What it is ranked by."""
         good = self._mean("good_request_fraction")
-        keeps = None if isnan(good) else good >= attainment
+        keeps = None if isnan(good) else good >= asked_share(Slo())
+        if keeps is not None and self.target is not None:
+            keeps = self.target.attained_in(self.summaries)
         goodput = self.goodput
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
         if self.binding is not None:
             first = None  # what binds says it
-        limit = SHORT_NAMES[first] if first else None
+        limit = limit_title(first) if first else None
         is_steady = goodput is not None and goodput.is_steady
         return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
 
@@ -152,7 +159,6 @@ class Comparison(Findings):
 
     left_out: which others cannot be, and why. assumed: what scenarios have that nobody said.
     uneven: kinds of them that are timed on another footing.
-    attainment: the share of good requests that is asked for.
     """
 
     presenter = COMPARISON
@@ -161,7 +167,6 @@ class Comparison(Findings):
     plane: SloPlane | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict)
-    attainment: float = 0.9
     uneven: tuple[str, ...] = ()
 
     @property
@@ -195,7 +200,7 @@ class Comparison(Findings):
 
     @property
     def _ranked(self) -> list[Ranked]:
-        return [case.ranked(self.attainment) for case in self.cases]
+        return [case.ranked for case in self.cases]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -282,9 +287,9 @@ def compare(
             for name, row in failed.items():
                 cases[name].failed = row
             _raise_if_all_failed(cases)
-    shown = tuple(case.case(name) for name, case in cases.items())
-    asked = next((o.attainment for o in (goodput, plane) if o is not None), 0.9)
-    return Comparison(shown, found, left_out or {}, assumed or {}, asked, tuple(uneven))
+    asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
+    shown = tuple(case.case(name, asked) for name, case in cases.items())
+    return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven))
 
 
 @dataclass
@@ -308,13 +313,16 @@ class _Case:
         except ScenarioError as error:
             self.failed = Row((), failure=Failure.of(error), error=error)
 
-    def case(self, name: str) -> Case:
-        """Return it as it is shown."""
+    def case(self, name: str, attainment: float | None) -> Case:
+        """Return it as it is shown. attainment: share of good requests; None: as its slo says."""
         failure = self.failed.failure if self.failed else None
         gpus = self.built.num_gpus if self.summaries else None
         title = self.built.scenario.headline
         rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
-        return Case(name, title, gpus, self.summaries, self.goodput, failure, self.at_goodput, rate)
+        slo = self.built.scenario.slo.make()
+        target = target_of(slo, attainment) if slo.is_set else None
+        told = failure, self.at_goodput, rate, target
+        return Case(name, title, gpus, self.summaries, self.goodput, *told)
 
 
 def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:

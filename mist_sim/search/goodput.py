@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.binding import search_binding
-from mist_sim.search.bracketing import Bracket, Search, around, between, rounded
+from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.percentiles import Percentile
 from mist_sim.search.racing import beaten
-from mist_sim.search.request_times import Target
+from mist_sim.search.request_times import Target, target_of
+from mist_sim.search.sure_search import Asked, until_sure
 from mist_sim.search.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
@@ -31,8 +32,6 @@ from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Key, Row, Task
 
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
-_OUTWARD = 1.06  # from one rate to the next, where the end of an interval is beyond those tried
-_MOST_OUTWARD = 4
 _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 
@@ -40,18 +39,22 @@ _NARROWEST = 1e-4  # tolerance; rates have six digits
 class GoodputOptions:
     """Options of a search for goodput.
 
-    attainment, relaxation, each: as in `Target`. rates: the lowest and the highest rate to try,
+    attainment, relaxation, each: as in `Target`; None: as the scenario's slo says, or 0.9. Each
+    limit alone counts where the slo says so, too.
+    percentiles: as in `Target`. rates: the lowest and the highest rate to try,
     requests per second; without them the search begins at the scenario's own. tolerance: how far
     apart the rate that is attained and the one that is missed may be, as a share of the latter.
-    most_requests: of a run that goes on until the verdict is known (>= 1,000). as_is: judge the
-    workload as it stands, with its ramp and its end, however short it is.
+    most_requests: of a run that goes on until the verdict is known (>= 1,000); four times as many
+        at the two rates that nobody can tell of, where the interval would be wider than 8 %.
+    as_is: judge the workload as it stands, with its ramp and its end, however short it is.
 
     Raises ScenarioError for values that make no search.
     """
 
-    attainment: float = 0.9
+    attainment: float | None = None
     relaxation: float = 0.0
     each: bool = False
+    percentiles: tuple[Percentile, ...] = ()
     rates: tuple[float, float] | None = None
     tolerance: float = 0.02
     most_requests: int = 30_000
@@ -67,18 +70,29 @@ class GoodputOptions:
 
     def target(self, scenario: Scenario) -> Target:
         """Return what a scenario has to attain. Raises ScenarioError where it has no limits."""
-        return Target(
-            slo=scenario.slo.make(),
-            attainment=self.attainment,
-            relaxation=self.relaxation,
+        return target_of(
+            scenario.slo.make(),
+            self.attainment,
+            self.relaxation,
             each=self.each,
+            percentiles=self.percentiles,
         )
 
     def trial(
-        self, key: Key, built: Built, rates: Rates, seed: int, rate: float, target: Target
+        self,
+        key: Key,
+        built: Built,
+        rates: Rates,
+        seed: int,
+        rate: float,
+        target: Target,
+        times: int = 1,
     ) -> Task:
-        """Return the task of trying a rate (requests per second) with a seed."""
-        most = None if self.as_is else self.most_requests
+        """Return the task of trying a rate (requests per second) with a seed.
+
+        times: so many times as many requests as others have at most.
+        """
+        most = None if self.as_is else self.most_requests * times
         data = as_data(built.scenario)
         arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
         return Task(key, trial_data, arguments)
@@ -180,12 +194,12 @@ def search_goodputs(
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
     failed: dict[int, Row] = {}
 
-    def run(asked: Sequence[tuple[_Key, float]]) -> list[Trial | None]:
+    def run(asked: Sequence[tuple[_Key, Asked]]) -> list[Trial | None]:
         tasks = []
-        for (k, seed), rate in asked:
+        for (k, seed), (rate, times) in asked:
             rates = all_rates[k]
-            key = k, seed, rate
-            tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k]))
+            key = (k, seed, rate) if times == 1 else (k, seed, rate, times)
+            tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k], times))
         rows = driver.run(tasks, keep_errors=keep_errors)
         failed.update({int(row.key[0]): row for row in reversed(rows) if row.failure})
         return [None if row.failure else Trial.of(row.result) for row in rows]
@@ -227,7 +241,7 @@ _Key = tuple[int, int]  # position of a scenario, and a seed
 
 def _drive(
     searches: Mapping[_Key, Search],
-    run: Callable[[Sequence[tuple[_Key, float]]], list[Trial | None]],
+    run: Callable[[Sequence[tuple[_Key, Asked]]], list[Trial | None]],
     tolerance: float,
     out: set[_Key] | None = None,
 ) -> dict[_Key, SeedGoodput]:
@@ -238,23 +252,21 @@ def _drive(
     """
     trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
-    searches = {
-        key: _until_sure(search, trials[key], tolerance) for key, search in searches.items()
-    }
-    asked = {key: next(search) for key, search in searches.items()}
+    going = {key: until_sure(search, trials[key], tolerance) for key, search in searches.items()}
+    asked = {key: next(search) for key, search in going.items()}
     while asked:
         pairs = [(key, rate) for key, rates in asked.items() for rate in rates]
         answers: dict[_Key, dict[float, bool]] = {key: {} for key in asked}
-        for (key, rate), trial in zip(pairs, run(pairs), strict=True):
+        for (key, (rate, _)), trial in zip(pairs, run(pairs), strict=True):
             if trial is None:
                 answers.pop(key, None)
             elif key in answers:
-                trials[key].append(trial)
+                trials[key][:] = [each for each in trials[key] if each.rate != rate] + [trial]
                 answers[key][rate] = trial.seems_attained
         asked = {}
         for key, answer in answers.items():
             try:
-                asked[key] = searches[key].send(answer)
+                asked[key] = going[key].send(answer)
             except StopIteration as end:
                 ended[key] = end.value
         if out is not None:
@@ -273,30 +285,3 @@ def _beaten(trials: Mapping[_Key, Sequence[Trial]], asked: Collection[_Key]) -> 
     for seed in {seed for _, seed in asked}:
         rivals = {key: found for key, found in trials.items() if key[1] == seed}
         yield from (key for key in beaten(rivals) if key in asked)
-
-
-def _until_sure(search: Search, trials: Sequence[Trial], tolerance: float) -> Search:
-    """Search until the ends are near, and then further out until both of the interval are known.
-
-    Ends at which nobody can tell need not be as near: halving them tells little.
-    trials: of the rates that were tried by then.
-    """
-    asked = next(search)
-    while True:
-        answers = yield asked
-        bracket = Bracket.of({trial.rate: trial.seems_attained for trial in trials})
-        undecided = {trial.rate for trial in trials if trial.attained is None}
-        if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:
-            break
-        try:
-            asked = search.send(answers)
-        except StopIteration as end:
-            bracket = end.value
-            break
-    for _ in range(_MOST_OUTWARD):
-        found = SeedGoodput.of(0, bracket, trials)
-        if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):
-            break
-        rates = [trial.rate for trial in found.trials]
-        yield rounded([rates[0] / _OUTWARD if ends[1] < inf else rates[-1] * _OUTWARD])
-    return bracket

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.metrics.findings import Findings
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
@@ -52,10 +52,18 @@ class SeedGoodput:
 
         Of a workload as it stands, the rate that was attained and the one that was missed. In
         steady state, where the 95 % intervals of the times leave their limits, on a line between
-        the rates that were tried.
+        the rates that were tried. A run that did not tell tells less than one that is longer, and
+        did not tell either.
         """
         low, high = self.bracket.low or 0.0, self.bracket.high or inf
         steady = [trial for trial in self.trials if trial.margins is not None]
+        lasting = [trial.num_requests for trial in steady if trial.attained is None]
+        longest = max(lasting, default=0)
+        steady = [
+            trial
+            for trial in steady
+            if trial.attained is not None or 2 * trial.num_requests > longest
+        ]
         if not steady:
             return low, high
         kept = [(trial.rate, _near(trial.margins[1])) for trial in steady if trial.margins]
@@ -186,7 +194,9 @@ class Goodput(Findings):
             "attainment_asked": self.target.attainment,
             "relaxation": self.target.relaxation,
             "each_limit_alone": self.target.each,
-            "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.limits.items()},
+            "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.named_limits.items()},
+            **_shares_of_classes(self.target),
+            "percentiles_ms": {each.name: each.limit * 1e3 for each in self.target.percentiles},
             "tolerance": self.tolerance,
             **({"is_coarse": True} if self.is_coarse else {}),
             "settings": dict(self.settings),
@@ -207,6 +217,13 @@ class Goodput(Findings):
         write_text(folder / "scenario.resolved.yaml", self.scenario)
 
 
+def _shares_of_classes(target: Target) -> dict[str, dict[str, float]]:
+    """Return the shares that are asked for of classes with one of their own; nothing without."""
+    classes = target.slo.classes.items()
+    shares = {name: of.attainment for name, of in classes if of.attainment is not None}
+    return {"attainment_asked_of": shares} if shares else {}
+
+
 def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
     bracket = search.bracket
     low, high = search.at(bracket.low), search.at(bracket.high)
@@ -225,7 +242,7 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
 
 
 def _worst(trial: Trial) -> str:
-    return f", and {SHORT_NAMES[trial.worst_limit]} misses most" if trial.worst_limit else ""
+    return f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
 
 
 def _near(margin: float) -> float:

@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.scenario import Scenario, build
 from mist_sim.search.relaxing import relaxed
-from mist_sim.search.request_times import RequestTimes, Target, none_counts
+from mist_sim.search.request_times import Array, RequestTimes, Target, none_counts
 from mist_sim.search.steady_runs import lengthened
 from mist_sim.search.steady_state import log_ratios, quantile
 
@@ -56,16 +56,25 @@ def relaxed_run(
     times = RequestTimes.of(recorder, simulation.warmup)
     if not len(times):
         raise none_counts(simulation.warmup, rate)
-    ramp = int(_RAMP * len(times))
-    rows = log_ratios(target.ratios(times))[:, ramp:]
-    by_limit = log_ratios(replace(target, each=True).ratios(times))[:, ramp:]
-    share, names = target.attainment, list(target.slo.limits)
+    rows = _rows(target, times)
+    by_limit = _rows(replace(target, each=True, percentiles=()), times)
     return {
-        "quantile": [quantile(row, share) for row in rows],
+        "quantile": [quantile(row, share) for row, share in rows.values()],
         "batches": [
             [quantile(part, share) for part in np.array_split(row, min(BATCHES, len(row)))]
-            for row in rows
+            for row, share in rows.values()
         ],
-        "missed": dict(zip(names, (by_limit > 0).mean(axis=1).tolist(), strict=True)),
-        "alone": {name: quantile(row, share) for name, row in zip(names, by_limit, strict=True)},
+        "missed": {name: float((row > 0).mean()) for name, (row, _) in by_limit.items()},
+        "alone": {name: quantile(row, share) for name, (row, share) in by_limit.items()},
     }
+
+
+def _rows(target: Target, times: RequestTimes) -> dict[str, tuple[Array, float]]:
+    """Return (logarithms of time over limit after the ramp, share asked for), by name."""
+    ramp = int(_RAMP * len(times))
+    found = {}
+    for name, (share, mine) in target.shares_in(times).items():
+        row = log_ratios(share.ratios(times))[ramp:][mine[ramp:]]
+        if len(row):
+            found[name] = row, share.asked
+    return found

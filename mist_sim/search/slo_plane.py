@@ -212,7 +212,7 @@ class SloPlane:
         import pandas as pd
 
         parts = [
-            pd.DataFrame({"scenario": name, "rate": rate, **vars(times)})
+            pd.DataFrame({"scenario": name, "rate": rate, **times.latencies})
             for name, runs in self.times.items()
             for rate, times in zip(self.rates.tolist(), runs, strict=True)
         ]
@@ -305,7 +305,7 @@ def times_data(
 ) -> dict[str, list[float]]:
     """Do `run_times`, as a task of a study; return the latencies as lists."""
     times = run_times(data, changes, seeds)
-    return {name: column.tolist() for name, column in vars(times).items()}
+    return {name: column.tolist() for name, column in times.latencies.items()}
 
 
 def run_times(data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int]) -> RequestTimes:
@@ -315,4 +315,6 @@ def run_times(data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int
         one = {**changes, "seed": seed, "replications": 1}
         simulation = build(Scenario.from_dict(data, one))
         parts.append(RequestTimes.of(simulation.run().recorder, simulation.warmup))
-    return RequestTimes(*(np.concatenate([vars(p)[n] for p in parts]) for n in vars(parts[0])))
+    return RequestTimes(
+        *(np.concatenate([p.latencies[n] for p in parts]) for n in parts[0].latencies)
+    )

@@ -12,8 +12,8 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.stability import Stays
-from mist_sim.search.request_times import RequestTimes, Target, none_counts
-from mist_sim.search.steady_state import ERROR, Look, Seen, look, looks
+from mist_sim.search.request_times import RequestTimes, Share, Target, none_counts
+from mist_sim.search.steady_state import ERROR, Look, OfClass, Seen, look, looks
 from mist_sim.simulation import Simulation
 from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
 from mist_sim.traces.base import RowSampler
@@ -32,7 +32,7 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
     is_drawn = isinstance(workload.source, RowSampler) and hasattr(workload.source, "num_requests")
     is_stream = isinstance(workload.arrivals, ArrivalProcess)
     changes = simulation.lifecycle is not None or simulation.reconfigure is not None
-    if not is_drawn or not is_stream or changes or target.attainment == 1:
+    if not is_drawn or not is_stream or changes or target.most_asked == 1:
         return None
     if isinstance(workload.arrivals, AllAtOnce):
         return None
@@ -102,7 +102,7 @@ class _Watching(ColumnRecorder):
 
     def look(self) -> Look:
         """Return what the run shows so far."""
-        return look(self._seen(), self._target.attainment, self._error)
+        return look(self._seen(), self._target.most_asked, self._error)
 
     def worst_limit(self) -> str | None:
         """Return the limit that is worst so far."""
@@ -119,12 +119,22 @@ class _Watching(ColumnRecorder):
         visits: dict[str, Any] = self.visits.columns()
         visits = {name: column[visits["request_id"] >= 0] for name, column in visits.items()}
         started, left = visits["started_at"], visits["finished_at"]
-        ids = c["request_id"] - (c["request_id"][0] if len(rows) else 0)
+        first = int(c["request_id"][0]) if len(rows) else 0
+        shares = [share for share, _ in self._target.shares_in(times).values()]
         return Seen(
-            ids,
-            self._target.ratios(times),
+            c["request_id"] - first,
+            np.array([share.ratios(times) for share in shares]),
             Stays(c["arrival_time"], c["finished_at"]),
             c["finished_at"] - c["sent_at"] - c["queued"],
             np.nan_to_num(c["queued"], nan=np.inf),
             Stays(visits["queued_at"], np.where(np.isnan(started), left, started)),
+            [self._of_class(share, first) for share in shares],
         )
+
+    def _of_class(self, share: Share, first: int) -> OfClass | None:
+        """Return which requests from the first one on a share is of; None: all of them."""
+        if share.on_top:
+            return OfClass(None, share.asked)
+        if share.group is None:
+            return None
+        return OfClass(np.array(self.groups)[first:] == share.group, share.asked)

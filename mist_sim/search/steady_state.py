@@ -23,7 +23,9 @@ docs/background/verdicts.md says how often a verdict is wrong where the truth is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import ceil, inf, nan, sqrt
 from typing import NamedTuple
 
@@ -55,6 +57,16 @@ _ON_THEIR_WAY = 0.05  # of the requests that may miss, so many may still be on t
 _FURTHEST = 100.0  # times the limit, and parts of it, beyond which a time does not matter
 
 
+class OfClass(NamedTuple):
+    """Requests of a class. mask: which they are, by id. share: of them that has to be good.
+
+    Of a limit on top of the slo's, which counts in no attainment, the mask is None: all requests.
+    """
+
+    mask: NDArray[np.bool_] | None
+    share: float
+
+
 class Seen(NamedTuple):
     """The requests of a run that have ended, in order of their arrival.
 
@@ -63,6 +75,7 @@ class Seen(NamedTuple):
     a request that failed.
     stays: of each in the system. times: seconds that each took, waits apart. waits: seconds.
     queue: of all visits, until a client began with them.
+    classes: of each row of the ratios, the requests that it is of; None: all of them.
     """
 
     ids: NDArray[np.int64]
@@ -71,6 +84,7 @@ class Seen(NamedTuple):
     times: Array
     waits: Array
     queue: Stays
+    classes: Sequence[OfClass | None] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,8 @@ def looks(most: int) -> list[int]:
 def look(seen: Seen, share: float, error: float) -> Look:
     """Tell whether a service attains a share of good requests in steady state.
 
-    share: that has to be good, in (0, 1). error: chance that this look is wrong, on each side.
+    share: that has to be good, in (0, 1); where classes have shares of their own, the largest.
+    error: chance that this look is wrong, on each side.
     """
     num_known = _num_known(seen.ids, _ON_THEIR_WAY * (1 - share))
     if num_known < _FIRST // 2:
@@ -116,10 +131,25 @@ def look(seen: Seen, share: float, error: float) -> Look:
     if (ids >= ramp).sum() < 2 * _of_a_batch(share):
         reason = "too few requests have ended for two batches"
         return Look(None, nan, (-inf, inf), num, reason, _needs(num, _GROWTH))
-    found = [
-        _compare(_with_gaps(ratios[:num_known], ids)[ramp:], share, error) for ratios in seen.ratios
-    ]
-    attainment = min(each.attainment for each in found)
+    found = []
+    for ratios, of_class in zip_longest(seen.ratios, seen.classes):
+        series = _with_gaps(ratios[:num_known], ids)[ramp:]
+        asked = share
+        if of_class is not None:
+            asked = of_class.share
+            if of_class.mask is not None:
+                series = series[of_class.mask[ramp:num]]
+            num_class = int((~np.isnan(series)).sum())
+            if num_class < 2 * _of_a_batch(asked):
+                reason = "too few requests of a class have ended for two batches"
+                needs = _needs(num, 2 * _of_a_batch(asked) / num_class) if num_class else None
+                return Look(None, nan, (-inf, inf), num, reason, needs)
+        found.append(_compare(series, asked, error))
+    attainment = min(
+        each.attainment
+        for each, of_class in zip_longest(found, seen.classes)
+        if of_class is None or of_class.mask is not None
+    )
     worst = max(found, key=lambda each: sum(each.margins))
     seems = attainment, worst.margins, num
     crowd = _in_system(arrival, seen.stays.end[:num_known])[ids >= ramp]

@@ -42,11 +42,16 @@ def run_workload(
     times = RequestTimes.of(recorder, warmup)
     if not len(times):
         raise none_counts(warmup, rate)
-    num_missed = target.num_missed(times)
-    attained = num_missed <= target.most_missed(len(times))
+    rows = target.misses(times)
+    attained = all(
+        each.num_requests
+        and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
+        for each in rows
+    )
     stability = result.summary.get("stability") if attained else None
     worst = target.worst_limit(times)
-    return WholeRun(attained, _share(num_missed, len(times)), True, stability, worst)
+    least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
+    return WholeRun(attained, least, True, stability, worst)
 
 
 def _share(num_missed: int, num_requests: int) -> float:
@@ -65,14 +70,14 @@ class _Judge(ColumnRecorder):
     """Records, and ends the run as soon as too many requests have missed.
 
     What is left out of the statistics only lowers how many may, so that more misses than the whole
-    workload may have are always too many.
+    workload may have are always too many; so are more misses of a class.
     """
 
     def __init__(self, target: Target, warmup: float, num_requests: int) -> None:
         super().__init__()
         self._target = target
         self._warmup = warmup
-        self._most = target.most_missed(num_requests)
+        self._num_requests = num_requests
         self._every = max(20, num_requests // _LOOKS)
         self._num_ended = 0
 
@@ -89,6 +94,7 @@ class _Judge(ColumnRecorder):
         super().record_end(request, visits, time, failure, num_attempts, in_vain)
         self._num_ended += 1
         if self._num_ended % self._every == 0:
-            missed = self._target.num_missed(RequestTimes.of(self, self._warmup))
-            if missed > self._most:
-                raise _MissedError(missed)
+            times = RequestTimes.of(self, self._warmup)
+            for missed, _, share in self._target.misses(times):
+                if missed > self._target.most_missed(self._num_requests, share.asked):
+                    raise _MissedError(missed)

@@ -70,13 +70,23 @@ class Workers:
                 yield from _stream(pool, iter(tasks), here, self.num * _AHEAD)
                 has_ended = True
             except BrokenExecutor as error:
-                raise StoppedError(
-                    f"{self.what}: one of {self.num} processes was ended from outside, perhaps for "
-                    "lack of memory; lower --jobs (jobs in Python)"
-                ) from error
+                raise StoppedError(f"{self.what}: {_why_broken(error, self.num)}") from error
             finally:
                 if not has_ended:  # nobody waits for what they do
                     pool.shutdown(kill_workers=True)
+
+
+def _why_broken(error: BrokenExecutor, num: int) -> str:
+    """Return why processes cannot go on. num: of the processes."""
+    if "un-serialize" in str(error):  # loky's words; nothing else tells this case
+        return (
+            "another process cannot read what makes the simulation, such as a cached function of "
+            "the program that is run; move it to a module that the program imports, or take jobs=1"
+        )
+    return (
+        f"one of {num} processes was ended from outside, perhaps for lack of memory; lower --jobs "
+        "(jobs in Python)"
+    )
 
 
 def num_cores() -> int:

@@ -30,15 +30,19 @@ from mist_sim.traces.distributions import (
     NormalLength,
     UniformLength,
 )
+from mist_sim.traces.mixtures import Mix, RequestClass
+from mist_sim.traces.parquet_traces import ChatParquetReader, MistReader
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
 from mist_sim.traces.retries import Retries
+from mist_sim.traces.serving_sim import LlmServingSimReader
 from mist_sim.traces.sessions.agentic import AgenticReader
 from mist_sim.traces.sessions.ragpulse import RagPulseReader
 from mist_sim.traces.sharegpt import ShareGptReader
 from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
 from mist_sim.traces.three_figures import MeanMedianP95Length
 from mist_sim.traces.time_limits import TimeLimits
+from mist_sim.traces.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
 from mist_sim.traces.workload import Rows, Workload
 
 __all__ = [
@@ -50,7 +54,9 @@ __all__ = [
     "AllAtOnce",
     "ArrivalProcess",
     "AzureReader",
+    "BurstGptReader",
     "BurstyArrivals",
+    "ChatParquetReader",
     "ClosedLoop",
     "ConstantArrivals",
     "FixedLength",
@@ -58,8 +64,11 @@ __all__ = [
     "GeometricLength",
     "LengthDistribution",
     "LengthsCsvReader",
+    "LlmServingSimReader",
     "LogNormalLength",
     "MeanMedianP95Length",
+    "MistReader",
+    "Mix",
     "MooncakeReader",
     "NamesModels",
     "NormalArrivals",
@@ -69,10 +78,12 @@ __all__ = [
     "PrefixRepetition",
     "Profile",
     "RagPulseReader",
+    "RequestClass",
     "Retries",
     "RowSampler",
     "Rows",
     "ShareGptReader",
+    "SplitwiseReader",
     "Synthetic",
     "TimeLimits",
     "TraceArrivals",
@@ -80,6 +91,7 @@ __all__ = [
     "TraceRow",
     "UniformArrivals",
     "UniformLength",
+    "VidurReader",
     "Workload",
     "completion_pipeline",
     "template",

@@ -48,12 +48,19 @@ class TraceArrivals:
     """The rows' own times; readers count them from their first row, which arrives at time 0.
 
     speedup: times are divided by it (> 0); 2 sends the same requests in half the time.
+    rate: requests a second, on average from the first to the last one, in place of a speedup; the
+        file is read once more to know its own. None: as `speedup` says.
     """
 
     speedup: float = 1.0
+    rate: PerSecond | None = None
 
     def __post_init__(self) -> None:
         require_positive("speedup", self.speedup)
+        if self.rate is not None:
+            require_positive("rate", self.rate, "/s")
+            if self.speedup != 1.0:
+                raise ValueError(f"speedup must be left out beside rate, got {self.speedup:g}")
 
 
 @ARRIVALS.register("closed_loop")

@@ -35,6 +35,7 @@ class TraceRow(NamedTuple):
     model: name of the model that has to answer; None: any.
     think_time: seconds from the end of the request before in its session until this one is sent,
         where sessions are replayed (`ClosedLoop.sessions`).
+    label: name of the class of the request; None: of none. priority: smaller is more urgent.
     """
 
     num_prompt_tokens: int
@@ -44,6 +45,8 @@ class TraceRow(NamedTuple):
     content: Content = ()
     model: str | None = None
     think_time: float = 0.0
+    label: str | None = None
+    priority: int = 0
 
 
 @runtime_checkable

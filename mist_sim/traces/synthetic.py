@@ -40,7 +40,7 @@ class Synthetic:
     @property
     def shortest_prompt(self) -> int:
         """Tokens that each prompt has at least."""
-        return _shortest(self.prompt)
+        return shortest_of(self.prompt)
 
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
         """Yield `num_requests` rows without times.
@@ -52,7 +52,7 @@ class Synthetic:
         def draw() -> tuple[Tokens, Tokens]:
             prompts = self.prompt.sample(prompt_rng, BLOCK)
             outputs = self.output.sample(output_rng, BLOCK)
-            return _checked(prompts, self.prompt), _checked(outputs, self.output)
+            return checked_lengths(prompts, self.prompt), checked_lengths(outputs, self.output)
 
         return _rows(self.num_requests, draw, self.max_total_tokens)
 
@@ -114,27 +114,28 @@ class PrefixRepetition:
     @property
     def shortest_prompt(self) -> int:
         """Tokens that each prompt has at least."""
-        return self.prefix_len + _shortest(self.suffix)
+        return self.prefix_len + shortest_of(self.suffix)
 
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
         """Yield `num_requests` rows without times. Raises ScenarioError for a length below 1."""
         prefix_rng, suffix_rng, output_rng = rng.spawn(3)
         for start in range(0, self.num_requests, BLOCK):
             prefixes = prefix_rng.integers(self.num_prefixes, size=BLOCK)
-            suffixes = _checked(self.suffix.sample(suffix_rng, BLOCK), self.suffix)
-            outputs = _checked(self.output.sample(output_rng, BLOCK), self.output)
+            suffixes = checked_lengths(self.suffix.sample(suffix_rng, BLOCK), self.suffix)
+            outputs = checked_lengths(self.output.sample(output_rng, BLOCK), self.output)
             drawn = zip(prefixes.tolist(), suffixes.tolist(), outputs.tolist(), strict=True)
             for prefix, suffix, output in islice(drawn, self.num_requests - start):
                 content = prefix_content(prefix, self.prefix_len)
                 yield TraceRow(self.prefix_len + suffix, output, None, None, content)
 
 
-def _shortest(distribution: LengthDistribution) -> int:
+def shortest_of(distribution: LengthDistribution) -> int:
     """Return the tokens that a distribution gives at least; 1 where it does not say."""
     return getattr(distribution, "shortest", 1)
 
 
-def _checked(lengths: Tokens, distribution: LengthDistribution) -> Tokens:
+def checked_lengths(lengths: Tokens, distribution: LengthDistribution) -> Tokens:
+    """Return lengths that a distribution drew. Raises ScenarioError for one below 1."""
     shortest = int(lengths.min())
     if shortest < 1:
         raise ScenarioError(f"lengths must be >= 1 token, got {shortest} from {distribution}")

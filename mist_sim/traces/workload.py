@@ -73,7 +73,7 @@ class Workload:
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
     times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
     of the requests that get each priority, drawn at random (smaller is more urgent); without
-    it all have 0. time_limits: how long their senders wait; None: for ever.
+    it they have that of their row. time_limits: how long their senders wait; None: for ever.
     retries: which requests are sent again after a failure; without it, none. models: share of the
     requests that name each model, drawn at random; without it, they name that of their row.
     max_concurrency: most requests of an open loop that are under way; others wait with their
@@ -194,10 +194,11 @@ class Workload:
                 prompt,
                 output,
                 row.session_id,
-                priority,
+                priority or row.priority,
                 row.content,
                 model=row.model,
                 think_time=row.think_time,
+                label=row.label,
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
@@ -212,9 +213,15 @@ class Workload:
         if isinstance(self.arrivals, ClosedLoop):
             return zip(rows, repeat(None), strict=False)
         if isinstance(self.arrivals, TraceArrivals):
-            return self._in_order(_own_times(rows, self.arrivals.speedup, self.source))
+            return self._in_order(_own_times(rows, self._speedup(self.arrivals), self.source))
         times = self.arrivals.times(streams.generator("arrivals"))
         return self._in_order(zip(rows, _without_end(times, self.arrivals), strict=False))
+
+    def _speedup(self, arrivals: TraceArrivals) -> float:
+        """Return by what the rows' times are divided."""
+        if arrivals.rate is None or isinstance(self.source, RowSampler):
+            return arrivals.speedup
+        return arrivals.rate / own_rate(self.source)
 
     def _rows(self, streams: Streams) -> Iterator[TraceRow]:
         if isinstance(self.source, RowSampler):
@@ -237,6 +244,22 @@ class Workload:
                 )
             last = time
             yield row, time
+
+
+def own_rate(source: TraceReader) -> float:
+    """Return the requests a second of a trace, from its first to its last one.
+
+    Raises ScenarioError for rows without times, and for fewer than two moments.
+    """
+    number, last = -1, 0.0
+    for row in source.rows():
+        number, last = number + 1, row.arrival_time or 0.0
+    if not last:
+        raise ScenarioError(
+            f"rate needs a trace whose requests come at different times, and "
+            f"{type(source).__name__} gives none; choose other arrivals"
+        )
+    return number / last
 
 
 def _drawn(shares_of: Mapping[V, float], rng: np.random.Generator) -> Iterator[V]:

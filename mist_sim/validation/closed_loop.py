@@ -38,7 +38,8 @@ MAX_NUM_SEQS = 1024  # vLLM's server by default on GPUs of 70 GiB and more (engi
 CLIENT_DELAY = 2e-3  # seconds; an assumption, which hardly matters as long as there is one
 # Seconds that a token of a prompt takes on its way to the engine, fitted on TTFT of half of the
 # points: around measured kernels (benchmarks/closed_loop.py), and around the roofline by mist
-# calibrate closed_loop (examples/gpus/h100-sxm-vllm-0.12.toml).
+# calibrate closed_loop (examples/gpus/h100-sxm-vllm-0.12.toml). With the client's delay they are
+# the way of these requests, in place of the front end.
 PROMPT_TOKEN, PROMPT_TOKEN_ROOFLINE = 2.5e-6, 2.33e-6
 _SIZES = ("isl", "osl", "concurrency", "tp_size")
 QUEUES = 4.0  # seconds of TTFT from which on a point is one of a queue for memory
@@ -66,24 +67,30 @@ def simulated(
     *,
     step: float | None = None,
     sequence: float | None = None,
-    prompt_token: float = PROMPT_TOKEN,
-    client_delay: float = CLIENT_DELAY,
+    prompt_token: float | None = PROMPT_TOKEN,
     max_num_batched_tokens: Callable[[int], int] = lambda prompt: prompt + TOKENS_BEYOND_PROMPT,
 ) -> pd.DataFrame:
     """Return the points with simulated means, and errors in percent.
 
     step, sequence: the engine's own time in seconds; None: the predictor's default.
+    prompt_token: seconds that a token of a prompt takes, with the client's delay; None: requests
+        come through the front end, and nobody knows more.
     """
+    if prompt_token is None:
+        way, delay = EngineOverhead(step=step, sequence=sequence), 0.0
+    else:
+        way = EngineOverhead(step=step, sequence=sequence, request=0.0, prompt_token=prompt_token)
+        delay = CLIENT_DELAY
     means = [
         _summary(
             point,
             predictor=timed_by[point.tp_size],
-            overhead=EngineOverhead(step=step, sequence=sequence, prompt_token=prompt_token),
+            overhead=way,
             scheduler=ChunkedScheduler(
                 max_num_seqs=MAX_NUM_SEQS,
                 max_num_batched_tokens=max_num_batched_tokens(point.isl),
             ),
-            users=ClosedLoop(concurrency=point.concurrency, think_time=client_delay),
+            users=ClosedLoop(concurrency=point.concurrency, think_time=delay),
         )
         for point in _rows(points)
     ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.scenario import Scenario, simulate
-from mist_sim.validation.intakes import intakes
+from mist_sim.validation.intakes import as_of_engines, intakes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,8 @@ class Row:
     error: simulated / measured - 1; of many points the median.
     spread, middle: mean and median of the absolute errors of single requests or points; None
         where there is one.
+    samples: of single requests, measured and simulated in `unit`, in the order of their ids; None
+        for other rows.
     """
 
     metric: str
@@ -42,6 +44,7 @@ class Row:
     error: float
     spread: float | None = None
     middle: float | None = None
+    samples: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
 
 def request_rows(
@@ -63,12 +66,13 @@ def request_rows(
     requests = result.requests.set_index("request_id")
     if missing := set(measured.index) - set(requests.index):
         raise ScenarioError(f"request_id {min(missing)} was measured and is not in the workload")
-    start = requests["arrival_time"].to_numpy()
+    simulated = requests
     if from_intake:
-        start = intakes(scenario, result, requests["arrival_time"])
-    simulated = requests.assign(
-        ttft=requests["first_token_at"] - start, e2el=requests["finished_at"] - start
-    ).loc[measured.index]
+        simulated = as_of_engines(requests, result)
+        start = intakes(scenario, result, simulated["queued_at"])
+        ttft, e2el = simulated["first_token_at"] - start, simulated["finished_at"] - start
+        simulated = simulated.assign(ttft=ttft, e2el=e2el)
+    simulated = simulated.loc[measured.index]
     if scored is not None:
         measured, simulated = measured.loc[scored], simulated.loc[scored]
     finished = (simulated["status"] == "finished").to_numpy()
@@ -107,7 +111,9 @@ def _latency_rows(measured: pd.DataFrame, simulated: pd.DataFrame) -> Iterator[R
             continue
         for statistic, of in _STATISTICS.items():
             row = _row(f"{name}, {statistic}", "ms", 1e3 * of(real), 1e3 * of(ours))
-            yield _with_errors(row, ours / real - 1) if statistic == "mean" else row
+            if statistic == "mean":
+                row = replace(_with_errors(row, ours / real - 1), samples=(1e3 * real, 1e3 * ours))
+            yield row
 
 
 def _throughput_row(

@@ -47,6 +47,22 @@ def intakes(scenario: Scenario, result: Result, arrivals: pd.Series[float]) -> A
     return found
 
 
+def as_of_engines(requests: pd.DataFrame, result: Result) -> pd.DataFrame:
+    """Return requests with the times of the engines that served them, without the front end.
+
+    requests: of the result, by id. `queued_at` is when a request came to its first client, or
+    arrived, where it came to none.
+    """
+    import pandas as pd
+
+    visits = pd.DataFrame(result.recorder.visits.columns()).groupby("request_id")
+    came, first, over = visits["queued_at"], visits["first_token_at"], visits["finished_at"]
+    found = pd.DataFrame({"queued_at": came.min(), "first_token_at": first.min()})
+    found = found.assign(finished_at=over.max()).reindex(requests.index)
+    found["queued_at"] = found["queued_at"].fillna(requests["arrival_time"])
+    return requests.drop(columns=["first_token_at", "finished_at"]).join(found)
+
+
 def _first_tracks(result: Result, request_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the track of the engine that gave each request its first token; -1 for none."""
     tokens = result.recorder.tokens.columns()

@@ -28,6 +28,7 @@ from mist_sim.validation.closed_loop import (
 from mist_sim.validation.comparing import Row, points_row
 from mist_sim.validation.open_loop import vllm_019
 from mist_sim.validation.runs import MeasuredRun
+from mist_sim.validation.shared_prefixes import SHARED_PREFIXES, shared_prefixes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,10 +43,9 @@ _HALVES = {  # of the closed loops' points: every second one of each number of G
     "held out": "nothing on these points",
 }
 _LESS_KNOWN: dict[str, dict[str, Any]] = {  # the roofline with less of the protocol
-    "prompt_token not said": {"prompt_token": 0.0},
+    "prompt_token not said": {"prompt_token": None},
     "a plain scenario (8,192 tokens a step, no think time, no prompt_token)": {
-        "prompt_token": 0.0,
-        "client_delay": 0.0,
+        "prompt_token": None,
         "max_num_batched_tokens": lambda prompt: 8192,
     },
 }
@@ -59,12 +59,14 @@ def known_runs(folder: Path) -> list[MeasuredRun]:
         runs += vllm_019(folder / VLLM_019)
     if (folder / CLOSED_LOOP).is_file():
         runs += _closed_loop(folder / CLOSED_LOOP)
+    if (folder / SHARED_PREFIXES).is_dir():
+        runs += shared_prefixes(folder / SHARED_PREFIXES)
     if (folder / SPLITWISE).is_file():
         runs += _splitwise(folder / SPLITWISE)
     if not runs:
         raise ScenarioError(
-            f"{folder}: holds none of {VLLM_019}, {CLOSED_LOOP}, {SPLITWISE}; name a folder of "
-            "measurements with --measurements, or the folder of a run of your own"
+            f"{folder}: holds none of {VLLM_019}, {CLOSED_LOOP}, {SHARED_PREFIXES}, {SPLITWISE}; "
+            "name a folder of measurements with --measurements, or the folder of a run of your own"
         )
     return runs
 

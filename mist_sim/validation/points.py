@@ -90,16 +90,16 @@ def _open_loop(folder: Path) -> Iterator[Point]:
 def _closed_loops(file: Path) -> Iterator[Point]:
     """Yield all points with the defaults, and those of the page with `prompt_token` as fitted.
 
-    The defaults have no `prompt_token`; the page shows them with the roofline alone, and on the
-    points held out.
+    By default requests come through the front end; the page shows them with the roofline alone,
+    and on the points held out.
     """
     model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
     roofline = {ranks: RooflinePredictor(model, Cluster(gpu, ranks)) for ranks in (2, 8)}
     kernels = predictors()
-    variants: tuple[tuple[str, Mapping[int, Predictor], float], ...] = (
-        (_ROOFLINE, roofline, 0.0),
+    variants: tuple[tuple[str, Mapping[int, Predictor], float | None], ...] = (
+        (_ROOFLINE, roofline, None),
         (_ROOFLINE, roofline, PROMPT_TOKEN_ROOFLINE),
-        (_KERNELS, kernels, 0.0),
+        (_KERNELS, kernels, None),
         (_KERNELS, kernels, PROMPT_TOKEN),
     )
     for source, timed_by, prompt_token in variants:
@@ -137,7 +137,7 @@ def _closed_loop_batch(row: Any) -> float:
     return float(row.concurrency * decoding / (row.silicon_ttft_ms + decoding))
 
 
-def _table(source: str, half: str, prompt_token: float) -> str:
+def _table(source: str, half: str, prompt_token: float | None) -> str:
     """Return which table of the page a point is in; empty for none."""
     if prompt_token:
         return f"closed loops, {source}, {half}"

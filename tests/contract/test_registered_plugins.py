@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from pyarrow import Table, parquet
 
 from mist_sim import testing
 from mist_sim.clients import CLIENTS, SequentialClient
@@ -162,6 +163,30 @@ TRACES: dict[str, str] = {
         for time in (27, 27, 3_052)
     ),
     "lengths_csv": "num_prefill_tokens,num_decode_tokens\n120,7\n2048,1\n",
+    "burstgpt": (
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Log Type\n"
+        "5.0,a,3,ChatGPT,472,18,Conversation log\n"
+        "45.5,,1,GPT-4,1087,230,API log\n"
+        "45.5,a,2,ChatGPT,500,7,Conversation log\n"
+    ),
+    "vidur": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.25,591,140\n1.5,547,248\n",
+    "splitwise": (
+        "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
+        "0,2,0,0.0,1,10,3\n1,2,0,0.5,1,20,4\n"
+    ),
+    "llmservingsim": "".join(
+        json.dumps(
+            {
+                "input_toks": 20,
+                "output_toks": 15,
+                "arrival_time_ns": time,
+                "input_tok_ids": [*range(16), *range(time, time + 4)],
+                "output_tok_ids": list(range(15)),
+            }
+        )
+        + "\n"
+        for time in (7, 7, 1_000_000_007)
+    ),
     "agentic": "".join(
         json.dumps(
             {
@@ -214,7 +239,31 @@ BESIDE = {  # files that a reader looks for in the folder of its own
     }
 }
 
-READERS_TO_CHECK: Configurations = {name: [{}] for name in TRACES}
+PARQUET_TRACES: dict[str, list[dict[str, Any]]] = {
+    "chat_parquet": [
+        {
+            "conversation": [
+                {"role": "user", "content": "What is a queue?"},
+                {"role": "assistant", "content": "A line of those who wait."},
+            ]
+        }
+        for _ in range(3)
+    ],
+    "mist": [
+        {
+            "request_id": number,
+            "parent_id": None,
+            "session_id": number % 2,
+            "model": "",
+            "arrival_time": 2.0 + number,
+            "num_prompt_tokens": 7 + number,
+            "num_output_tokens": 3,
+        }
+        for number in range(3)
+    ],
+}
+
+READERS_TO_CHECK: Configurations = {name: [{}] for name in (*TRACES, *PARQUET_TRACES)}
 
 BUNDLE = {
     "attention_workers": 3,
@@ -407,6 +456,13 @@ def test_trace_readers(name, tmp_path):
     path.write_text(TRACES[name])
     for beside, text in BESIDE.get(name, {}).items():
         (tmp_path / beside).write_text(text)
+    testing.check_trace_reader(partial(TRACE_READERS[name], path=str(path)))
+
+
+@pytest.mark.parametrize("name", PARQUET_TRACES)
+def test_readers_of_parquet(name, tmp_path):
+    path = tmp_path / "trace.parquet"
+    parquet.write_table(Table.from_pylist(PARQUET_TRACES[name]), path)
     testing.check_trace_reader(partial(TRACE_READERS[name], path=str(path)))
 
 

@@ -15,9 +15,9 @@ from mist_sim.calibration import calibrate_kernels, fit_afd_coefficients
 from mist_sim.calibration.closed_loop import closed_loop_observations
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
-from mist_sim.cli.verbs.timeline import _tables
 from mist_sim.inputs.tables import of_a_form
-from mist_sim.metrics.timeline import timeline
+from mist_sim.metrics.run_folder import RunFolder
+from mist_sim.metrics.timeline import TABLES, timeline
 from mist_sim.scenario import build
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from mist_sim.validation import read_run
@@ -99,13 +99,15 @@ def _timeline(draw: Draw) -> Files:
 def _results() -> Files:
     with TemporaryDirectory() as folder:
         build(Scenario.from_dict(PLAIN)).run().save(Path(folder) / "out")
-        found = (Path(folder) / "out").glob("*.parquet")
+        found = [*(Path(folder) / "out").glob("*.parquet"), Path(folder) / "out" / "summary.json"]
         return {path.name: path.read_bytes() for path in found}
 
 
 def _drawn() -> object:
     with of_a_form(Path("run"), "results"):
-        return timeline(_tables(Path("run")), 0.0, 1e9)
+        run = RunFolder(Path("run"))
+        tables = {name: run.table(name) for name in TABLES if run.has(name)}
+        return "".join(timeline(tables, 0.0, 1e9))
 
 
 _PARTS = ["attention", "ffn", "communication"]

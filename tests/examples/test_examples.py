@@ -44,6 +44,10 @@ EXPECTED = {
         [],
         r"off +vllm-0.14 +3,\d{3} .* 5.[78] times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",
     ),
+    "hybrid_attention.py": (
+        [],
+        r"(.*\n){3}.* 131,072 +50\.\d+ +11 +2\d.*\n.* 4,096 .*\n.* 131,072 +16\.\d+ +13 +13",
+    ),
     "changing_workload.py": (
         [],
         r"(.*\n)+mean +7\d.\d% +7\d.\d% +9\d.\d%\nfrom 300 s on: 2 x 2048, 2 x 128\n$",
@@ -60,11 +64,15 @@ EXPECTED = {
     ),
     "kv_storage.py": (
         [],
-        r".*mean +p90\n  A dedicated +\d\d .*\n(.*\n){2}  C rack-shared +718 .*\n(.*\n)*  E ",
+        r".*mean +p90\n  A dedicated +\d\d .*\n(.*\n){2}  C rack-shared +724 .*\n(.*\n)*  E ",
+    ),
+    "escalate.py": (
+        [],
+        r"always .* 400 visits .*\nsmall first, +0% on .* 0 visits .*\n(.*\n){3}.* 400 visits",
     ),
     "largest_rate.py": (
         [],
-        r"random +3\d /s .*\nround_robin +[45]\d /s .*\nleast_outstanding +5\d /s +1\d\.\d /s",
+        r"random +3\d /s .*\nround_robin +[45]\d /s .*\nleast_outstanding +[45]\d /s +1\d\.\d /s",
     ),
     "news_search.py": (
         [],

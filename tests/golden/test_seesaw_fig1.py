@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from mist_sim import ContinuousScheduler, EngineOverhead, Simulation, Workload, llm_client
+from mist_sim.core.front_end import NONE
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.specs import Efficiency
 from mist_sim.models import load_model
@@ -36,7 +37,7 @@ def served(tensor, pipeline, num_requests, num_output_tokens, gpu=SEESAW_L4):
     )
     lengths = [PROMPT] * num_requests, [num_output_tokens] * num_requests
     workload = Workload.from_lists(*lengths, [0.0] * num_requests)
-    return Simulation(clients=[client], workload=workload).run().summary
+    return Simulation(clients=[client], workload=workload, front_end=NONE).run().summary
 
 
 # --- the figure ---------------------------------------------------------------------------------

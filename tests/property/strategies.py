@@ -501,3 +501,31 @@ def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Pre
         )
         jobs[position] = replace(job, **{name: time})
     return replace(case, jobs=tuple(jobs))
+
+
+@st.composite
+def queued(draw: st.DrawFn) -> Case:
+    """A pipeline with one scheduler and a queue of batches, mostly in scarce memory."""
+    case = draw(cases(longest=draw(st.sampled_from([40, 120])), policy="chunked", drafts=False))
+    ranks, fills = draw(st.integers(2, 4)), draw(st.booleans())
+    ahead, staggers = draw(st.booleans()), fills and draw(st.booleans())
+    # not known to be exact: priorities where three steps and more are planned ahead (vLLM 0.19)
+    orders = ["fcfs"] if ahead and not staggers and ranks > 2 else ["fcfs", "fcfs", "priority"]
+    options = replace(
+        case.options,
+        batch_queue=True,
+        pipeline_parallel_size=ranks,
+        num_blocks=max(1, case.options.num_blocks // case.options.pipeline_parallel_size),
+        data_parallel_size=draw(st.sampled_from([1, 1, 1, 2])),
+        lockstep=False,
+        order=draw(st.sampled_from(orders)),
+        async_scheduling=ahead,
+        staggers_decodes=staggers,
+        fills_queue=fills,
+        drains_preempted=draw(st.booleans()),
+        prefill_schedule_interval=1,
+        tiers=(),
+        swap=None,
+        windows=None,
+    )
+    return Case(options, case.jobs)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import mist_sim as mist
 from mist_sim.clients import AfdClient
 from mist_sim.clients.afd import engine
+from mist_sim.core.front_end import NONE
 from mist_sim.lifecycle import Autoscaling, Drain, Failures, Lifecycle, OnFailure, StartUp
 from tests.effort import examples, features_seen, missing
 from tests.property.test_failures import (
@@ -68,6 +69,7 @@ def served(rows, bundle, link, lifecycle=None, **workload):
         clients=[prefill, bundle],
         workload=mist.Workload(mist.Rows(rows), mist.TraceArrivals(), PIPELINE, **workload),
         network=mist.Link(bandwidth=bandwidth, latency=latency),
+        front_end=NONE,
         lifecycle=lifecycle,
     ).run()
 
@@ -256,6 +258,7 @@ def lives(draw):
         clients=clients,
         workload=workload,
         network=mist.Link(bandwidth=bandwidth, latency=latency),
+        front_end=NONE,
         lifecycle=lifecycle,
         slo=mist.Slo(ttft=0.05),
     )

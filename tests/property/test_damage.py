@@ -19,7 +19,7 @@ from tests.damage.draws import SEED
 from tests.damage.scenarios import extreme_scenario, scenarios_at_bounds
 
 FUZZ = int(os.environ.get("FUZZ", "1"))
-NUM_RUNS = 30 * FUZZ
+NUM_RUNS = 12 * FUZZ  # that are not refused, of at most five times as many; four in ten are not
 
 # cases by kind, and the least and the largest share of them that may be taken
 SOME = {
@@ -56,7 +56,9 @@ def test_every_number_may_be_as_large_as_its_bound():
 
 def test_short_runs_of_extremes_end_and_lose_nothing():
     outcomes: Counter[str] = Counter()
-    for number in range(NUM_RUNS):
+    for number in range(5 * NUM_RUNS):
+        if outcomes["ran"] == NUM_RUNS:
+            break
         data = extreme_scenario(number)
 
         def run(data: dict[str, Any] = data) -> tuple[Scenario, Result]:
@@ -72,4 +74,4 @@ def test_short_runs_of_extremes_end_and_lose_nothing():
             num_requests = len(result.requests)
             assert num_requests == scenario.workload.num_requests, f"run {number} lost a request"
             assert result.requests["status"].notna().all(), f"run {number}"
-    assert outcomes["ran"] > NUM_RUNS / 4, outcomes
+    assert outcomes["ran"] == NUM_RUNS, outcomes

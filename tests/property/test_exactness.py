@@ -33,6 +33,7 @@ from tests.property.strategies import (
     overloads,
     overloads_of_alike,
     pieces_in_windows,
+    queued,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -201,6 +202,13 @@ def test_engines_that_plan_ahead(case, predictor):
 
 @pytest.mark.exact
 @examples(150)
+@given(case=queued(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_pipelines_with_a_queue_of_batches(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(150)
 @given(case=ahead_together(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_replicas_that_step_together_plan_ahead(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
@@ -247,6 +255,22 @@ def test_early_rejection_of_prompts_that_begin_alike(case):
 @given(case=cases(max_jobs=8), data=st.data())
 def test_roofline(case, data):
     predictor = windowed_roofline() if case.options.windows else roofline()
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@cache
+def state_roofline() -> RooflinePredictor:
+    """Time a model most of whose layers keep a state, with a layer that drafts."""
+    return RooflinePredictor(load_model("qwen3.5-35b-a3b"), Cluster(load_gpu("h100-sxm"), 2))
+
+
+@examples(30)
+@given(case=cases(max_jobs=6), groups=st.integers(1, 4), data=st.data())
+def test_pages_of_states(case, groups, data):
+    """A sequence has one page of every group of states, from its first token to its last."""
+    windows = Windows(1, 1, groups)
+    case = replace(case, options=replace(case.options, caching=False, tiers=(), windows=windows))
+    predictor = state_roofline()
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 

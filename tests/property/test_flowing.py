@@ -81,6 +81,10 @@ def engines(draw: st.DrawFn, role: str) -> EngineOptions:
                 {"data_parallel_size": 2, "lockstep": True},
                 {"threshold": 8},
                 {"threshold": 8, "max_partial": 2},
+                *[{"async_scheduling": True}] * 3,
+                {"async_scheduling": True, "threshold": 8},
+                {"async_scheduling": True, "data_parallel_size": 2},
+                {"async_scheduling": True, "data_parallel_size": 2, "lockstep": True},
             ]
         )
     )
@@ -132,7 +136,15 @@ def crowds(draw: st.DrawFn) -> ClusterCase:
 
     def client(role: str) -> EngineOptions:
         more: dict[str, Any] = draw(
-            st.sampled_from([{}, {}, {}, {"threshold": 8}, {"data_parallel_size": 2}])
+            st.sampled_from(
+                [
+                    *[{}] * 3,
+                    {"threshold": 8},
+                    {"data_parallel_size": 2},
+                    *[{"async_scheduling": True}] * 4,
+                    {"async_scheduling": True, "data_parallel_size": 2},
+                ]
+            )
         )
         return EngineOptions(
             "chunked",
@@ -404,6 +416,45 @@ def test_memory_of_who_gave_up_while_blocks_came_is_free_when_the_step_has_ended
     )
     clients = {move.job: move.client for move in assert_exact(case, EVEN).cluster.moves}
     assert clients[4] == 3
+
+
+@pytest.mark.exact
+def test_who_comes_after_a_step_of_that_time_was_planned_joins_the_one_after_it():
+    """The last prompt waits for room at the D-heavy client, which plans after the other one."""
+    p = flowing_engine(
+        "p_heavy", 12, 2, max_num_batched_tokens=32, caching=True, async_scheduling=True
+    )
+    d = flowing_engine("d_heavy", 12, 2, max_num_batched_tokens=8, caching=True)
+    case = ClusterCase(
+        (p, d),
+        tuple(Job(0.0, 3, num_tokens) for num_tokens in (1, 5, 2, 1, 1)),
+        "round_robin",
+        loop=ClosedLoop(concurrency=3),
+        link=(2.0**25, 0.0),
+        first_token="decode",
+        transfer="push",
+        flows=FlowingPolicy(tpot=STEP, approach_factor=1.0, watermark=0.1, max_backflows=0),
+    )
+    assert_exact(case, EVEN)
+
+
+@pytest.mark.exact
+def test_blocks_that_come_back_to_a_client_that_plans_nothing_are_free_at_once():
+    """Two copies end as an answer looks for the emptier of their sources, which are idle."""
+    p = flowing_engine(
+        "p_heavy", 12, 2, max_num_batched_tokens=32, caching=True, async_scheduling=True
+    )
+    d = flowing_engine("d_heavy", 12, 2, max_num_batched_tokens=8, caching=True)
+    times = (0.0, 7, 1), (0.0, 3, 1), (0.0, 30, 2), (STEP / 2, 3, 1), (STEP / 2, 3, 1)
+    case = ClusterCase(
+        (p, p, d),
+        tuple(Job(*each, content=((0, 40),)) for each in times),
+        "round_robin",
+        link=(2.0**21, 2 * STEP),
+        first_token="decode",
+        flows=FlowingPolicy(tpot=STEP, approach_factor=1.0, watermark=0.95),
+    )
+    assert assert_exact(case, EVEN).cluster.moves[-1].client == 0
 
 
 @pytest.mark.deep

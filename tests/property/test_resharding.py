@@ -19,6 +19,15 @@ from tests.reference.engines import llm_engine
 from tests.reference.predictors import AWKWARD
 from tests.reference.resharded import OutgrownError, ReferenceResharding
 from tests.reference.resharding import BLOCK_BYTES, resharding_engine
+from tests.reference.resharding_policies import (
+    Bound,
+    DecodeFirst,
+    Drain,
+    Out,
+    Pause,
+    PrefillFirst,
+    Threshold,
+)
 
 PLAIN = replace(AWKWARD, per_longest=0.0, needs_longest_context=False)
 SLOWER = replace(PLAIN, base=2.9e-3 / 7, per_prompt_token=3.1e-6 / 9, per_decode=4.3e-5 / 11)
@@ -70,30 +79,66 @@ def test_equal_layouts_are_the_static_engine(jobs, gaps, seats, num_blocks, pred
 
 # --- beside a plain stepwise client ---------------------------------------------------------------
 
-
-@pytest.mark.exact
-@examples(300)
-@given(
-    jobs=lengths,
-    seats=st.integers(1, 6),
-    num_blocks=st.integers(12, 40),
-    host_blocks=st.integers(6, 60),
-    per_block=st.sampled_from([0.0, 1.7e-4 / 3, 2.3e-3 / 7, 0.011 / 13]),
-    reload=st.sampled_from([0.0, 0.1 / 3]),
-    running=st.sampled_from(["out", "drain"]),
+BUFFERED = {"drain": Drain(), "pause": Pause(), "out": Out()}
+STAGED = {
+    "prefill_prioritised": PrefillFirst(),
+    "decode_prioritised": DecodeFirst(),
+    "threshold": Threshold(0.6),
+}
+BUDGET = 20  # tokens of prompts in a step
+JOBS = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 24)), min_size=6, max_size=20)
+GAPS = st.lists(
+    st.sampled_from([0.0, 0.0, 0.7e-3 / 3, 0.011 / 7, 0.3 / 11]), min_size=20, max_size=20
 )
-def test_runs_are_those_of_a_stepwise_client(
-    jobs, seats, num_blocks, host_blocks, per_block, reload, running
+COPIES = st.sampled_from([0.0, 1.7e-4 / 3, 2.3e-3 / 7, 0.011 / 13])
+BLOCKS = st.integers(16, 32) | st.integers(16, 80)
+MORE = st.sampled_from([0, 8, -4])  # blocks while prompts are computed, more or fewer
+RELOADS = st.sampled_from([(0.0, 0.0), (0.1 / 3, 0.2 / 7)])
+SYSTEM = st.fixed_dictionaries(
+    {
+        "jobs": JOBS,
+        "gaps": GAPS,
+        "seats": st.integers(1, 6),
+        "num_blocks": BLOCKS,
+        "more_blocks": MORE,
+        "per_block": COPIES,
+        "reload": RELOADS,
+    }
+)
+
+
+def check_beside(
+    rule,
+    *,
+    jobs,
+    gaps,
+    num_blocks,
+    more_blocks,
+    host_blocks,
+    seats,
+    per_block,
+    per_copy=0.0,
+    reload,
+    **more,
 ):
+    """Hold a client against the plain one: the times of all tokens, layouts, and what was copied.
+
+    more_blocks: that prompts have beside those of answers. reload: seconds for the weights of the
+    layout for prompts, and of the other one. more: options of `Resharding`.
+    """
+    if per_copy:
+        more["host_copy_bandwidth"] = BLOCK_BYTES / per_copy
+        per_copy = BLOCK_BYTES / more["host_copy_bandwidth"]
     bandwidth = BLOCK_BYTES / per_block if per_block else 1e300
     client = resharding_engine(
         PLAIN,
         SLOWER,
-        num_host_blocks=host_blocks,
+        num_host_blocks=host_blocks or 0,
         host_bandwidth=bandwidth,
-        weights=reload * bandwidth,
-        options={"tensor_parallel_size": 2, "running": running},
-        scheduler=scheduler(seats),
+        weights=tuple(seconds * bandwidth for seconds in reload),
+        prefill_blocks=num_blocks + more_blocks,
+        options={"tensor_parallel_size": 2} | more,
+        scheduler=scheduler(seats, BUDGET),
         num_gpu_blocks=num_blocks,
         block_size=SIZE,
         enable_prefix_caching=False,
@@ -103,23 +148,154 @@ def test_runs_are_those_of_a_stepwise_client(
         prefill_time=lambda new: PLAIN.step_time(StepBatch(tuple((n, 0) for n in new))),
         decode_time=lambda n, contexts: SLOWER.step_time(StepBatch((), n, contexts)),
         blocks=num_blocks,
+        prefill_blocks=num_blocks + more_blocks,
         host_blocks=host_blocks,
         size=SIZE,
         seats=seats,
-        budget=32,
+        budget=BUDGET,
         per_block=BLOCK_BYTES / bandwidth,
-        reload=reload * bandwidth / bandwidth,
-        running=running,
+        per_copy=per_copy,
+        reload=tuple(seconds * bandwidth / bandwidth for seconds in reload),
+        policy=rule,
+        sets_aside=host_blocks is not None and more.get("running", "out") == "out",
+        prefetches=host_blocks is not None and more.get("prefetch", True),
     )
+    times = [sum(gaps[: n + 1]) for n in range(len(jobs))]
     try:
-        answers = reference.run(jobs)
+        answers = reference.run(jobs, times)
     except OutgrownError:
         assume(False)
-    result = simulate(client, jobs)
+    result = simulate(client, jobs, times)
     for answer in answers:
         assert result.token_times(answer.number).tolist() == answer.times
     assert len(client.layouts or (0,)) - 1 == reference.num_transitions
+    moves = result.transfers.groupby("kind")["num_bytes"].sum()
+    assert moves.get("swap_out", 0) == reference.blocks_out * BLOCK_BYTES
+    assert moves.get("swap_in", 0) == reference.blocks_back * BLOCK_BYTES
+    assert not result.requests["num_preemptions"].any()
     event(f"transitions: {min(reference.num_transitions, 4)}")
+    event(f"prefetched: {reference.num_prefetched > 0}")
+
+
+@pytest.mark.exact
+@examples(500)
+@given(
+    system=SYSTEM,
+    host_blocks=st.integers(6, 60),
+    per_copy=COPIES,
+    running=st.sampled_from([*BUFFERED]),
+    prefetch=st.sampled_from([True, True, False]),
+)
+def test_buffered_runs_are_those_of_a_stepwise_client(
+    system, host_blocks, per_copy, running, prefetch
+):
+    check_beside(
+        BUFFERED[running],
+        **system,
+        host_blocks=host_blocks,
+        per_copy=per_copy,
+        running=running,
+        prefetch=prefetch,
+    )
+
+
+@pytest.mark.exact
+@examples(20)
+@given(seats=st.integers(2, 6), per_block=COPIES)
+def test_no_more_comes_back_than_the_layout_for_answers_holds(seats, per_block):
+    """Twenty prompts of four blocks; 60 blocks for prompts, and 20 for answers."""
+    check_beside(
+        Out(),
+        jobs=[(16, 2)] * 20,
+        gaps=[0.0] * 20,
+        num_blocks=20,
+        more_blocks=40,
+        host_blocks=60,
+        seats=seats,
+        per_block=per_block,
+        reload=(0.0, 0.0),
+    )
+
+
+@pytest.mark.exact
+@examples(200)
+@given(system=SYSTEM, policy=st.sampled_from([*STAGED]))
+def test_runs_without_a_buffer_are_those_of_a_stepwise_client(system, policy):
+    share = {"threshold": 0.6} if policy == "threshold" else {}
+    check_beside(STAGED[policy], **system, host_blocks=None, policy=policy, **share)
+
+
+@pytest.mark.exact
+@examples(20)
+@given(num=st.integers(2, 5), reload=RELOADS)
+def test_prompts_wait_for_an_answer_to_end_where_none_fits_beside_it(num, reload):
+    """They would fit in the layout for answers, which has 12 blocks, but not in the 8 for prompts.
+
+    Without that wait layouts would change for ever.
+    """
+    check_beside(
+        PrefillFirst(),
+        jobs=[(16, 20)] * num,
+        gaps=[0.0] * num,
+        num_blocks=12,
+        more_blocks=-4,
+        host_blocks=None,
+        seats=6,
+        per_block=1e-6,
+        reload=reload,
+        policy="prefill_prioritised",
+    )
+
+
+@pytest.mark.exact
+@examples(300)
+@given(
+    system=SYSTEM,
+    host_blocks=st.integers(20, 80),
+    limit=st.sampled_from([0.003, 0.02, 0.3]),
+    shares=st.sampled_from([(0.0, 0.5), (0.1, 0.2), (0.5, 0.9)]),
+    prefetch=st.sampled_from([True, True, False]),
+)
+def test_runs_under_a_limit_are_those_of_a_stepwise_client(
+    system, host_blocks, limit, shares, prefetch
+):
+    early, late = shares
+    check_beside(
+        Bound(early * limit, late * limit),
+        **system,
+        host_blocks=host_blocks,
+        policy="ttft_bound",
+        ttft_limit=limit,
+        to_decode=early,
+        to_prefill=late,
+        prefetch=prefetch,
+    )
+
+
+@pytest.mark.exact
+@examples(50)
+@given(
+    jobs=st.lists(st.tuples(st.sampled_from([4, 8, 16]), st.integers(2, 6)), min_size=6),
+    host_blocks=st.integers(5, 8),
+    per_block=st.sampled_from([1e-4, 3e-3]),
+)
+def test_all_lanes_hear_of_room_in_the_buffer(jobs, host_blocks, per_block):
+    """Two lanes compute prompts for a buffer of one or two of them; what came back leaves room."""
+    client = resharding_engine(
+        HALVES,
+        PLAIN,
+        num_host_blocks=host_blocks,
+        host_bandwidth=BLOCK_BYTES / per_block,
+        weights=1e-3,
+        options={"tensor_parallel_size": 8},
+        scheduler=scheduler(4),
+        num_gpu_blocks=48,
+        block_size=SIZE,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+    )
+    result = simulate(client, jobs)
+    assert (result.requests["status"] == "finished").all()
 
 
 # --- laws -----------------------------------------------------------------------------------------
@@ -131,6 +307,8 @@ POLICIES = [
     {"policy": "prefill_prioritised"},
     {"policy": "decode_prioritised"},
     {"policy": "threshold", "threshold": 0.4},
+    {"policy": "ttft_bound", "ttft_limit": 0.02},
+    {"policy": "transition_minimising", "prefetch": False},
 ]
 
 
@@ -151,6 +329,7 @@ def check_tiers(client: ReshardingClient) -> None:
         assert on_host == phases.room.num_used <= phases.room.num_blocks
 
 
+@pytest.mark.exact
 @examples(200)
 @given(
     jobs=lengths,

@@ -38,6 +38,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.batch_queue import BatchQueue, QueuedLane
 from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
 from tests.reference.engines import llm_engine
 from tests.reference.host import Host
@@ -103,6 +104,15 @@ class EngineOptions:
     elsewhere: tuple[float, float] | None = None  # seconds of a fetch, and of each block in it
     host: Host = field(default_factory=Host)
     role: str | None = None
+    batch_queue: bool = False  # in pipelines, with what follows
+    staggers_decodes: bool = False
+    fills_queue: bool = False
+    drains_preempted: bool = False
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether each pipeline has one scheduler and a queue of batches."""
+        return self.batch_queue and self.pipeline_parallel_size > 1
 
     @property
     def block_bytes(self) -> float:
@@ -164,6 +174,11 @@ class EngineOptions:
             pass_goes_on=self.pass_goes_on,
             local_cadence=self.local_cadence,
             held_spares_hits=self.held_spares_hits,
+            batch_queue=self.batch_queue,
+            async_pipelines=True,
+            staggers_decodes=self.staggers_decodes,
+            fills_queue=self.fills_queue,
+            drains_preempted=self.drains_preempted,
             cache_tiers=[
                 CacheTier(
                     f"tier{k}",
@@ -205,6 +220,10 @@ class EngineOptions:
         if self.pipeline_parallel_size * self.data_parallel_size > 1 or self.lockstep:
             client = self.stepwise_client(predictor)
             StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
+            if self.has_queue:  # a run ends when the last request has
+                last = max((outcome.left_at for outcome in client.outcomes), default=0.0)
+                for lane in client.tracks:
+                    lane.forget_after(last)
             return client
         lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0, self._elsewhere())
         lane.run(jobs)
@@ -214,6 +233,8 @@ class EngineOptions:
         """Return the reference as a client of a cluster, with nothing to do yet."""
         predictor = self._timed_by(predictor)
         times = self._times(predictor)
+        if self.has_queue:
+            return self._queued_client(times)
         elsewhere, ranks = self._elsewhere(), range(self.pipeline_parallel_size)
         engines = [
             [self._lane(predictor, number, elsewhere) for number in ranks]
@@ -227,6 +248,29 @@ class EngineOptions:
             self.max_num_waiting,
             self.role,
             self.block_bytes,
+        )
+
+    def _queued_client(self, times: PipelinePredictor) -> StepwiseClient:
+        """Return the reference of pipelines that have one scheduler each."""
+        size, ahead = self.pipeline_parallel_size, self.async_scheduling
+        staggers = ahead and self.staggers_decodes
+        whole = replace(self, pipeline_parallel_size=1, async_scheduling=False)
+        more = {
+            "stagger": (size if staggers else 1) if ahead else 0,
+            "drains": self.drains_preempted,
+        }
+        groups = [
+            BatchQueue(
+                whole._lane(times.ranks[0], 0, None, QueuedLane, **more),
+                list(times.ranks),
+                times.rank_delay,
+                size + staggers,
+                fills=self.fills_queue,
+            )
+            for _ in range(self.data_parallel_size)
+        ]
+        return StepwiseClient(
+            [*groups], self.data_parallel_size, self.max_num_waiting, None, self.block_bytes
         )
 
     def _times(self, predictor: Predictor) -> PipelinePredictor:
@@ -261,15 +305,19 @@ class EngineOptions:
         return None if self.elsewhere is None else Elsewhere(*self.elsewhere)
 
     def _lane(
-        self, predictor: Predictor, number: int, elsewhere: Elsewhere | None
-    ) -> StepwiseEngine:
+        self,
+        predictor: Predictor,
+        number: int,
+        elsewhere: Elsewhere | None,
+        other_kind: type[StepwiseEngine] | None = None,
+        **more: Any,
+    ) -> Any:
         """Return the lane of that number with its part of memory and slots."""
-        more: dict[str, Any] = {}
         if self.drafting:
             more["num_drafts"] = self.drafting.num_speculative_tokens
             more["num_lookahead"] = self.drafting.num_lookahead_tokens
             more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
-        _, kind = POLICIES[self.policy]
+        kind = other_kind or POLICIES[self.policy][1]
         if self.policy == "chunked":
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}
             more |= {"whole_must_fit": self.whole_must_fit}
@@ -503,9 +551,9 @@ def left(engine: Reference) -> list[int]:
 
 def assert_same_steps(result: Result, engine: Reference, client_id: int) -> None:
     """Compare every step of a client's lanes."""
-    tracks = result.recorder.tracks_of(client_id)
-    for track, lane in zip(tracks, engine.tracks, strict=True):
-        assert expanded_steps(result, track) == [
+    for tracks, lane in zip(tracks_of_lanes(result, engine, client_id), engine.tracks, strict=True):
+        steps = [step for track in tracks for step in expanded_steps(result, track)]
+        assert (sorted(steps, key=lambda step: step[1]) if len(tracks) > 1 else steps) == [
             (
                 step.start,
                 step.end,
@@ -518,6 +566,13 @@ def assert_same_steps(result: Result, engine: Reference, client_id: int) -> None
         ]
 
 
+def tracks_of_lanes(result: Result, engine: Reference, client_id: int) -> list[list[int]]:
+    """Return the tracks of each lane; one with a queue of batches has several."""
+    tracks = result.recorder.tracks_of(client_id)
+    size = len(tracks) // len(engine.tracks)
+    return [tracks[start : start + size] for start in range(0, len(tracks), size)]
+
+
 def assert_same_totals(result: Result, engine: Reference, client_id: int) -> None:
     """Compare a client's row, and the blocks held when each run of steps began."""
     row = result.clients.iloc[client_id]
@@ -527,12 +582,26 @@ def assert_same_totals(result: Result, engine: Reference, client_id: int) -> Non
     assert row["num_decode_tokens"] == sum(outcome.num_decode_tokens for outcome in engine.outcomes)
     busy = sum(step.busy for step in engine.steps)
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
-    for track, lane in zip(result.recorder.tracks_of(client_id), engine.tracks, strict=True):
+    for tracks, lane in zip(tracks_of_lanes(result, engine, client_id), engine.tracks, strict=True):
+        if len(tracks) > 1:
+            assert_same_blocks(result, tracks, lane)
+            continue
+        (track,) = tracks
         runs = result.recorder.steps[track].columns()
         lasts = (np.cumsum(runs["num_steps"]) - 1).tolist()
         for last, num_used_blocks in zip(lasts, runs["num_used_blocks"].tolist(), strict=True):
             num_less = lane.steps[last].num_peak_blocks - num_used_blocks
             assert 0 <= num_less <= given_back_after(lane, last)
+
+
+def assert_same_blocks(result: Result, tracks: Sequence[int], lane: StepwiseEngine) -> None:
+    """Compare the blocks that are taken when the last pass of each run of a queue is planned."""
+    used = {step.end: step.num_used_blocks for step in lane.steps}
+    for track in tracks:
+        runs = result.recorder.steps[track].columns()
+        lasts = (np.cumsum(runs["num_steps"]) - 1).tolist()
+        ends = [result.recorder.step_ends[track][last] for last in lasts]
+        assert runs["num_used_blocks"].tolist() == [used[end] for end in ends]
 
 
 def given_back_after(lane: StepwiseEngine, step: int) -> int:

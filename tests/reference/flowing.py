@@ -64,11 +64,12 @@ class Degradation:
     counts_seats: bool = False
 
     def leaving(self, lane: StepwiseEngine) -> list[Live]:
-        num_held = sum(len(live.blocks) for live in lane.held)
+        done = lane.held + [live for live in lane.late if live not in lane.held]
+        num_held = sum(len(live.blocks) for live in done)
         num_used = lane.num_blocks - lane.num_free - num_held
         stay = [live for live in lane.running if live.decoding and live.num_emitted]
         found: list[Live] = []
-        num_seats = len(lane.running) + len(lane.moved)
+        num_seats = len(lane.active) + len(lane.moved)
         num_seats += sum(not live.has_given_up for live in lane.coming)
         while stay and (
             num_used > self.watermark * lane.num_blocks

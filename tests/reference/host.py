@@ -11,7 +11,7 @@ from mist_sim.core.batch import StepBatch
 class Host:
     """Seconds of a step: of every one, of each request in it, and of the GPU's wait for prompts.
 
-    exposed: what async scheduling does not hide; 0 without it.
+    exposed: what async scheduling does not hide of them; 0 without it.
     """
 
     step: float = 0.0
@@ -30,4 +30,4 @@ class Host:
         num_sequences = len(batch.chunks) + batch.num_decodes
         host = self.step + self.sequence * num_sequences
         exposed = self.exposed_step + self.exposed_sequence * num_sequences
-        return (max(gpu, host) if overlaps else gpu + host) + exposed
+        return max(gpu + exposed, host) if overlaps else gpu + max(host, exposed)

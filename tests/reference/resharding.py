@@ -19,23 +19,25 @@ def resharding_engine(
     *,
     num_host_blocks: int = 0,
     host_bandwidth: float = 1e30,
-    weights: float = 0.0,
+    weights: float | tuple[float, float] = 0.0,
     prefill_blocks: int | None = None,
     options: dict[str, Any] | None = None,
     **more: Any,
 ) -> ReshardingClient:
     """Return a client with the times of two predictors, one for each layout, on one GPU.
 
-    num_host_blocks: of the buffer. host_bandwidth: bytes/s. weights: bytes of each layout.
+    num_host_blocks: of the buffer. host_bandwidth: bytes/s. weights: bytes of each layout, or
+    of that for prompts and that for answers.
     prefill_blocks: KV blocks of the layout for prompts; None: as many. options: of `Resharding`.
     more: of the engine for answers; also those of the other one.
     """
     chosen = Resharding(**(options or {}))
     blocks = more["num_gpu_blocks"] if prefill_blocks is None else prefill_blocks
     other = llm_engine("other", predictor=prefill, **{**more, "num_gpu_blocks": blocks}).layout
+    before, after = weights if isinstance(weights, tuple) else (weights, weights)
     sizes = ShardSizes(
-        prefill_weights=weights,
-        decode_weights=weights,
+        prefill_weights=before,
+        decode_weights=after,
         block_bytes=BLOCK_BYTES,
         gpus=1,
         host_memory=num_host_blocks * BLOCK_BYTES,

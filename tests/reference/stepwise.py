@@ -15,7 +15,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   does not cache the block that the step before filled, unless it had its turn in the plan already,
   or that step was not planned ahead.
   A plan that computes nothing leaves nothing ahead: the next one is made when it is needed, and
-  knows everything.
+  knows everything. Where nobody runs or waits as a step ends, there is nothing to plan: seats and
+  blocks are free at once.
 - Under priorities, if who is preempted has ended with that step and had its turn before, the next
   one misses its turn: vLLM's place in the list does not move up. As an option, it does.
 - A step in flight is never preempted; it ends at start + step time. Its time is the GPU's and the
@@ -169,7 +170,7 @@ class Outcome:
     swapped_at: list[float] = field(default_factory=list)  # when each was over
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """An executed step.
 
@@ -1116,6 +1117,13 @@ class StepwiseEngine(ABC):
         self.releasing.clear()
         for live in self.flow.leaving(self) if self.flow else []:
             self.end_visit(live, "moved")
+        self.free_if_empty()
+
+    def free_if_empty(self) -> None:
+        """Give back what those hold who are done, where there is nothing to plan."""
+        if not (self.active or self.waiting):
+            self.known_until = inf
+            self.free_late()
 
     def finish(self, live: Live) -> None:
         """Let a request go that has all its tokens, perhaps after it gave up."""
@@ -1268,14 +1276,15 @@ class StepwiseChunked(StepwiseEngine):
         turns, served = list(self.running), []
         while turns:
             live = turns.pop(0)
-            if live in self.late:
+            if live in self.late or self.is_in_flight(live):
                 continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
             num_new = 1 if live.decoding else self.running_piece(live, self.budget - new)
             need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
-                missed += victim in self.late and victim not in turns
+                is_over = victim in self.late or self.is_in_flight(victim)
+                missed += is_over and victim not in turns
                 missed *= not self.pass_goes_on
                 had_its_turn = victim in [other for other, *_ in served]
                 self.preempt(victim, was_served=had_its_turn)
@@ -1291,6 +1300,10 @@ class StepwiseChunked(StepwiseEngine):
             if not self.pass_goes_on:
                 break
         return served
+
+    def is_in_flight(self, live: Live) -> bool:
+        """Tell whether a step is planned already that computes all that is known of it."""
+        return False
 
     def needs_of_all(self) -> list[tuple[Live, int, int]]:
         decodes = [(live, 1, self.next_blocks(live)) for live in self.decodes]

@@ -7,6 +7,7 @@ import pytest
 
 import mist_sim as mist
 from mist_sim.clients import AfdClient
+from mist_sim.core.front_end import NONE
 from mist_sim.rng import Streams
 from mist_sim.search import simulate_bundle
 
@@ -29,6 +30,7 @@ def simulated(client, rows, bandwidth=1e15, cost=None, **workload):
         clients=[prefill, client],
         workload=mist.Workload(mist.Rows(items), mist.TraceArrivals(), PIPELINE, **workload),
         network=mist.Link(bandwidth=bandwidth),
+        front_end=NONE,
         cost=cost,
     ).run()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, load_gpu, load_model
-from mist_sim.bounds import SCENARIO_BYTES, SPEC_BYTES, TOML_BYTES
+from mist_sim.bounds import CONFIG_BYTES, SCENARIO_BYTES, TOML_BYTES
 from mist_sim.models import ModelSpec
 from mist_sim.scenario.build import build
 from tests.damage.scenarios import MUCH
@@ -119,11 +119,11 @@ def test_more_engines_than_anybody_can_make():
 def test_files_without_measure():
     lines = "  - {name: a, gpu: h100-sxm}\n"
     Path("big.yaml").write_text("clients:\n" + lines * 180_000, "utf-8")
-    Path("big.json").write_text(json.dumps(LLAMA | {"x": "y" * SPEC_BYTES}), "utf-8")
-    Path("big.toml").write_text(f'x = "{"y" * SPEC_BYTES}"', "utf-8")
+    Path("big.json").write_text(json.dumps(LLAMA | {"x": "y" * CONFIG_BYTES}), "utf-8")
+    Path("big.toml").write_text(f'x = "{"y" * CONFIG_BYTES}"', "utf-8")
     for read, path, most in (
         (Scenario.load, "big.yaml", SCENARIO_BYTES),
-        (load_model, "big.json", SPEC_BYTES),
+        (load_model, "big.json", CONFIG_BYTES),
         (load_gpu, "big.toml", TOML_BYTES),
     ):
         before = time.process_time()

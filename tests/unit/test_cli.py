@@ -34,6 +34,7 @@ FILES = [
     "steps.parquet",
     "summary.json",
 ]
+DEMO_FILES = sorted([*FILES, "report.html"])
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
 
@@ -223,13 +224,13 @@ def test_demo_makes_a_folder_and_another(mist, short_demo):
     assert code == 0
     assert "mist-demo is taken; the results go to mist-demo-2" in err
     for folder in ("mist-demo", "mist-demo-2"):
-        assert sorted(path.name for path in Path(folder).iterdir()) == FILES
+        assert sorted(path.name for path in Path(folder).iterdir()) == DEMO_FILES
 
 
 def test_demo_may_replace_its_results(mist, short_demo):
     assert mist("demo")[0] == 0
     assert mist("demo", "--force")[0] == 0
-    assert listing() == ["mist-demo", *(f"mist-demo/{name}" for name in FILES), "s.yaml"]
+    assert listing() == ["mist-demo", *(f"mist-demo/{name}" for name in DEMO_FILES), "s.yaml"]
 
 
 def test_a_quiet_demo_prints_its_results_alone(mist, short_demo):
@@ -459,8 +460,8 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
     [
         (["mist", "ru"], ["run"]),
         (["mist", "run", "d"], ["demo"]),
-        (["mist", "run", "demo", "--rep"], ["--replications"]),
-        (["mist", "list", "s"], ["schedulers", "samplers", "stages"]),
+        (["mist", "run", "demo", "--rep"], ["--replications", "--report"]),
+        (["mist", "list", "s"], ["schedulers", "samplers", "stages", "slos"]),
         (
             ["mist", "calibrate", ""],
             ["splitwise", "closed_loop", "kernels", "catalog", "text", "rag"],

@@ -14,6 +14,7 @@ from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import SpeculativeConfig
+from mist_sim.report.run.tables import origin_lines
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.llm_client import llm_clients
@@ -203,8 +204,8 @@ def test_every_field_has_a_meaning_in_the_docstring():
         ({"data_parallel_size": 10_001}, "data_parallel_size must be <= 10000, got 10001"),
         ({"max_model_len": 0}, "max_model_len must be >= 1, got 0"),
         (
-            {"async_scheduling": True, "pipeline_parallel_size": 2},
-            "async_scheduling must be false with pipeline_parallel_size 2",
+            {"async_scheduling": True, "pipeline_parallel_size": 2, "virtual_engines": True},
+            "async_scheduling must be false with pipeline_parallel_size 2 and virtual_engines",
         ),
         (
             {
@@ -226,7 +227,60 @@ def test_options_that_do_not_go_together_are_refused(options, expected):
 def test_options_that_do_not_go_together_are_found_when_a_file_is_read():
     change = {"clients__0__async_scheduling": True, "clients__0__pipeline_parallel_size": 2}
     with pytest.raises(ScenarioError, match="clients.0.async_scheduling: must be false with"):
-        scenario(**change)
+        scenario(**change, clients__0__virtual_engines=True)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-20b"])
+@pytest.mark.parametrize("engine", ["vllm-0.12", "vllm-0.14"])
+def test_pipelines_of_versions_that_do_not_plan_them_ahead_are_refused(engine, model):
+    change = {"clients__0__async_scheduling": True, "clients__0__pipeline_parallel_size": 2}
+    there = {"clients__0__engine": engine, "clients__0__gpu": "h100-sxm", "model": model}
+    with pytest.raises(ScenarioError, match=r"must be false with .* in vLLM 0\.1"):
+        build(scenario(**change, **there))
+    del change["clients__0__async_scheduling"]
+    assert not build(scenario(**change, **there)).clients[0].async_scheduling
+
+
+@pytest.mark.parametrize("said", [{}, {"clients__0__async_scheduling": True}])
+def test_pipelines_of_models_with_windows_do_not_plan_ahead_and_say_so(said):
+    change = {"clients__0__pipeline_parallel_size": 2, "clients__0__gpu": "h100-sxm"}
+    simulation = build(scenario(**change, **said, model="gpt-oss-20b"))
+    client = simulation.clients[0]
+    assert not client.async_scheduling
+    assert "async_scheduling" in client.traits.times.assumed
+    lines = list(origin_lines(simulation.run().summary))
+    assert any(line.startswith("async_scheduling is off") for line in lines)
+    plain = build(scenario(**change, **said, model="llama-3.1-8b"))
+    assert plain.clients[0].async_scheduling
+    lines = list(origin_lines(plain.run().summary))
+    assert not any("async_scheduling" in line for line in lines)
+
+
+OF_PIPELINES = [
+    ({}, True),
+    ({"enable_expert_parallel": True, "tensor_parallel_size": 2}, True),
+    ({"enable_expert_parallel": True, "data_parallel_size": 2}, False),
+    ({"virtual_engines": True}, False),
+    ({"scheduler": {"type": "chunked", "preemption": "swap"}}, False),
+    ({"scheduler": "continuous"}, False),
+    ({"kv_cache": {"tiers": [{"name": "cpu", "capacity": "8 GiB"}]}}, False),
+    ({"engine": "vllm-0.14"}, False),
+    ({"engine": "vllm-0.19"}, True),
+]
+
+
+@pytest.mark.parametrize(("options", "ahead"), OF_PIPELINES)
+def test_a_pipeline_plans_ahead_by_default_where_saying_so_is_not_refused(options, ahead):
+    options = options | {"pipeline_parallel_size": 2, "gpu": "h100-sxm"}
+    change = {f"clients__0__{key}": value for key, value in options.items()}
+    model = "qwen3-30b-a3b"
+    assert build(scenario(**change, model=model)).clients[0].async_scheduling == ahead
+    change["clients__0__async_scheduling"] = True
+    if ahead:
+        assert build(scenario(**change, model=model)).clients[0].async_scheduling
+    else:
+        with pytest.raises(ScenarioError, match=r"async_scheduling.* must be false with pipeline"):
+            build(scenario(**change, model=model))
 
 
 def test_a_config_makes_several_clients():

@@ -42,7 +42,9 @@ def test_auto_takes_what_fits():
 
 
 def test_auto_asks_every_lane_of_a_pipeline():
-    assert client(max_model_len=-1, pipeline_parallel_size=2).max_model_len == 800
+    lanes = {"pipeline_parallel_size": 2, "virtual_engines": True}
+    assert client(max_model_len=-1, **lanes).max_model_len == 800
+    assert client(max_model_len=-1, pipeline_parallel_size=2).max_model_len == 1_600
 
 
 def test_auto_with_windows_counts_what_they_keep():
@@ -64,11 +66,11 @@ def test_unsaid_the_models_own_holds_and_is_assumed():
     """vLLM would not start; a scenario of short requests runs, and is told."""
     made = client()
     assert made.max_model_len == OWN
-    assert made.traits.times.assumed == ("max_model_len",)
-    assert llm_client("llm").traits.times.assumed == ()
+    assert made.traits.times.assumed == ("front_end", "max_model_len")
+    assert "max_model_len" not in llm_client("llm").traits.times.assumed
     workload = Workload.from_lists([100, 2_000], [10, 10], [0.0, 0.0])
     result = Simulation(clients=[made], workload=workload).run()
-    assert result.summary["assumed"] == {"llm": ["max_model_len"]}
+    assert result.summary["assumed"] == {"llm": ["front_end", "max_model_len"]}
     assert (result.summary["completed"], result.summary["num_rejected"]) == (1, 1)
     lines = "\n".join(origin_lines(result.summary))
     assert "vLLM would not start without max_model_len" in lines

@@ -426,7 +426,7 @@ def test_figures_left_out_and_assumptions_are_in_the_file(mist, tmp_path):
     assert data == json.loads((tmp_path / "found/comparison.json").read_text())
     assert list(data["scenarios"]) == OF_THREE
     assert list(data["left_out"]) == ["bundles of attention and FFN workers"]
-    assert list(data["assumed"]) == ["network", "hybrids"]
+    assert list(data["assumed"]) == ["network"]
     one = designs_of(together()).scenarios["1 prefill + 2 decode"]
     figures = data["scenarios"]["1 prefill + 2 decode"]
     assert figures["p99_ttft_ms"] == simulate(one).summary["p99_ttft_ms"]

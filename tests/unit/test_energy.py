@@ -152,6 +152,10 @@ def test_clients_without_gpus_draw_nothing():
 def test_a_cap_slows_prompts_and_not_tokens():
     """Splitwise: at half of the power prompts of an H100 take 1.3 times as long, tokens as long."""
     gpu = {"clients__0__gpu": "h100-sxm", "workload__arrivals": {"type": "poisson", "rate": "1 /s"}}
+    gpu |= dict.fromkeys(
+        [f"front_end__{each}" for each in ("request", "stream_token", "response", "output_token")],
+        "0 s",
+    )
     free, capped = (
         simulate(scenario(**gpu, clients__0__power_limit=limit)).summary
         for limit in (None, "350 W")

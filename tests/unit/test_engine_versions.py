@@ -167,7 +167,7 @@ def test_a_block_count_needs_no_share_of_memory():
 @pytest.mark.parametrize(
     "unlike",
     [
-        {"pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 2, "virtual_engines": True},
         {
             "speculative_config": {
                 "method": "ngram",
@@ -342,8 +342,9 @@ def test_what_does_not_plan_ahead_anyway_is_no_slower_in_an_old_version():
 def test_a_default_that_cannot_be_simulated_is_named(engine, said):
     short = {"workload.lengths.num_requests": 20}
     unlike = {"engine": engine, "clients.0.pipeline_parallel_size": 2}
+    unlike["clients.0.virtual_engines"] = True
     scenario = Scenario.load("demo", overrides=short | unlike)
-    off = "async_scheduling off: not simulated with pipeline_parallel_size 2"
+    off = "async_scheduling off: not simulated with pipeline_parallel_size 2 and virtual_engines"
     assert scenario.headline.splitlines()[-1] == f"options as in {said}, {off}"
     (found,) = set(simulate(scenario).summary["engines"].values())
     assert found.endswith(f", {off}")
@@ -361,10 +362,10 @@ def test_the_newest_version_holds_without_the_key():
 
 @pytest.mark.parametrize("old", [{"engine": "vllm-0.12"}, {"clients.0.async_scheduling": False}])
 def test_how_to_get_the_figures_of_synchronous_engines(old):
-    """Mean TPOT of the demo is 20.96 ms with 0.12, and without asynchronous scheduling."""
+    """Mean TPOT of the demo is 20.92 ms with 0.12, and without asynchronous scheduling."""
     assert simulate(Scenario.load("demo")).summary["mean_tpot_ms"] == pytest.approx(12.46, abs=0.01)
     synchronous = simulate(Scenario.load("demo", overrides=old)).summary
-    assert synchronous["mean_tpot_ms"] == pytest.approx(20.96, abs=0.01)
+    assert synchronous["mean_tpot_ms"] == pytest.approx(20.92, abs=0.01)
 
 
 def test_every_default_names_its_place_in_vllm():
@@ -432,11 +433,12 @@ def test_vllm_0_19_hides_all_of_it():
     assert "docs/validation.md" in origin.source
 
 
-def test_runs_of_0_11_ask_for_more_than_the_host_takes(shared):
+def test_runs_of_0_11_ask_for_what_the_host_takes_beside_the_sort_for_top_p(shared):
+    """The default is 1.3 ms and 47.8 us; without the sort they asked for 1.2 ms and 63.5 us."""
     file = shared("measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
     step, sequence = measured_itl.exposed_time(measured_itl.compared(file))
-    assert step == pytest.approx(1.2e-3, rel=0.05)
-    assert sequence == pytest.approx(63.5e-6, rel=0.01)
+    assert step == pytest.approx(1.0e-3, rel=0.05)
+    assert sequence == pytest.approx(45.2e-6, rel=0.01)
 
 
 def test_0_12_hides_nothing_as_its_predecessor_shows():

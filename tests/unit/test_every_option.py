@@ -47,7 +47,11 @@ STAGES = {
     "resharding": {"pipeline_parallel_size": 2, "host_memory": "320 MiB"},
 }
 THRESHOLD = STAGES | {"resharding": {"pipeline_parallel_size": 2, "policy": "threshold"}}
+BOUND = STAGES | {
+    "resharding": {"pipeline_parallel_size": 2, "policy": "ttft_bound", "ttft_limit": "200 ms"}
+}
 DEADLINE = {"ttft_deadline": "500 ms"}
+TOP_P = {"sampling": {"top_p": 0.9}}
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ CASES = [
     Case("quantization", "fp8"),
     Case("tensor_parallel_size", 2),
     Case("pipeline_parallel_size", 2),
+    Case("virtual_engines", True, {"pipeline_parallel_size": 2}),
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),
     Case("expert_load_imbalance", 1.5, EXPERTS | {"enable_expert_parallel": True}),
@@ -135,6 +140,10 @@ CASES = [
     Case("overhead.exposed_sequence", "40 us"),
     Case("overhead.request", "20 ms"),
     Case("overhead.prompt_token", "20 us"),
+    Case("sampling.temperature", 0.0, TOP_P),
+    Case("sampling.top_p", 0.9, {"sampling": {"top_k": 20}}),
+    Case("sampling.top_k", 20, TOP_P),
+    Case("sampling.sampler", "pytorch", TOP_P),
     Case("speculative_config.num_speculative_tokens", 2, DRAFTS),
     Case("speculative_config.acceptance_rate", 0.9, DRAFTS),
     Case("speculative_config.acceptance_rate", [0.7, 0.7, 0.1], DRAFTS),
@@ -195,6 +204,10 @@ CASES = [
         "resharding",
     ),
     Case("resharding.threshold", 0.1, THRESHOLD),
+    Case("resharding.ttft_limit", "2 s", BOUND),
+    Case("resharding.to_prefill", 5.0, BOUND),
+    Case("resharding.to_decode", 0.0, BOUND),
+    Case("resharding.prefetch", False, STAGES),
     Case("resharding.running", "drain", STAGES),
     Case("resharding.host_memory", "200 MiB", STAGES),
     Case("resharding.host_bandwidth", "1 GB/s", STAGES),

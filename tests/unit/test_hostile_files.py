@@ -225,7 +225,7 @@ def test_specs_whose_keys_have_many_dots(text):
     ],
 )
 def test_patterns_of_modules_that_take_for_ever(monkeypatch, patterns, problem):
-    monkeypatch.setattr("mist_sim.models.huggingface.config_exceptions._PATIENCE", 0.2)
+    monkeypatch.setattr("mist_sim.models.huggingface.config_exceptions.PATIENCE", 0.2)
     weights = {"num_bits": 8, "type": "float"}
     quantized = {
         "quant_method": "compressed-tensors",
@@ -402,6 +402,7 @@ def test_results_that_are_other_tables_are_refused(mist):
     import pandas as pd
 
     Path("run").mkdir()
+    Path("run/summary.json").write_text('{"completed": 1, "duration": 1.0}')
     for name in ("requests", "stages", "steps", "clients"):
         pd.DataFrame({"a": [1]}).to_parquet(f"run/{name}.parquet")
     code, _, err = mist("timeline", "run")

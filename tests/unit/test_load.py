@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import Scenario, Simulation, Workload, llm_client
+from mist_sim.core.front_end import NONE
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.load import (
     DECODE_HEAVY,
@@ -64,7 +65,8 @@ def run(prompt, output, together, *, rounds=1):
     num = together * rounds
     arrivals = [1000.0 * (k // together) for k in range(num)]
     workload = Workload.from_lists([prompt] * num, [output] * num, arrivals)
-    return Simulation(clients=[llm_client("llm", **CLIENT)], workload=workload).run()
+    clients = [llm_client("llm", **CLIENT)]
+    return Simulation(clients=clients, workload=workload, front_end=NONE).run()
 
 
 @pytest.mark.parametrize("together", [1, 7, 30])

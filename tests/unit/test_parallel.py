@@ -22,6 +22,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.kv_cache import num_gpu_blocks
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.front_end import NONE
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor, pipeline_predictor
 from mist_sim.models import load_model
@@ -217,20 +218,32 @@ def test_a_waiting_request_weighs_four_running_ones():
 
 def test_lanes_share_the_seats_of_their_engine():
     scheduler = ChunkedScheduler(max_num_seqs=10)
-    client = llm_client("pp", pipeline_parallel_size=4, data_parallel_size=2, scheduler=scheduler)
+    sizes = {"pipeline_parallel_size": 4, "data_parallel_size": 2}
+    client = llm_client("pp", **sizes, virtual_engines=True, scheduler=scheduler)
     Simulation(clients=[client], workload=Workload.from_lists([1], [1])).run()
     seats = [lane.max_num_seqs for lane in client.lane_states]
     assert seats == [3, 3, 2, 2, 3, 3, 2, 2]
     assert scheduler.max_num_seqs == 10
 
 
+def test_a_scheduler_of_all_batches_lets_one_request_run():
+    """Other than virtual engines, which need a seat each (vLLM v1)."""
+    client = llm_client("pp", pipeline_parallel_size=4, scheduler=ChunkedScheduler(max_num_seqs=1))
+    workload = Workload.from_lists([300] * 3, [20] * 3, [0.0] * 3)
+    result = Simulation(clients=[client], workload=workload).run()
+    assert len(client.lane_states) == 1
+    assert client.memory.num_blocks == client.num_gpu_blocks
+    assert (result.requests["status"] == "finished").all()
+    assert result.steps["num_decodes"].max() == 1
+
+
 def test_replicas_share_nothing():
     """Two engines with half of the requests each are two clients with half of the requests."""
     workload = Workload.from_lists([300] * 8, [100] * 8, [0.0] * 8)
     both = llm_client("both", data_parallel_size=2)
-    result = Simulation(clients=[both], workload=workload).run()
+    result = Simulation(clients=[both], workload=workload, front_end=NONE).run()
     half = Workload.from_lists([300] * 4, [100] * 4, [0.0] * 4)
-    one = Simulation(clients=[llm_client("one")], workload=half).run()
+    one = Simulation(clients=[llm_client("one")], workload=half, front_end=NONE).run()
     assert result.summary["duration"] == one.summary["duration"]
     assert both.num_gpu_blocks == 2 * llm_client("one").num_gpu_blocks
     assert sorted(result.steps["track"].unique()) == [0, 1]
@@ -310,6 +323,7 @@ def test_a_prompt_that_no_lane_has_room_for_is_told_what_a_lane_has(size, model,
         model=model,
         gpu="h100-sxm",
         pipeline_parallel_size=size,
+        virtual_engines=size > 1,
         kv_cache=KvCacheConfig(num_gpu_blocks_override=22),
     )
     workload = Workload.from_lists([1001], [2], [0.0])
@@ -325,6 +339,9 @@ BASE = {
 }
 
 
+FOUR_LANES = {"pipeline_parallel_size": 4, "virtual_engines": True}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -332,11 +349,11 @@ BASE = {
         ({"data_parallel_size": 0}, "data_parallel_size: must be >= 1, got 0"),
         ({"pipeline_parallel_size": 49}, "must be from 1 to the 48 layers, got 49"),
         (
-            {"pipeline_parallel_size": 4, "scheduler": {"max_num_seqs": 3}},
+            {**FOUR_LANES, "scheduler": {"max_num_seqs": 3}},
             "max_num_seqs must be >= pipeline_parallel_size (4), got 3",
         ),
         (
-            {"pipeline_parallel_size": 4, "kv_cache": {"num_gpu_blocks_override": 4}},
+            {**FOUR_LANES, "kv_cache": {"num_gpu_blocks_override": 4}},
             "num_gpu_blocks must be >= pipeline_parallel_size (4), got 3",
         ),
     ],

@@ -25,7 +25,7 @@ from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.hunt import Clock, Hunt
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.refining import confidence_of
+from mist_sim.search.planning.refining import confidence_of, without_one
 from mist_sim.search.planning.space import candidates, scenario_of
 from mist_sim.search.trials import try_rate
 from mist_sim.studies.driver import Driver
@@ -324,7 +324,10 @@ def test_words_of_confidence():
     [
         ({"gpus": ()}, "gpus must be one or more"),
         ({"gpus": ("h100", "h100")}, "gpus must be one or more that differ"),
-        ({"designs": ("split",)}, "designs must be of together, apart, hybrid, afd, got 'split'"),
+        (
+            {"designs": ("split",)},
+            "designs must be of together, apart, hybrid, afd, reshard, got 'split'",
+        ),
         ({"max_gpus": 0}, "max_gpus must be in"),
         ({"max_usd_per_hour": -1.0}, "max_usd_per_hour must be finite and > 0, got -1"),
         ({"rate": 0.0}, "rate must be finite and > 0"),
@@ -456,3 +459,23 @@ def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
     assert said in done.output
     assert "Traceback" not in done.output
     assert not list(tmp_path.iterdir())
+
+
+def test_one_engine_less_is_judged_by_a_run_without_it():
+    scenario = asked(**{"workload.arrivals.rate": "100 /s"})
+    options = PlanOptions(
+        gpus=("h100-sxm",),
+        max_gpus=6,
+        designs=("together",),
+        tensor_parallel_sizes=(1,),
+        as_is=True,
+    )
+    found = plan(scenario, options, jobs=1)
+    question, _, several = measured(scenario, options)
+    chosen = next(each for each in several if each.name == found.name)
+    assert chosen.first > 1
+    left = without_one(chosen)["one less"]
+    said = found.one_less["one less"]
+    assert said["attains"] == verdict(left, question)
+    line = next(line for line in found.lines if line.name == "one less")
+    assert line.text.startswith("still keeps the limits") == said["attains"]

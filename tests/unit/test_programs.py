@@ -47,6 +47,7 @@ READ_SCENARIOS = {
     "sweep",
     "compare",
     "validate",
+    "observe",
 }
 READ_NONE = {
     "demo",
@@ -59,6 +60,9 @@ READ_NONE = {
     "timeline",
     "afd",
     "reshard",
+    "trace",
+    "plot",  # of a resolved scenario it shows the title, and runs nothing
+    "report",
 }
 
 

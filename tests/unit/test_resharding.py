@@ -78,7 +78,7 @@ def test_copies_hide_behind_prompts():
 
 def test_with_a_link_at_infinity_it_is_a_run_without_swaps():
     """All fits on the GPUs: prompts, then answers, with the times of the client without buffer."""
-    swapping = run(client(0.0))
+    swapping = run(client(0.0, prefetch=False))
     staying = run(client(0.0, policy="decode_prioritised"))
     for number in range(NUM):
         assert swapping.token_times(number).tolist() == staying.token_times(number).tolist()
@@ -111,6 +111,82 @@ def test_the_host_copies_from_pinned_to_shared_memory_behind_the_link():
 def test_entries_by_token_take_longer():
     by_head, by_token = run(client(1e-3)), run(client(1e-3, kv_layout_efficiency=0.5))
     assert by_token.summary["duration"] == pytest.approx(2 * by_head.summary["duration"], rel=0.02)
+
+
+# --- entries that come back while prompts are computed ------------------------------------------
+
+
+def with_full_buffer(prefetch, **options):
+    """Return a run whose buffer holds a quarter of all entries, and its GPUs twice as many."""
+    engine = resharding_engine(
+        PLAIN,
+        PLAIN,
+        num_host_blocks=BLOCKS // 4,
+        host_bandwidth=BLOCK_BYTES / (PROMPTS / 10 / BLOCKS),
+        options={"tensor_parallel_size": 2, "prefetch": prefetch} | options,
+        scheduler=SCHEDULER,
+        num_gpu_blocks=BLOCKS // 2,
+        block_size=4,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+    )
+    return run(engine)
+
+
+def test_what_came_back_leaves_room_in_the_buffer_for_more_prompts():
+    """The GPUs' free blocks take some of the entries, so that more prompts make a cycle."""
+    with_it, without = (with_full_buffer(each) for each in (True, False))
+    cycles = [(len(each.summary["layouts"]) - 1) // 2 for each in (with_it, without)]
+    assert cycles == [2, 4]
+    for result in (with_it, without):
+        assert (result.requests["status"] == "finished").all()
+
+
+def test_entries_come_back_while_prompts_are_computed_and_leave_them_their_blocks():
+    """The first prompts take no longer than without; the next batch has 32 blocks."""
+    with_it, without = (with_full_buffer(each) for each in (True, False))
+    first = [each.summary["layouts"][2]["start"] for each in (with_it, without)]
+    moves = with_it.transfers
+    back = moves[(moves["kind"] == "swap_in") & (moves["end"] <= first[0])]
+    assert 0 < back["num_bytes"].sum() / BLOCK_BYTES <= BLOCKS // 2 - 2 * PROMPT // 4
+    in_common = without.steps.query("num_chunks > 0 and end <= @first[1]")
+    assert with_it.steps.iloc[: len(in_common)]["end"].tolist() == in_common["end"].tolist()
+    none_back = without.transfers
+    none_back = none_back[none_back["kind"] == "swap_in"]
+    assert none_back["start"].min() >= first[1]
+
+
+# --- under a limit on TTFT ----------------------------------------------------------------------
+
+
+def test_prompts_that_are_due_do_not_wait_for_the_buffer_to_empty():
+    """40 answers take turns on the GPUs; a prompt that comes has its token near half the limit."""
+    limit, found = 0.2, {}
+    for policy in ("transition_minimising", "ttft_bound"):
+        bound = {"ttft_limit": limit} if policy == "ttft_bound" else {}
+        engine = client(1e-6, policy=policy, num_gpu_blocks=400, **bound)
+        lengths = [PROMPT] * (NUM + 1), [200] * NUM + [2], [0.0] * NUM + [0.1]
+        result = mist.Simulation(clients=[engine], workload=Workload.from_lists(*lengths)).run()
+        found[policy] = result.requests["ttft"].iloc[-1]
+        assert result.requests["num_output_tokens"].tolist() == lengths[1]
+    assert 0.5 * limit <= found["ttft_bound"] < 0.6 * limit
+    assert found["transition_minimising"] > limit
+
+
+def test_hysteresis_saves_transitions():
+    """Prompts that come one by one go together when the lower threshold is far below the upper."""
+    numbers = []
+    for to_decode in (0.8, 0.0):
+        engine = client(
+            1e-6, policy="ttft_bound", ttft_limit=0.1, to_prefill=0.9, to_decode=to_decode
+        )
+        times = [0.004 * n for n in range(NUM)]
+        workload = Workload.from_lists([PROMPT] * NUM, [600] * NUM, times)
+        result = mist.Simulation(clients=[engine], workload=workload).run()
+        numbers.append(len(result.summary["layouts"]))
+        assert (result.requests["status"] == "finished").all()
+        assert result.requests["ttft"].max() < 0.1
+    assert numbers[0] > 3 * numbers[1]
 
 
 # --- what becomes of answers that run -----------------------------------------------------------
@@ -172,6 +248,19 @@ def built(model="llama-2-70b", gpu="a10", tensor=8, **options):
         ({"threshold": 0.5}, ("threshold has no effect",)),
         ({"policy": "threshold", "threshold": 2.0}, ("threshold must be in (0, 1]",)),
         ({"policy": "threshold", "running": "out"}, ("running has no effect", "no buffer")),
+        ({"policy": "threshold", "prefetch": True}, ("prefetch has no effect", "no buffer")),
+        ({"ttft_limit": 2.0}, ("ttft_limit has no effect with policy: transition_minimising",)),
+        ({"to_prefill": 0.3}, ("to_prefill has no effect",)),
+        ({"policy": "ttft_bound"}, ("ttft_limit must be a time > 0", "got None")),
+        ({"policy": "ttft_bound", "ttft_limit": 0.0}, ("ttft_limit must be a time > 0",)),
+        (
+            {"policy": "ttft_bound", "ttft_limit": 2.0, "to_decode": 0.5},
+            ("to_decode must be >= 0 and below to_prefill, got 0.5 and 0.5",),
+        ),
+        (
+            {"policy": "ttft_bound", "ttft_limit": 2.0, "running": "drain"},
+            ("running must be out", "got drain"),
+        ),
         ({"kv_layout_efficiency": 0.0}, ("kv_layout_efficiency must be in (0, 1]",)),
         ({"scheduler": mist.ChunkedScheduler()}, ("scheduler must be continuous",)),
         ({"tensor_parallel_size": 0}, ("tensor_parallel_size must be >= 1",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +196,13 @@ def test_bad_input_ends_with_code_2_and_one_line(tmp_path, capsys):
     said = capsys.readouterr().err.strip()
     assert said.endswith("levels.0.hit_rate: must be in [0, 1], got 7.0")
     assert not (tmp_path / "results").exists()
+
+
+def test_pipelines_take_retrieved_entries():
+    """In the form of vLLM v0, since loads into a queue of batches are not simulated."""
+    folder = Path(__file__).parents[2] / "examples/mist_studies"
+    changes = {"workload.lengths.num_requests": 20, "clients.0.pipeline_parallel_size": 2}
+    found = mist.Scenario.load(folder / "code.yaml", overrides=changes)
+    assert found.clients[0].name == "llm"
+    result = mist.simulate(found)
+    assert result.summary["completed"] == 20

@@ -78,7 +78,8 @@ def test_engines_and_lanes_of_a_pipeline_count_alike():
     """A limit that nearly all steps reach leaves little room, however many tracks there are."""
     for layout in ("data_parallel_size", "pipeline_parallel_size"):
         seats = {"max_num_seqs": 2, "max_num_batched_tokens": 2048}
-        result = run({f"clients.0.{layout}": 2, "clients.0.scheduler": seats})
+        lanes = {"clients.0.virtual_engines": layout == "pipeline_parallel_size"}
+        result = run({f"clients.0.{layout}": 2, "clients.0.scheduler": seats, **lanes})
         room = result.rooms[0]
         assert room.at_sequences > 0.8
         assert 0 <= room.room <= 1 - room.at_sequences + 1e-12

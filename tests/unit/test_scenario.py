@@ -98,7 +98,8 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
         "scheduler_reserve_full_isl": True,
         "prefill_schedule_interval": 1,
     }
-    assert data["slo"] == {"ttft": "0.25 s", "tpot": None, "e2el": None, "percentiles": [99.0]}
+    none = {"tpot": None, "e2el": None, "attainment": None, "classes": {}, "each": False}
+    assert data["slo"] == {"ttft": "0.25 s", "percentiles": [99.0]} | none
     assert data["router"] == {"type": "round_robin"}
     assert data["workload"]["pipeline"] == ["prefill", "decode"]
     assert data["workload"]["arrivals"] == {"type": "poisson", "rate": "5.0 /s"}

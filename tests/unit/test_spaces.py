@@ -19,31 +19,13 @@ from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
 from mist_sim.search.spaces.ranges import values_of
 from mist_sim.studies.executor import Done, InTurn
 from mist_sim.studies.plain import digest
+from tests.reference.random_spaces import ASKED, random_space, space
 
-ASKED = {
-    "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
-    "clients": [{"name": "llm", "gpu": "h100-sxm"}],
-    "slo": {"ttft": "500 ms", "tpot": "25 ms"},
-}
 TOLERANCE = 0.02
 needs_optuna = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None,
     reason="Optuna is not installed: pip install 'mist-sim[search]'",
 )
-
-
-def space(objectives="goodput_per_usd", constraints=None, vary=None, scenario=None, **more):
-    return Space(
-        scenario=Scenario.from_dict(scenario or ASKED),
-        vary=vary or {"clients.0.gpu": ["h100-sxm", "l40s"], "clients.0.count": [1, 2]},
-        constraints=constraints_of(constraints or {}),
-        objectives=objectives_of(objectives),
-        **more,
-    )
 
 
 def found(asked, method="exhaustive", jobs=1, **options):
@@ -54,29 +36,6 @@ def found(asked, method="exhaustive", jobs=1, **options):
 def best_value(result):
     row = result.front[0]
     return row["figures"][result.objectives[0]]
-
-
-def random_space(number, objectives=None, counts=(1, 2, 3)):
-    """Return a small space drawn from a number: GPUs, counts, chunks, routers, limits."""
-    rng = Streams(number).generator("spaces")
-    scenario = json.loads(json.dumps(ASKED))
-    scenario["workload"]["lengths"]["name"] = str(rng.choice(["azure-conv-2023", "sharegpt-300"]))
-    scenario["slo"] = {
-        "ttft": f"{rng.choice([100, 300, 1000])} ms",
-        "tpot": f"{rng.choice([12, 20, 40])} ms",
-    }
-    gpus = rng.choice(["h100-sxm", "l40s", "a100-80gb-sxm", "h200"], 2, replace=False).tolist()
-    vary = {
-        "clients.0.gpu": gpus,
-        "clients.0.count": list(counts),
-        "clients.0.scheduler.max_num_batched_tokens": rng.choice(
-            [256, 512, 1024, 2048, 8192], 2, replace=False
-        ).tolist(),
-    }
-    if rng.random() < 0.5:
-        vary["router"] = ["round_robin", "least_outstanding"]
-    drawn = str(rng.choice(["goodput", "goodput_per_gpu", "goodput_per_usd"]))
-    return space(objectives or drawn, vary=vary, scenario=scenario)
 
 
 def is_feasible(asked):

@@ -23,6 +23,7 @@ from mist_sim import (
     load_model,
 )
 from mist_sim.clients.draft_paths import DraftPath, DraftPaths
+from mist_sim.core.front_end import NONE
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import EngineOverhead, pipeline_predictor, with_drafting
 from mist_sim.models.partition import rank_part
@@ -290,7 +291,7 @@ def served(config: SpeculativeConfig | None, num_jobs: int = 40, **options) -> R
     synchronous = {"async_scheduling": False, **options}  # as with drafts
     client = llm_client("a", speculative_config=config, scheduler=scheduler, **synchronous)
     workload = Workload.from_lists([100] * num_jobs, [200] * num_jobs, [0.01] * num_jobs)
-    return Simulation(clients=[client], workload=workload, seed=4).run()
+    return Simulation(clients=[client], workload=workload, seed=4, front_end=NONE).run()
 
 
 def test_every_token_has_a_time_and_those_of_a_step_have_the_same():

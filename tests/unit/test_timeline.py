@@ -95,7 +95,7 @@ def test_a_window_keeps_what_reaches_into_it(folder, result, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["nowhere"], "nowhere: has no requests.parquet; name a folder that mist run --out wrote"),
+        (["nowhere"], "nowhere: has no summary.json; name a folder that mist run --out wrote"),
         (["{run}", "--from", "2 s", "--until", "1 s"], "--until must be later than --from, 2 s"),
         (["{run}", "--from", "2"], "--from: a duration needs a number and a unit"),
         (["{run}", "--out", "{run}"], "is a folder; name a file"),
@@ -115,3 +115,12 @@ def test_a_file_that_is_there_stays(folder, tmp_path, capsys):
     assert mist("timeline", folder, "--out", out, "--force") == 0
     assert events_of(out)
     capsys.readouterr()
+
+
+def test_tables_are_read_in_pieces(folder, tmp_path, monkeypatch):
+    """A million requests do not fill memory; where a piece ends changes nothing."""
+    whole, pieces = tmp_path / "whole.json", tmp_path / "pieces.json"
+    assert mist("timeline", folder, "--out", whole) == 0
+    monkeypatch.setattr("mist_sim.metrics.timeline._CHUNK", 7)
+    assert mist("timeline", folder, "--out", pieces) == 0
+    assert pieces.read_bytes() == whole.read_bytes()

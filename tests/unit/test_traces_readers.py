@@ -24,6 +24,7 @@ ROWS = (
     "2023-11-16 18:15:50.9951690,396,109",
     "2023-11-16 18:16:00.0000001,7,1",
 )
+PARQUET = {"chat_parquet", "mist"}  # readers of binary files
 EXPECTED = [
     TraceRow(374, 44, 0.0),
     TraceRow(396, 109, 4.314579),
@@ -146,7 +147,7 @@ def test_every_reader_opens_nothing_before_the_first_row(name, tmp_path):
         next(rows)
 
 
-@pytest.mark.parametrize("name", sorted(set(TRACE_READERS)))
+@pytest.mark.parametrize("name", sorted(set(TRACE_READERS) - PARQUET))
 def test_every_reader_refuses_unusable_files(name, tmp_path):
     def read(text: bytes) -> None:
         list(TRACE_READERS[name](path=write(tmp_path, text)).rows())
@@ -159,6 +160,17 @@ def test_every_reader_refuses_unusable_files(name, tmp_path):
         read(b"\x1f\x8b\x08")
     with pytest.raises(ValueError, match="num_requests must be >= 1 .leave it out for all., got 0"):
         TRACE_READERS[name](path="x", num_requests=0)
+
+
+@pytest.mark.parametrize("name", sorted(PARQUET))
+def test_every_reader_of_parquet_refuses_unusable_files(name, tmp_path):
+    with pytest.raises(ScenarioError, match="is a folder"):
+        list(TRACE_READERS[name](path=str(tmp_path)).rows())
+    with pytest.raises(ScenarioError, match="no such file"):
+        list(TRACE_READERS[name](path="nowhere").rows())
+    for text in (b"", b"PAR1", b"a,b"):
+        with pytest.raises(ScenarioError, match="cannot be read as Parquet"):
+            list(TRACE_READERS[name](path=write(tmp_path, text)).rows())
 
 
 def test_a_missing_file_gets_a_hint(tmp_path):

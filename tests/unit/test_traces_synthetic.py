@@ -33,6 +33,7 @@ from mist_sim.traces import (
     Synthetic,
     UniformLength,
 )
+from mist_sim.traces.mixtures import Mix
 from mist_sim.traces.profiles import _FOLDER, compute_profile, load_profile, profile_names
 
 Z = 4.42
@@ -204,6 +205,7 @@ def test_samplers_are_registered():
         "synthetic": Synthetic,
         "profile": Profile,
         "prefix_repetition": PrefixRepetition,
+        "mix": Mix,
     }
 
 

@@ -266,3 +266,37 @@ def test_a_worker_whose_parent_is_gone_ends_at_once():
         command = [sys.executable, "-c", code.format(parent)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stdout) == expected
+
+
+CACHED = """
+from functools import cache
+import mist_sim as mist
+
+@cache
+def lengths(number):
+    return [10] * number
+
+def make(number):
+    work = mist.Workload.from_lists(lengths(number), lengths(number))
+    llm = mist.llm_client("a", model="qwen3-4b", gpu="l4")
+    return mist.Simulation(clients=[llm], workload=work)
+
+if __name__ == "__main__":
+    mist.study(make, vary={"number": [5, 6]}, jobs=2)
+"""
+
+
+def test_a_program_whose_functions_cannot_be_read_elsewhere_is_told_so(tmp_path):
+    """Caches of the main program travel by name, and processes have another main program."""
+    program = tmp_path / "program.py"
+    program.write_text(CACHED)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "such as a cached function of the program that is run" in done.stderr
+    assert "ended from outside" not in done.stderr

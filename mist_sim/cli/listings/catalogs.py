@@ -9,19 +9,24 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.cli.listings.layout import captioned
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
 from mist_sim.hardware.devices.hosts import bus_rate
 from mist_sim.hardware.prices import PriceKind, offers
 from mist_sim.models import load_model, model_names
+from mist_sim.models.loading import family_of
 from mist_sim.network import load_topology, topology_names
 from mist_sim.network.topology.drawing import drawing
 from mist_sim.report.elements.layout import listed
 
 
-def models() -> RenderableType:
-    """Return the models of the catalog."""
+def models(family: str = "") -> RenderableType:
+    """Return the models of the catalog, all or those of a series.
+
+    Raises ScenarioError for a series that has none.
+    """
     rows = []
-    for name in model_names():
+    for name in _names_in(family):
         model = load_model(name)
         rows.append(
             (
@@ -30,12 +35,27 @@ def models() -> RenderableType:
                 str(model.num_layers),
                 f"{model.max_position_embeddings:,}",
                 "encoder" if model.is_encoder else f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+                f"{state / 2**20:.0f} MiB" if (state := model.state_bytes_per_sequence) else "",
             )
         )
-    titles = ("model", "parameters", "layers", "context", "KV per token")
+    titles = ("model", "parameters", "layers", "context", "KV per token", "state")
     return captioned(
-        listed(titles, rows, right=range(1, 5)), "or the path of a Hugging Face config.json"
+        listed(titles, rows, right=range(1, 6)),
+        "or the path of a Hugging Face config.json; state: of a sequence, however long; "
+        "--family SERIES lists some",
     )
+
+
+def _names_in(family: str) -> list[str]:
+    names = model_names()
+    if not family:
+        return names
+    found = [name for name in names if family.lower() in (family_of(name), name.split("-")[0])]
+    if not found:
+        known = sorted({family_of(name) for name in names})
+        hint = did_you_mean(family.lower(), known)
+        raise ScenarioError(f"--family has no {brief(family)}{hint} Known: {', '.join(known)}")
+    return found
 
 
 def _parameters(number: int) -> str:

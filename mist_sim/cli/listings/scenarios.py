@@ -9,14 +9,16 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.layout import named
+from mist_sim.cli.listings.layout import captioned, named
 from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
 from mist_sim.network import topology_names
+from mist_sim.report.elements.layout import listed
 from mist_sim.scenario.options.listing import engine_options
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names, preset_path
+from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
 
 
 def overview(places: Mapping[str, str]) -> RenderableType:
@@ -29,6 +31,7 @@ def overview(places: Mapping[str, str]) -> RenderableType:
         **{name: list(family.registry) for name, family in FAMILIES.items()},
         "prices": sorted({offer.gpu for offer in offers()}),
         "options": [option.key for option in engine_options() if "." not in option.key],
+        "slos": slo_preset_names(),
         "presets": preset_names(),
     }
     table = named("family", "names")
@@ -55,6 +58,17 @@ def options() -> RenderableType:
         "Keys of clients.N, with vllm serve's flags; docs/reference/scenario.md says more of each"
     )
     return Group(*lines, Text(note, style="dim italic"))
+
+
+def slos() -> RenderableType:
+    """Return the limits that a scenario can name."""
+    rows = []
+    for name in slo_preset_names():
+        said = slo_preset(name)
+        (percentile,) = said["percentiles"]
+        rows.append((name, said["ttft"], said["tpot"], f"p{percentile} of each"))
+    caption = "server scenarios of MLPerf Inference; slo: NAME, or --set slo=NAME"
+    return captioned(listed(("slo", "TTFT", "TPOT", "kept by"), rows, right=(1, 2)), caption)
 
 
 def presets() -> RenderableType:

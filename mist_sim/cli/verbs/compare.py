@@ -12,6 +12,7 @@ import typer
 from mist_sim.cli.options import (
     AsIs,
     AsJson,
+    Attainment,
     Force,
     Jobs,
     MostRequests,
@@ -58,8 +59,8 @@ def compare(
         False,
         "--designs",
         help="Compare what the GPUs of one scenario allow: clients that do both, with several "
-        "chunks, every ratio of clients for prompts and for answers, hybrids, and attention and "
-        "FFN apart.",
+        "chunks, every ratio of clients for prompts and for answers, hybrids, attention and "
+        "FFN apart, and layouts that change between prompts and answers.",
     ),
     with_goodput: bool = typer.Option(
         False, "--goodput", help="Search the largest rate that each attains, too."
@@ -67,9 +68,7 @@ def compare(
     plane: bool = typer.Option(
         False, "--slo-plane", help="Show who has most goodput under which limits, too."
     ),
-    attainment: float | None = typer.Option(
-        None, help="Share of the requests that has to be good; 0.9 without it.", show_default=False
-    ),
+    attainment: Attainment = None,
     rates: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="The rates to search, and those of the plane, per second."
     ),

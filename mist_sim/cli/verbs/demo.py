@@ -23,7 +23,8 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Simulate a bundled workload on two GPUs: a first look."""
-    from mist_sim.cli.session import Session, note
+    from mist_sim.cli.session import REPORT, Session, note
+    from mist_sim.report.pages.page import MISSING, can_report
     from mist_sim.scenario import Scenario
 
     folder = out or (Path(_FOLDER) if force else _free_folder())
@@ -31,8 +32,10 @@ def demo(
         note(f"{_FOLDER} is taken; the results go to {folder}")
     # the working directory may have a file of that name, which nobody asked to run programs
     scenario = Scenario.load("demo", allow_programs=False)
-    Session(out=folder, force=force, quiet=quiet).run(scenario)
+    has_report = can_report()
+    Session(out=folder, force=force, quiet=quiet, report=has_report).run(scenario)
     if not quiet:
+        note(f"Open {folder / REPORT} in a browser" if has_report else MISSING)
         note("Next, more load: mist run demo --set workload.arrivals.rate='40 /s'")
 
 

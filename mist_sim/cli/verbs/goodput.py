@@ -7,6 +7,7 @@ import typer
 from mist_sim.cli.options import (
     AsIs,
     AsJson,
+    Attainment,
     Force,
     Jobs,
     MostRequests,
@@ -30,7 +31,13 @@ def goodput(
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     commands: FromVllm = [],  # noqa: B006
-    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    attainment: Attainment = None,
+    percentiles: list[str] = typer.Option(
+        [],
+        "--percentile",
+        metavar="NAME=TIME",
+        help="A limit on top that a share of its own keeps, such as p50_ttft='2 s'; repeatable.",
+    ),
     relaxation: float = typer.Option(
         0.0, help="By which share times may exceed their limits; 0.1 in BestServe."
     ),
@@ -65,7 +72,7 @@ def goodput(
 
     The same requests are sent at one rate after the other, and only their arrivals scale.
     """
-    from mist_sim.cli.search_input import goodput_options, interval_of
+    from mist_sim.cli.search_input import goodput_options, interval_of, percentiles_in
     from mist_sim.cli.session import Session
     from mist_sim.search.goodput import find_goodput
 
@@ -78,6 +85,7 @@ def goodput(
         attainment=attainment,
         relaxation=relaxation,
         each=each,
+        percentiles=percentiles_in(percentiles),
         rates=interval_of("--rates", rates) if rates is not None else None,
         tolerance=tolerance,
         most_requests=most_requests,

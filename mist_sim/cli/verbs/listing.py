@@ -1,4 +1,4 @@
-"""`mist list`: what a scenario can name: models, GPUs, hosts, plugins of every family, presets."""
+"""`mist list`: what a scenario can name: models, GPUs, plugins of every family, limits, presets."""
 
 from __future__ import annotations
 
@@ -29,11 +29,18 @@ def list_(
         metavar="NAME",
         help="With topologies: the one to draw, a preset or a .toml file.",
     ),
+    series: str = typer.Option(
+        "",
+        "--family",
+        metavar="SERIES",
+        help="With models: those of a series, such as qwen3.5.",
+        show_default=False,
+    ),
 ) -> None:
     """List what a scenario can name: models, GPUs, hosts, topologies, plugins, presets."""
     from rich.console import Console
 
-    from mist_sim.cli.listings.catalogs import topology
+    from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.scenarios import overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements.layout import Trimmed
@@ -48,6 +55,10 @@ def list_(
         if family != "topologies":
             raise ScenarioError(f"NAME must follow topologies, which can be drawn, got {family}")
         table = topology(name)
+    elif series:
+        if family != "models":
+            raise ScenarioError(f"--family must follow models, which have series, got {family}")
+        table = models(series)
     else:
         table = listings[family]() if family else overview(_PLACES)
     Console(highlight=False).print(Trimmed(table))
@@ -74,6 +85,7 @@ _PLACES = {
     "hand_over_policies": "hand_over.policy",
     "prices": "cost; clients.N.gpu_price takes the place of one",
     "options": "clients.N, with vLLM's names, defaults and meanings",
+    "slos": "slo",
     "presets": "mist run NAME",
 }
 
@@ -92,5 +104,6 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
         **{name: partial(plugins, name, _PLACES[name]) for name in FAMILIES},
         "prices": catalogs.prices,
         "options": scenarios.options,
+        "slos": scenarios.slos,
         "presets": scenarios.presets,
     }

@@ -10,6 +10,7 @@ import typer
 from mist_sim.cli.options import (
     AsIs,
     AsJson,
+    Attainment,
     Force,
     Jobs,
     MostRequests,
@@ -62,7 +63,7 @@ def plan(
     ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
     tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
     e2el_ms: float | None = typer.Option(None, metavar="MS", help="Limit on the whole request."),
-    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    attainment: Attainment = None,
     profile: str | None = typer.Option(
         None, metavar="NAME", help="Lengths as in a trace of which a profile comes along."
     ),
@@ -78,7 +79,7 @@ def plan(
         "1,2,4,8", "--tp", metavar="N[,N...]", help="Tensor parallel sizes to try."
     ),
     designs: str = typer.Option(
-        "together,apart,hybrid,afd", metavar="NAME[,...]", help="Designs to try."
+        "together,apart,hybrid,afd", metavar="NAME[,...]", help="Designs to try; reshard, too."
     ),
     routers: str | None = typer.Option(
         None, metavar="NAME[,...]", help="Routers to try; least_outstanding without it."

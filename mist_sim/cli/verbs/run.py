@@ -54,6 +54,9 @@ def run(
         "or none.",
         show_default=False,
     ),
+    report: bool = typer.Option(
+        False, "--report", help="Write report.html into DIR, too: pictures, tables, the scenario."
+    ),
     strict: bool = typer.Option(
         False,
         "--strict",
@@ -79,9 +82,17 @@ def run(
     for name, is_given in (("--jobs", jobs is not None), ("--resume", resume)):
         if is_given and not is_study:
             raise ScenarioError(f"{name} has no effect on one run; give --replications or --vary")
+    if report:
+        _require_report(out, is_study=is_study)
     wanted = None if tables is None else _tables(tables, out, is_study=is_study)
     session = Session(
-        out=out, force=force, as_json=as_json, quiet=quiet, tables=wanted, resume=resume
+        out=out,
+        force=force,
+        as_json=as_json,
+        quiet=quiet,
+        tables=wanted,
+        resume=resume,
+        report=report,
     )
     if axes:
         missed = _study(session, loaded, axes, jobs)
@@ -114,6 +125,18 @@ def _study(
             texts += shortcomings(summaries, runs.slo)
         missed += [f"{each.point.name}: {text}" for text in texts]
     return missed
+
+
+def _require_report(out: Path | None, *, is_study: bool) -> None:
+    """Raise ScenarioError where no report can be written."""
+    from mist_sim.errors import ScenarioError
+    from mist_sim.report.pages.page import require_report
+
+    if out is None:
+        raise ScenarioError("--report has no effect without --out, the folder for it")
+    if is_study:
+        raise ScenarioError("--report is of one run; leave out --replications and --vary")
+    require_report()
 
 
 def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:

@@ -7,6 +7,7 @@ import typer
 from mist_sim.cli.options import (
     AsIs,
     AsJson,
+    Attainment,
     Force,
     Jobs,
     MostRequests,
@@ -37,7 +38,7 @@ def sliders(
         help="Watermarks of hybrids to try: the part of a D-heavy client's memory above which "
         "answers leave it.  [default: the scenario's]",
     ),
-    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    attainment: Attainment = None,
     tolerance: float = typer.Option(
         0.02, help="How near the ends of the last interval are, as a share of the upper."
     ),

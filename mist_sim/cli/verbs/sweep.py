@@ -7,6 +7,7 @@ import typer
 from mist_sim.cli.options import (
     AsIs,
     AsJson,
+    Attainment,
     Cluster,
     Force,
     Jobs,
@@ -44,9 +45,7 @@ def sweep(
     with_goodput: bool = typer.Option(
         False, "--goodput", help="Search the largest rate that is attained at each point instead."
     ),
-    attainment: float | None = typer.Option(
-        None, help="Share of the requests that has to be good; 0.9 without it."
-    ),
+    attainment: Attainment = None,
     tolerance: float | None = typer.Option(
         None, help="How near goodputs are found, as in mist goodput; 0.02 without it."
     ),
@@ -78,7 +77,6 @@ def sweep(
             raise ScenarioError(f"{name} has no effect without --goodput; give that too")
     if attainment is not None and metric not in (None, GOOD):
         raise ScenarioError(f"--attainment has no effect with --metric {metric}; leave one out")
-    share = 0.9 if attainment is None else attainment
     if with_goodput and metric is not None:
         raise ScenarioError("--metric has no effect with --goodput; leave one out")
     loaded = load(scenario, _overrides(settings), allow_programs=allow_programs)
@@ -94,7 +92,7 @@ def sweep(
         )
         session.search(
             lambda how: goodput_sweep(
-                loaded, vary, options, attainment=share, jobs=jobs, executor=executor, **how
+                loaded, vary, options, attainment=attainment, jobs=jobs, executor=executor, **how
             )
         )
     else:
@@ -103,7 +101,7 @@ def sweep(
                 loaded,
                 vary,
                 metric=metric,
-                attainment=share,
+                attainment=attainment,
                 jobs=jobs,
                 executor=executor,
                 **how,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-_SUMMARY_BYTES = 64 * 2**20  # more than any summary has
+    from mist_sim.metrics.run_folder import RunFolder
 
 
 def timeline(
@@ -34,6 +32,8 @@ def timeline(
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
     from mist_sim.inputs.tables import of_a_form
+    from mist_sim.metrics.run_folder import RunFolder
+    from mist_sim.metrics.timeline import TABLES
     from mist_sim.metrics.timeline import timeline as text_of
     from mist_sim.output import output_file
 
@@ -43,9 +43,15 @@ def timeline(
     with Saved() as saved, output_file(out, replace=force) as file:
         saved.output = file
         with of_a_form(folder, "results that mist run wrote"):
-            text = text_of(_tables(folder), first, last, _layouts(folder))
-        file.write(text)
+            run = RunFolder(folder)
+            tables = {name: run.table(name) for name in TABLES if _is_needed(run, name)}
+            file.write(text_of(tables, first, last, run.summary.get("layouts", ())))
         typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
+
+
+def _is_needed(run: RunFolder, name: str) -> bool:
+    """Tell whether a table has to be read: runs without transfers have no table of them."""
+    return name != "transfers" or run.has(name)
 
 
 def _seconds(text: str, option: str) -> float:
@@ -56,44 +62,3 @@ def _seconds(text: str, option: str) -> float:
         return DURATION.parse(text)
     except ScenarioError as error:
         raise ScenarioError(f"{option}: {error}") from None
-
-
-def _layouts(folder: Path) -> list[dict[str, Any]]:
-    """Return the layouts that clients had, where any changed; without the summary, none."""
-    import json
-
-    from mist_sim.errors import ScenarioError
-    from mist_sim.inputs.files import text_of
-
-    file = folder / "summary.json"
-    if not file.is_file():
-        return []
-    try:
-        found: list[dict[str, Any]] = json.loads(text_of(file, _SUMMARY_BYTES)).get("layouts", [])
-    except (ValueError, AttributeError) as error:
-        raise ScenarioError(f"{file}: is no summary of a run ({error})") from None
-    return found
-
-
-def _tables(folder: Path) -> dict[str, pd.DataFrame]:
-    import pandas as pd
-    from pyarrow import ArrowException
-
-    from mist_sim.errors import ScenarioError, brief
-    from mist_sim.metrics.timeline import TABLES
-
-    tables = {}
-    for name in TABLES:
-        file = folder / f"{name}.parquet"
-        if not file.is_file():
-            if name == "transfers":
-                continue
-            raise ScenarioError(
-                f"{folder}: has no {file.name}; name a folder that mist run --out wrote, "
-                "without replications"
-            )
-        try:
-            tables[name] = pd.read_parquet(file)
-        except (OSError, ArrowException) as error:
-            raise ScenarioError(f"{file}: cannot be read: {brief(str(error), 300)}") from None
-    return tables

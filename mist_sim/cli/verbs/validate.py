@@ -10,7 +10,10 @@ import typer
 from mist_sim.cli.scenario_input import AllowPrograms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from mist_sim.validation import MeasuredRun
+    from mist_sim.validation.comparing import Row
 
 _MEASUREMENTS = Path("../shared/measurements")
 
@@ -22,18 +25,28 @@ def validate(
     measurements: Path = typer.Option(
         _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
     ),
+    margin: float | None = typer.Option(
+        None,
+        metavar="PERCENT",
+        help="Say of single requests how far the distributions are apart, and whether the "
+        "latencies are equivalent within this margin.",
+        show_default=False,
+    ),
     allow_programs: AllowPrograms = False,
 ) -> None:
     """Simulate measured runs, and print both with the errors."""
+    from mist_sim.errors import ScenarioError
     from mist_sim.validation import known_runs, read_run
 
+    if margin is not None and not 0 < margin < 100:
+        raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
     runs = [read_run(folder, allow_programs=allow_programs) for folder in folders or ()]
     runs = runs or known_runs(measurements)
     for run in runs:
-        _show(run)
+        _show(run, margin)
 
 
-def _show(run: MeasuredRun) -> None:
+def _show(run: MeasuredRun, margin: float | None) -> None:
     from rich.console import Console
     from rich.padding import Padding
 
@@ -45,6 +58,7 @@ def _show(run: MeasuredRun) -> None:
         out.print(f"  skipped: needs {run.missing}\n", highlight=False, markup=False)
         return
     titles = ("", "measured", "simulated", "error", "mean |error|", "median")
+    found = list(run.rows())
     rows = [
         (
             f"{row.metric}, {row.unit}" if row.unit else row.metric,
@@ -53,13 +67,33 @@ def _show(run: MeasuredRun) -> None:
             f"{100 * row.error:+.1f} %",
             *("" if size is None else f"{100 * size:.1f} %" for size in (row.spread, row.middle)),
         )
-        for row in run.rows()
+        for row in found
     ]
     table = listed(titles, rows, right=range(1, 6))
     out.print(run.name, style="bold", highlight=False, markup=False)
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""
     out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim", highlight=False, markup=False)
     out.print(Padding(table, (0, 0, 1, 2), expand=False))
+    if margin is not None and (lines := list(_agreements(found, margin))):
+        out.print(Padding("\n".join(lines), (0, 0, 1, 2), expand=False), highlight=False)
+
+
+def _agreements(rows: Sequence[Row], margin: float) -> Iterator[str]:
+    """Yield a line a latency of single requests."""
+    from mist_sim.validation.agreement import agreement
+
+    for row in rows:
+        if row.samples is None:
+            continue
+        found = agreement(*row.samples, margin / 100)
+        told = {
+            True: f"equivalent within {margin:g} %",
+            False: f"not shown to be equivalent within {margin:g} %",
+            None: "too few requests to test",
+        }[found.is_equivalent]
+        p_value = "" if found.is_equivalent is None else f" (TOST, p = {found.p_value:.2g})"
+        name = row.metric.removesuffix(", mean")
+        yield f"{name}: distributions {found.distance:.3f} apart (KS); {told}{p_value}"
 
 
 def _number(value: float | None) -> str:

@@ -82,6 +82,8 @@ class WorkerGpus:
 
     def _check_split(self, model: ModelSpec) -> None:
         """Raise ValueError for a model that cannot be divided among the GPUs of a worker."""
+        if model.layers:
+            raise ValueError(f"model must have layers that are alike; those of {model.name} differ")
         if model.num_attention_heads % self.attention:
             raise ValueError(
                 f"attention_gpus must divide the {model.num_attention_heads} attention heads of "

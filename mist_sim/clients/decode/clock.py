@@ -48,7 +48,7 @@ class DecodeClock:
         "steps",
     )
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, first_ticket: int = _LEFT + 1) -> None:
         self.steps = 0
         self.num_decodes = 0
         self.context_sum = 0
@@ -61,7 +61,7 @@ class DecodeClock:
         self._pages_per_cycle = 0  # the sum of phases
         # (step after which it is finished, ticket, sequence); left sequences go lazily
         self.heap: list[tuple[int, int, SequenceState]] = []
-        self._next_ticket = _LEFT + 1
+        self._next_ticket = first_ticket
         # (step at which its context was 0, ticket, sequence), once someone asks for the longest
         self._longest: list[tuple[int, int, SequenceState]] | None = None
 

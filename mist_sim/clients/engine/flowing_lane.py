@@ -90,6 +90,8 @@ class FlowingLane(Lane):
             self._adopt()
         for sequence in self._flow.leaving(self.state, run.end):
             self._leave_for_another(sequence)
+        if self.state.leaving:
+            self.free_if_idle()
 
     def _leave_for_another(self, sequence: SequenceState) -> None:
         """End the visit of a decode whose rest another client does."""

@@ -254,9 +254,15 @@ class Lane:
             self.hand_back(sequence, end)
         if self.given_up or self.released:
             self.let_go(finished)
-        if state.leaving and not (state.num_running or self.num_waiting):
-            state.free_leaving()  # nothing is left to plan
+        if state.leaving:
+            self.free_if_idle()
         self.adapt(num_steps, plan.num_steps)
+
+    def free_if_idle(self, *, is_idle: bool = False) -> None:
+        """Take back what those hold who leave, where nothing is planned or left to plan."""
+        state = self.state
+        if is_idle or not (state.num_running or self.num_waiting):
+            state.free_leaving()
 
     def hand_back(self, sequence: SequenceState, end: float) -> None:
         """Let a sequence go that is done with the step that ends now, `end` seconds."""

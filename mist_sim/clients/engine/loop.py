@@ -315,6 +315,8 @@ class Engine:
             self._end_after(run, self._num_begun(run))
         else:
             lane.state.release_held(sequence)
+            if lane.state.leaving:
+                lane.free_if_idle(is_idle=self._is_ahead(lane) is None)
             self._notice(lane, None)
 
     def plan_anew(self) -> None:
@@ -386,7 +388,8 @@ class Engine:
         always = always or state.cadence is not None
         if run is not None and (always or len(state.running) < state.max_num_seqs):
             now = self.env.now
-            self._end_after(run, self._num_begun(run) + 1 if now > run.start else 1)
+            # also what happens after a step of that time was planned is known to the one after it
+            self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)
 
     def _num_begun(self, run: Run) -> int:
         """Return how many steps of a run have begun, as if each were planned in its turn."""

@@ -12,6 +12,8 @@ from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
+from mist_sim.clients.engine.queued.engine import QueueEngine
+from mist_sim.clients.engine.queued.lane import QueuedLane
 from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.sequence_state import SequenceState
@@ -28,6 +30,7 @@ class Engines:
     shares: the sequences that each lane may run at once, engine by engine. make_lane: makes one of
         such a share for an engine, which is numbered from 0.
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
+    num_engines: how many there are; each has as many lanes as its part of the shares.
     client_id: orders them among those of other clients whose steps end at the same time.
     """
 
@@ -41,10 +44,11 @@ class Engines:
         lockstep: bool,
         async_scheduling: bool,
         client_id: int,
+        num_engines: int,
         plain: bool = False,
         role: str | None = None,
     ) -> None:
-        first, size = predictor.ranks[0], len(predictor.ranks)
+        first, size = predictor.ranks[0], len(shares) // num_engines
         self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
         groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         together = [groups] if lockstep else [[group] for group in groups]
@@ -55,7 +59,9 @@ class Engines:
             phases = engine_phases(client_id, number)
             members = [lane for group in several for lane in group]
             self._members.append(members)
-            if size > 1:
+            if isinstance(members[0], QueuedLane):
+                self.all.append(QueueEngine(env, members[0], predictor, phases))
+            elif size > 1:
                 self.all.append(PipelineEngine(env, several, predictor, phases))
             else:
                 if async_scheduling:
@@ -93,7 +99,7 @@ class Engines:
             comes to the lanes of those or leaves them.
         """
         for number, engine in enumerate(list(self.all)):
-            if isinstance(engine, Engine | PipelineEngine):
+            if isinstance(engine, Engine | PipelineEngine | QueueEngine):
                 engine.stop(partial(self._is_still, number, look))
 
     def _is_still(self, number: int, look: Callable[[], None]) -> None:
@@ -108,7 +114,7 @@ class Engines:
     def sleep_until(self, time: float) -> None:
         """Plan nothing before a time, seconds; once those have all that they begin with."""
         for engine in self.all:
-            if isinstance(engine, Engine | PipelineEngine):
+            if isinstance(engine, Engine | PipelineEngine | QueueEngine):
                 engine.sleep_until(time)
 
 

@@ -55,10 +55,11 @@ class StepRecords:
         num_waiting: int,
         num_used_blocks: int,
         step_tokens: NDArray[np.int64] | None = None,
+        num_gone: int = 0,
     ) -> None:
-        """Write executed steps."""
+        """Write executed steps. num_gone: decodes in them that left before they were over."""
         start, end, num_steps = run.start, run.end, run.num_steps
-        num_gaps = batch.num_decodes
+        num_gaps = batch.num_decodes - num_gone
         if num_gaps:
             if self._last_decode_end != start or self._some_resumed:
                 num_gaps = self._stalls(run, num_gaps)
@@ -152,8 +153,11 @@ class StepRecords:
             self._recorder.record_gap(self._track, first_end, gap, num_stalled)
         return num_fresh
 
-    def emit(self, sequence: SequenceState, now: float) -> None:
-        """A prefill ended: note the token that it emitted."""
+    def emit(self, sequence: SequenceState, now: float, *, goes_on: bool = False) -> None:
+        """A prefill ended: note the token that it emitted.
+
+        goes_on: whether others follow although its last token is on its way.
+        """
         visit, last = sequence.visit, sequence.last_token_at
         if visit.is_silent:
             return
@@ -163,7 +167,7 @@ class StepRecords:
             self._recorder.record_gap(self._track, now, now - last, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps
-        if sequence.num_tokens < sequence.num_final_tokens:
+        if goes_on or sequence.num_tokens < sequence.num_final_tokens:
             self._newly_decoding.append(sequence)
 
     def evict(self, sequence: SequenceState) -> None:

@@ -52,6 +52,11 @@ class Answers:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
+    @property
+    def writers(self) -> Iterable[SequenceState]:
+        """Who fills such blocks whenever it is on the clock."""
+        return self._keys
+
     def begin(self, sequence: SequenceState) -> None:
         """Note that a sequence fills blocks from now on whenever it is on the clock."""
         chain = sequence.chain

@@ -12,6 +12,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
+from mist_sim.models import layers as layered
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
 from mist_sim.models.spec import ModelSpec
@@ -104,9 +105,11 @@ class KvCacheConfig:
 def kv_block_bytes(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> float:
     """Return the size of a block over all layers and GPUs of an engine, in bytes.
 
-    With sliding windows a block holds one group of layers.
+    With sliding windows or states a block holds one group of layers.
     """
     ranks = cluster.tensor_parallel_size
+    if model.layers:
+        return model.cache_layout(ranks).page_bytes_per_token * config.block_size * ranks
     token_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks
     share = model.kv_groups.layers_per_group / model.num_layers
     return token_bytes * config.block_size * share
@@ -177,11 +180,25 @@ def num_gpu_blocks(
     sizes = (max_num_batched_tokens, max_num_seqs)
     parts = [rank_part(model, rank, size) for rank in range(size)]
     drafters = [*[None] * (size - 1), drafter]
-    kept = _layers_kept(model, parts, drafter)
+    kept = _token_bytes(model, parts, drafter, cluster.tensor_parallel_size)
     return min(
-        _blocks_on_rank(config, part, num_layers, cluster, *sizes, drafts)
-        for part, num_layers, drafts in zip(parts, kept, drafters, strict=True)
+        _blocks_on_rank(config, part, token_bytes, cluster, *sizes, drafts)
+        for part, token_bytes, drafts in zip(parts, kept, drafters, strict=True)
     )
+
+
+def _token_bytes(
+    model: ModelSpec, parts: list[ModelSpec], drafter: Drafter | None, ranks: int
+) -> list[float]:
+    """Return the bytes of a page on each rank of a pipeline, over the tokens of a block."""
+    if model.layers:
+        page = model.cache_layout(ranks).page_bytes_per_token
+        return [page * part.num_layers / model.num_layers for part in parts]
+    kept = _layers_kept(model, parts, drafter)
+    return [
+        part.kv_bytes_per_token_per_rank(ranks) // part.num_layers * number
+        for part, number in zip(parts, kept, strict=True)
+    ]
 
 
 def _layers_kept(model: ModelSpec, parts: list[ModelSpec], drafter: Drafter | None) -> list[int]:
@@ -199,7 +216,7 @@ def _layers_kept(model: ModelSpec, parts: list[ModelSpec], drafter: Drafter | No
 def _blocks_on_rank(
     config: KvCacheConfig,
     part: ModelSpec,
-    num_layers: int,
+    token_bytes: float,
     cluster: Cluster,
     max_num_batched_tokens: int,
     max_num_seqs: int,
@@ -207,7 +224,7 @@ def _blocks_on_rank(
 ) -> int:
     """Return the blocks for which a rank with one part of the model has room.
 
-    num_layers: of which a block has entries there. drafter: what drafts on that rank.
+    token_bytes: of a block there, over its tokens. drafter: what drafts on that rank.
     """
     tp = cluster.tensor_parallel_size
     share = _SHARE if config.gpu_memory_utilization is None else config.gpu_memory_utilization
@@ -217,8 +234,6 @@ def _blocks_on_rank(
     slices = 1 if cluster.enable_expert_parallel else tp
     activations = activation_bytes(part, tp, max_num_batched_tokens, max_num_seqs, slices)
     cache = budget - weights - activations - config.context_memory
-    layer_bytes = part.kv_bytes_per_token_per_rank(tp) // part.num_layers
-    token_bytes = layer_bytes * num_layers
     if drafter and not drafter.num_layers_in_groups:
         token_bytes += drafter.kv_bytes_per_token_per_rank
     num_blocks = int(cache // (token_bytes * config.block_size))
@@ -267,7 +282,8 @@ def _inner_values(model: ModelSpec, ranks: int, expert_slices: int) -> Iterator[
     gate_and_up = 2 if model.gated_mlp else 1
     if model.num_dense_layers:
         yield (gate_and_up + 1) * model.intermediate_size / ranks
+    yield from (layered.inner_width(mixer, ranks) for mixer in layered.mixers_of(model.layers))
     if model.moe:
         inner = model.moe.intermediate_size / expert_slices
-        shared = max(gate_and_up * inner, model.hidden_size)
+        shared = max(gate_and_up * inner, model.moe.hidden_size or model.hidden_size)
         yield model.moe.num_experts_per_token * (shared + inner)

@@ -14,6 +14,7 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
+from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.layouts.carrying import carry_over, fits_held
@@ -53,6 +54,7 @@ class LaidOutClient(Client):
     data_parallel_size: int
     lockstep: bool
     async_scheduling: bool
+    form: QueueForm | None
     kv_block_bytes: float | None
     scheduler: Scheduler
     admission: AdmissionControl
@@ -106,6 +108,7 @@ class LaidOutClient(Client):
             data_parallel_size=self.data_parallel_size,
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,
+            form=self.form,
             kv_block_bytes=self.kv_block_bytes,
             machine=self._machine,
             collectives=self.collectives,
@@ -208,7 +211,7 @@ class LaidOutClient(Client):
         known = self.layouts or (self.layout.period(0.0, 0.0),)
         self._lie(layout, asked.first_engine)
         self.layouts = (*known, layout.period(self.env.now, ready))
-        self.recorder.record_layout(self.client_id, self.env.now, layout.num_lanes)
+        self.recorder.record_layout(self.client_id, self.env.now, layout.num_tracks)
 
     def _lie(self, layout: EngineLayout, first_engine: int) -> None:
         self._adopt(layout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.traits import ClientTraits, EngineGroup
 from mist_sim.errors import ScenarioError
@@ -21,11 +22,12 @@ class EngineLayout:
     `LlmClient.layout` returns that of a client, so the layout of other options is that of a client
     which was made with them.
 
-    predictor: times the steps; an engine has as many lanes as it has ranks.
+    predictor: times the steps; an engine has as many lanes as it has ranks, but one with a form.
     memory: the KV cache of each lane.
     shares: sequences that each lane may run at once, engine by engine.
     data_parallel_size: engines. lockstep: whether all of them step together.
-    async_scheduling: whether engines plan ahead; those that are pipelines do not.
+    async_scheduling: whether engines plan ahead; pipelines do with a form that says so.
+    form: how pipelines queue batches; None: they do not.
     kv_block_bytes: size of a block over all GPUs of an engine; None: not known.
     machine: the GPUs, and how the model is divided among them; None: nobody knows.
     collectives: how its ranks sum over several nodes, for people; empty: they lie on one.
@@ -40,6 +42,7 @@ class EngineLayout:
     data_parallel_size: int = 1
     lockstep: bool = False
     async_scheduling: bool = False
+    form: QueueForm | None = None
     kv_block_bytes: float | None = None
     machine: Machine | None = None
     collectives: str = ""
@@ -54,12 +57,17 @@ class EngineLayout:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks, and so lanes, of each engine."""
+        """Ranks of each engine."""
         return len(self.predictor.ranks)
 
     @property
     def num_lanes(self) -> int:
         """Lanes of all engines."""
+        return self.data_parallel_size * (1 if self.form else self.num_ranks)
+
+    @property
+    def num_tracks(self) -> int:
+        """Tracks on which their steps are recorded."""
         return self.data_parallel_size * self.num_ranks
 
     @property
@@ -94,7 +102,7 @@ class EngineLayout:
             ready,
             self.title,
             self.machine,
-            self.num_lanes,
+            self.num_tracks,
             self.num_gpu_blocks,
             self.collectives,
         )

@@ -15,8 +15,10 @@ from mist_sim.clients.layouts import EngineLayout
 from mist_sim.clients.layouts.laid_out import Transition
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.resharding.buffer import HostBuffer
+from mist_sim.clients.resharding.due import DuePrompts
 from mist_sim.clients.resharding.lane import StagedLane
 from mist_sim.clients.resharding.phases import PHASES, Phases, StageName
+from mist_sim.clients.resharding.prefetch import Prefetched
 from mist_sim.clients.resharding.scheduler import StagedScheduler
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import LaneState
@@ -133,7 +135,22 @@ class ReshardingClient(LlmClient):
             self._wake_lanes,
             is_free=self._is_free,
             most_tokens=min(sizes),
+            due=self._due_prompts(),
+            prefetched=self._prefetched(),
         )
+
+    def _due_prompts(self) -> DuePrompts | None:
+        limit = self.resharding.ttft_limit
+        if limit is None:
+            return None
+        early, late = (share * limit for share in self.resharding.shares)
+        return DuePrompts(lambda: self.env.now, early, late)
+
+    def _prefetched(self) -> Prefetched | None:
+        if not self.resharding.buffers or self.resharding.prefetch is False:
+            return None
+        layout = self._decode_layout
+        return Prefetched(layout.num_lanes, layout.memory.num_blocks)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         lane = super()._lane(max_num_seqs, engine)
@@ -193,7 +210,10 @@ class ReshardingClient(LlmClient):
             for lane in self._engines.lanes:
                 if isinstance(lane, StagedLane):
                     lane.set_aside()
+        num_layouts = len(self.layouts)
         super()._change_when_still()
+        if len(self.layouts) > num_layouts and self.phases is not None:
+            self.phases.carried()
 
     @property
     def _sets_aside(self) -> bool:
@@ -202,12 +222,16 @@ class ReshardingClient(LlmClient):
     def _transition_time(self, asked: Transition) -> float:
         """Return the seconds for weights, and for entries on the GPUs: out to the host and in.
 
-        Between equal layouts all is already where it has to be.
+        Between equal layouts all is already where it has to be; and so is, in the layout for
+        answers, what was prefetched for it.
         """
         if self._is_equal:
             return 0.0
-        pools = [lane.state.pool for lane in self._engines.lanes]
-        num_blocks = sum(pool.num_blocks - pool.num_free for pool in pools)
+        states = [lane.state for lane in self._engines.lanes]
+        num_blocks = sum(each.pool.num_blocks - each.pool.num_free for each in states)
+        if self._next_stage == "decode":
+            prefetched = ((each.pool, moved) for each in states for moved in each.moved)
+            num_blocks -= sum(pool.blocks_for(moved.num_brought) for pool, moved in prefetched)
         return asked.seconds + 2 * num_blocks * self._seconds_per_block / self.data_parallel_size
 
     def _enter(self, asked: Transition, ready: float) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.resharding.phases import PHASES, Phases
-from mist_sim.clients.resharding.scheduler import set_all_aside
+from mist_sim.clients.resharding.scheduler import set_all_aside, set_brought_aside
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
@@ -38,6 +39,8 @@ class StagedLane(Lane):
         """Let all answers go to the host's buffer; no step is in flight."""
         plan = StepPlan()
         set_all_aside(self.state, plan)
+        if self.phases.stage == "decode":
+            set_brought_aside(self.state, plan)
         if plan.moves:
             self._note(plan)
 
@@ -47,6 +50,12 @@ class StagedLane(Lane):
         if self.phases.stage == "prefill" or self.phases.asked:
             for sequence in plan.preempted:
                 sequence.visit.num_preemptions -= 1
+
+    def _end_move(self, move: KvMove) -> None:
+        """Entries have gone or come; those that have come left room in the buffer for prompts."""
+        super()._end_move(move)
+        if move.kind == "swap_in" and self.phases.stage == "prefill":
+            self.phases.look(has_freed=True)
 
     def _check_empty(self) -> None:
         """Nothing can be computed in this stage; perhaps in the other one."""

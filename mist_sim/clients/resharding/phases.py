@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from mist_sim.clients.kv_cache.moves.room import Room
+from mist_sim.clients.resharding.due import DuePrompts
+from mist_sim.clients.resharding.heads import next_prompt
+from mist_sim.clients.resharding.prefetch import Prefetched
 from mist_sim.clients.resharding_options import SHARE_IN_USE, Resharding
 from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.scheduling.admission import fits
@@ -25,6 +28,7 @@ class Phases:
     num_finished: answers that were completed since the stage began. was_short: whether prompts
         waited for memory when the answers' stage began.
     staying: answers that are paused on the GPUs while prompts are computed.
+    prefetched: what comes back meanwhile; None: nothing does.
     """
 
     def __init__(
@@ -37,10 +41,13 @@ class Phases:
         *,
         is_free: bool,
         most_tokens: int,
+        due: DuePrompts | None = None,
+        prefetched: Prefetched | None = None,
     ) -> None:
         """ask: called for the other stage, unless `is_free`. most_tokens: of a sequence.
 
         wake: called when other lanes may compute prompts for which there was no room before.
+        due: which prompts have waited for long; None: nobody asks.
         """
         self.options = options
         self.stage = stage
@@ -52,6 +59,8 @@ class Phases:
         self.num_finished = 0
         self.was_short = False
         self.staying: set[SequenceState] = set()
+        self.prefetched = prefetched
+        self._due = due
         self._ask, self._wake = ask, wake
 
     def enter(self, stage: StageName) -> bool:
@@ -67,10 +76,16 @@ class Phases:
         return False
 
     def begin(self, stage: StageName, lanes: Sequence[LaneState]) -> None:
-        """Note that a stage begins, in lanes of another layout, with the answers that are there."""
+        """Note that a stage begins, in lanes of another layout, which have nobody yet."""
         self.stage, self.lanes, self.asked, self.num_finished = stage, lanes, False, 0
-        prompts = stage == "prefill"
-        self.staying = {each for lane in lanes for each in lane.running} if prompts else set()
+        self.staying = set()
+
+    def carried(self) -> None:
+        """Note which answers the lanes have begun with: they stay there while prompts go on."""
+        if self.stage == "prefill":
+            self.staying = {each for lane in self.lanes for each in lane.running}
+            if self.prefetched is not None:
+                self.prefetched.begin(self.lanes)
 
     # --- from answers to prompts ----------------------------------------------------------
 
@@ -87,7 +102,24 @@ class Phases:
             share = self.options.threshold or SHARE_IN_USE
             is_below = self._has_gained and self._share_in_use() < share
             return is_below and any(map(self._is_next, self.lanes))
+        if self._due is not None and self._has_any_answers():
+            return self._due.any_of(self.lanes) and self._has_room_beside_answers()
         return self._buffer_is_spent()
+
+    def _has_any_answers(self) -> bool:
+        return any(_has_answers(each) or each.swapped for each in self.lanes)
+
+    @property
+    def watches_each_step(self) -> bool:
+        """Whether prompts that wait may become due after any step."""
+        return self._due is not None and any(each.waiting for each in self.lanes)
+
+    @property
+    def rests(self) -> bool:
+        """Whether no prompt has waited for long, and there are answers to go on with."""
+        if self._due is None or not self._has_any_answers():
+            return False
+        return self._due.none_of(self.lanes)
 
     @property
     def _has_gained(self) -> bool:
@@ -116,20 +148,21 @@ class Phases:
         if not any(_has_answers(lane) for lane in self.lanes):
             return True
         if running == "out":
-            return self._has_room_beside_answers()
+            return self._has_room_beside_answers(share=0.5)
         if running == "drain":
             return False
         return self._has_gained and any(map(self._is_next, self.lanes))
 
-    def _has_room_beside_answers(self) -> bool:
-        """Tell whether at least half of the buffer is for prompts when all answers have gone there.
+    def _has_room_beside_answers(self, share: float = 1.0) -> bool:
+        """Tell whether a prompt has room in the buffer when all answers have gone there.
 
-        A stage that could compute few prompts would not be worth its transitions.
+        share: of the buffer that they may take; a half where nothing is due, since a stage that
+        could compute few prompts would not be worth its transitions.
         """
         used = sum(lane.pool.num_blocks - lane.pool.num_free for lane in self.lanes)
         heads = ((lane, next_prompt(lane)) for lane in self.lanes)
         needs = [lane.pool.blocks_for(head.num_tokens) for lane, head in heads if head is not None]
-        if self.room is None or not needs or 2 * used > self.room.num_blocks:
+        if self.room is None or not needs or used > share * self.room.num_blocks:
             return False
         return self.room.has(used + min(needs))
 
@@ -156,7 +189,9 @@ class Phases:
         if self.asked or self.stage != "prefill":
             return False
         head = next_prompt(lane)
-        return head is not None and self.has_room(lane, head) and fits(lane, head)
+        if head is None or self.rests:
+            return False
+        return self.has_room(lane, head) and fits(lane, head)
 
     def _has_no_more_prompts(self) -> bool:
         """Tell whether no more prompts can be computed, and there are answers to give."""
@@ -172,9 +207,11 @@ class Phases:
         return not self.staying.issuperset(lane.running)
 
     def _may_compute_more(self, lane: LaneState) -> bool:
-        """Tell whether the next prompt fits, or may fit when copies have ended."""
+        """Tell whether the next prompt fits, or may fit when copies have ended, either way."""
         head = next_prompt(lane)
-        if head is None or not self.has_room(lane, head):
+        if head is None or self.rests:
+            return False
+        if not (self.has_room(lane, head) or any(each.loading for each in self.lanes)):
             return False
         return bool(lane.swaps.going) or fits(lane, head)
 
@@ -194,13 +231,6 @@ class Phases:
             done = (each for each in done if each not in lane.prefilling)
             num_blocks += sum(blocks_for(each.num_tokens - 1) for each in done)
         return num_blocks
-
-
-def next_prompt(lane: LaneState) -> SequenceState | None:
-    """Return the prompt at the head of the queue, whoever waits to come back."""
-    if lane.loaded:
-        return lane.loaded[0]
-    return lane.waiting.head() if lane.waiting else None
 
 
 def _has_answers(lane: LaneState) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import inf
 
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
-from mist_sim.clients.resharding.phases import PHASES, Phases, next_prompt
+from mist_sim.clients.resharding.heads import next_prompt
+from mist_sim.clients.resharding.phases import PHASES, Phases
 from mist_sim.clients.scheduling import LaneState, StepPlan
 from mist_sim.clients.scheduling.admission import add_prefill, admit, fits, steps_until_join
 from mist_sim.clients.scheduling.preemption import make_room
@@ -35,6 +36,8 @@ class StagedScheduler(WholePromptScheduler):
             if phases.room is not None:
                 set_all_aside(lane, plan)
             self.admit_prompts(lane, plan)
+            if phases.prefetched is not None:
+                phases.prefetched.bring(lane, plan, self.max_num_batched_tokens)
             if not plan.is_empty:
                 return plan
             if not (phases.is_free and lane.clock.num_decodes and phases.enter("decode")):
@@ -44,6 +47,8 @@ class StagedScheduler(WholePromptScheduler):
             limit = steps_until_join(lane, limit)
             if not phases.is_free and phases.wants_prefill(lane):
                 limit = 1  # those who came back now were what the buffer had
+        if phases.watches_each_step:
+            limit = 1
         return decode_steps(lane, plan, limit)
 
     def admit_prompts(self, lane: LaneState, plan: StepPlan) -> None:
@@ -59,6 +64,8 @@ class StagedScheduler(WholePromptScheduler):
         for lost in lane.prefilling:
             num_to_go = lost.num_tokens - lost.num_computed_tokens
             budget -= add_prefill(lane, plan, lost, num_to_go)
+        if phases.rests:
+            return
         while (sequence := next_prompt(lane)) is not None:
             if plan.prefills and sequence.num_tokens > budget:
                 return
@@ -90,6 +97,18 @@ def set_all_aside(lane: LaneState, plan: StepPlan) -> None:
             _set_aside(lane, plan, sequence)
 
 
+def set_brought_aside(lane: LaneState, plan: StepPlan) -> None:
+    """Let those go back to the host's buffer whose entries have come and who have not gone on."""
+    for sequence in list(lane.moved):
+        num_blocks = lane.pool.blocks_for(sequence.num_brought)
+        if lane.swaps.room.has(num_blocks):
+            num_computed = sequence.num_brought
+            lane.moved.remove(sequence)
+            lane.num_promised -= lane.blocks_to_join(sequence)
+            sequence.have_brought()
+            _go_out(lane, plan, sequence, num_blocks, num_computed)
+
+
 def _set_aside(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None:
     """Copy an answer's entries to the buffer; its blocks are free when that has ended."""
     num_blocks, num_computed = lane.stop(sequence)
@@ -99,9 +118,17 @@ def _set_aside(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None
         lane.notes[PHASES].staying.add(sequence)
         return
     del lane.running[sequence]
+    plan.preempted += (sequence,)
+    _go_out(lane, plan, sequence, num_blocks, num_computed)
+
+
+def _go_out(
+    lane: LaneState, plan: StepPlan, sequence: SequenceState, num_blocks: int, num_computed: int
+) -> None:
+    """Copy entries to the buffer, which has room. num_blocks: that the sequence holds."""
+    num_filled = lane.pool.blocks_for(num_computed)
     swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed)
     lane.swaps.room.reserve(num_filled)
     lane.swaps.going[sequence] = num_blocks, num_computed
     lane.swapped[sequence] = swap
-    plan.preempted += (sequence,)
     plan.moves += (swap,)

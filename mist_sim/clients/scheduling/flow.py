@@ -142,8 +142,9 @@ class SlowestFlow(Flow):
 class LongestFlow(Flow):
     """The longest answers leave while more than a part of the blocks is used, or of the seats.
 
-    Blocks that are held until they are copied count as free: who had them has left. Whose entries
-    are on their way has a seat.
+    Blocks that are held until they are copied count as free: who had them has left. So do those,
+    and the seats, of who is done or has left where the next plan does not know it yet. Whose
+    entries are on their way has a seat.
     """
 
     def __init__(self, rule: Degradation) -> None:
@@ -187,13 +188,15 @@ class LongestFlow(Flow):
     def _num_below(self, lane: LaneState) -> float:
         """Return how many blocks may be taken until the watermark is reached; < 0 above it."""
         num_held = sum([num_blocks for num_blocks, _ in lane.held.values()]) if lane.held else 0
+        for sequence, (num_blocks, _) in lane.leaving.items():
+            num_held += 0 if sequence in lane.held else num_blocks
         return self._rule.watermark * lane.pool.num_blocks - (lane.pool.num_used - num_held)
 
     def _seats_below(self, lane: LaneState) -> float:
         """Return how many may come in until the watermark is reached; < 0 above it."""
         if not self._rule.counts_seats:
             return inf
-        num_taken = len(lane.running) + len(lane.loading) + len(lane.moved)
+        num_taken = lane.num_running + len(lane.loading) + len(lane.moved)
         return self._rule.watermark * lane.max_num_seqs - num_taken
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:

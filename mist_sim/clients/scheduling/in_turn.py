@@ -112,7 +112,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
     missed: list[SequenceState] = []  # whose turn is over
     while turns:
         sequence = turns[0]
-        if sequence in lane.leaving:
+        if lane.is_busy(sequence):
             del turns[0]
             continue
         if sequence in lane.prefilling:
@@ -124,7 +124,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
-            next_turn += not goes_on and victim in lane.leaving and victim not in turns
+            next_turn += not goes_on and lane.is_busy(victim) and victim not in turns
             preempt(lane, plan, victim, was_served=victim in served)
             served.pop(victim, None)
             if victim in turns:
@@ -141,8 +141,8 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
             missed += turns[1:next_turn]
             del turns[:next_turn]
     if missed:
-        idle = (*lane.prefilling, *lane.leaving)
-        lane.pause(plan, [each for each in missed if each in lane.running and each not in idle])
+        running = (each for each in missed if each in lane.running and not lane.is_busy(each))
+        lane.pause(plan, [each for each in running if each not in lane.prefilling])
     prompts = (each for each in lane.prefilling if each in served)
     return [(each, *served[each]) for each in prompts if served[each][0]]
 

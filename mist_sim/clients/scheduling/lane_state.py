@@ -204,14 +204,22 @@ class LaneState:
         elif sequence not in self.held:
             self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)
 
-    def num_known(self, sequence: SequenceState, num_computed: int) -> int:
+    def num_known(
+        self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
+    ) -> int:
         """Computed tokens of a sequence whose ids the next plan knows, which caches their blocks.
 
         Where it is made ahead, the one that the latest step fed to a decode is not there yet.
+
+        was_served: whether it had its turn in that plan, by which what it has computed is cached.
         """
-        if not self.lacks_tokens or sequence.join_step == self.clock.steps:
+        if was_served or not self.lacks_tokens or sequence.join_step == self.clock.steps:
             return num_computed
         return max(sequence.num_computed_tokens, num_computed - 1)
+
+    def is_busy(self, sequence: SequenceState) -> bool:
+        """Tell whether no plan is for a running sequence now: it is done, or on its way."""
+        return sequence in self.leaving
 
     def release_held(self, sequence: SequenceState) -> None:
         """Free blocks that were held, or copied to host memory.

@@ -139,6 +139,10 @@ class Ranked(WaitingQueue):
     def add(self, sequence: SequenceState) -> None:
         heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
 
+    def place(self, sequence: SequenceState) -> tuple[float, int]:
+        """Return what orders the sequences."""
+        return self._key(sequence), sequence.arrival
+
     def give_back(self, sequence: SequenceState) -> None:
         self.add(sequence)
 

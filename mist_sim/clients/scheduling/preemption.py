@@ -64,7 +64,7 @@ def preempt(
     in_prefill = swap_space is not None and sequence in lane.prefilling
     num_blocks, num_computed = lane.stop(sequence)
     del lane.running[sequence]
-    num_known = num_computed if was_served else lane.num_known(sequence, num_computed)
+    num_known = lane.num_known(sequence, num_computed, was_served=was_served)
     num_unknown = num_computed - num_known
     if lane.outgrown(sequence):
         kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
@@ -129,12 +129,17 @@ def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
         free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
         if lane.blocks_to_return(swap) > free:
             return
-        del lane.swapped[sequence]
-        sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
-        lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
-        lane.num_promised += lane.blocks_to_join(sequence)
-        lane.loading[sequence] = None
-        plan.moves += (lane.swaps.begin_return(swap),)
+        begin_return(lane, plan, sequence, swap)
+
+
+def begin_return(lane: LaneState, plan: StepPlan, sequence: SequenceState, swap: KvMove) -> None:
+    """Take memory for a swapped sequence, for which there is some, and let its entries come."""
+    del lane.swapped[sequence]
+    sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
+    lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
+    lane.num_promised += lane.blocks_to_join(sequence)
+    lane.loading[sequence] = None
+    plan.moves += (lane.swaps.begin_return(swap),)
 
 
 def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:

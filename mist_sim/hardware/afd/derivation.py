@@ -80,6 +80,11 @@ def derive_coefficients(
     """
     if model.moe is None:
         raise ScenarioError(f"model must have experts, on which the FFN is based; got {model.name}")
+    if model.layers:
+        raise ScenarioError(
+            f"model must have layers that are alike, for which the paper has formulas; those of "
+            f"{model.name} differ"
+        )
     if mtp_depth < 0:
         raise ValueError(f"mtp_depth must be >= 0, got {mtp_depth}")
     experts_per_card = _experts_per_card(model, model.moe, ffn)

@@ -21,6 +21,11 @@ from mist_sim.units import Seconds
 PRODUCTS = ("bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4")
 """Formats of a matrix that have kernels of their own."""
 
+STATES = ("gdn", "kda", "mamba2")
+"""Layers with a state that have kernels of their own."""
+
+_CHOSEN = ("sparse", "compressed", "blocks", "index", "block_index")
+
 KERNELS = (
     *PRODUCTS,
     *(f"experts_{name}" for name in PRODUCTS),
@@ -31,9 +36,19 @@ KERNELS = (
     "decode_attention_fp8",
     "latent_prefill_attention",
     "latent_decode_attention",
+    *(f"{kind}_{phase}_attention" for kind in _CHOSEN for phase in ("prefill", "decode")),
+    *(f"{kind}_{phase}" for kind in STATES for phase in ("prefill", "decode")),
 )
 """Kinds of kernels. `experts_*`: grouped products of experts; `vector`: norms, activations,
-embeddings, rotary embeddings; `*_attention_fp8`: with cache entries of 8 bits."""
+embeddings, rotary embeddings; `*_attention_fp8`: with cache entries of 8 bits; `sparse_*`:
+attention to entries that were chosen; `compressed_*`: to a window and to entries of several tokens;
+`blocks_*`: to blocks of keys; `index_*`, `block_index_*`: scores of entries and the choice among
+them; `gdn_*`, `kda_*`, `mamba2_*`: recurrences over a state."""
+
+DIFFERING = frozenset(
+    name for name in KERNELS if name.startswith(_CHOSEN) or name.startswith(STATES)
+)
+"""Kernels that only models whose layers differ use."""
 
 # where a kind has no figures, those of the next are taken
 _INSTEAD = {
@@ -47,6 +62,22 @@ _INSTEAD = {
     "decode_attention_fp8": "decode_attention",
     "latent_prefill_attention": "prefill_attention",
     "latent_decode_attention": "decode_attention",
+    "kda_prefill": "gdn_prefill",
+    "kda_decode": "gdn_decode",
+    "mamba2_prefill": "gdn_prefill",
+    "mamba2_decode": "gdn_decode",
+    "gdn_prefill": "vector",
+    "gdn_decode": "vector",
+    "blocks_prefill_attention": "prefill_attention",
+    "blocks_decode_attention": "decode_attention",
+    "block_index_prefill_attention": "index_prefill_attention",
+    "block_index_decode_attention": "index_decode_attention",
+    "index_prefill_attention": "sparse_prefill_attention",
+    "index_decode_attention": "sparse_decode_attention",
+    "compressed_prefill_attention": "sparse_prefill_attention",
+    "compressed_decode_attention": "sparse_decode_attention",
+    "sparse_prefill_attention": "latent_prefill_attention",
+    "sparse_decode_attention": "latent_decode_attention",
 }
 _INSTEAD |= {
     f"experts_{name}": f"experts_{_INSTEAD[name]}" for name in PRODUCTS if name in _INSTEAD
@@ -61,7 +92,8 @@ class Kernel:
     mfu, mbu: shares of the peaks, in (0, 1]; None: those of the phase (`prefill`, `decode`).
     floor: seconds of the shortest kernel.
     serial: seconds for each 1,000 steps that a block takes one after the other: inputs of a
-        product that is not split along them, keys of a prompt's last token.
+        product that is not split along them, keys of a prompt's last token, new tokens of a prompt
+        that go through a state.
     per_input: seconds for each million values put in, which are brought into another format
         first (activations of FP8 products).
     padding: rows more that a product computes for every expert that it reaches, and keys more
@@ -116,7 +148,7 @@ _EXPERTS = tuple(name for name in KERNELS if name.startswith("experts_"))
 _PROMPTS = tuple(name for name in KERNELS if "prefill_attention" in name)
 _DECODES = tuple(name for name in KERNELS if "decode_attention" in name)
 _ONLY_OF = {
-    "serial": (*PRODUCTS, *_EXPERTS, *_PROMPTS),
+    "serial": (*PRODUCTS, *_EXPERTS, *_PROMPTS, *(f"{name}_prefill" for name in STATES)),
     "per_input": (*PRODUCTS, *_EXPERTS),
     "padding": (*_EXPERTS, *_PROMPTS),
     "per_pair": _PROMPTS,

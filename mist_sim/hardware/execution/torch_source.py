@@ -133,6 +133,7 @@ def check_runs(model: ModelSpec, cluster: Cluster) -> None:
         ("experts", model.moe),
         ("latent attention", model.mla),
         ("sliding windows", model.sliding_window),
+        ("layers that differ", model.layers),
         ("weights that are not in 16 bits", model.quantization),
         ("a KV cache that is not in 16 bits", model.kv_entry_bytes != 2),
     ):

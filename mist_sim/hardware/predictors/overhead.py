@@ -49,10 +49,12 @@ class EngineOverhead:
         detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and
         45 us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
-        By default what is known of the version of `engine`, around predictors of kernels or
-        layers; of no use without async scheduling.
+        They are part of the host's time: a step takes the longer of that and of the kernels with
+        this wait. By default what is known of the version of `engine`, around predictors of
+        kernels or layers; of no use without async scheduling.
     exposed_sequence: seconds more of that for each sequence of a step.
-    request: seconds from a request's arrival until the engine can schedule it (HTTP).
+    request: seconds from a request's arrival until the engine can schedule it, beyond those of the
+        scenario's `front_end`, whose default does not hold where this is said.
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the
         engine.
     """
@@ -137,9 +139,8 @@ class _WithOverhead:
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return seconds + host
-        seconds = max(seconds, host)
         step, sequence = self.exposed
-        return seconds + (step + sequence * num_sequences)
+        return max(seconds + (step + sequence * num_sequences), host)
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
         """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
@@ -149,7 +150,7 @@ class _WithOverhead:
         num_sequences = len(batch.chunks) + batch.num_decodes
         step, sequence = self.exposed
         host = self.step + self.sequence * num_sequences
-        return seconds + host + (step + sequence * num_sequences)
+        return seconds + max(host, step + sequence * num_sequences)
 
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
         """Return the operators of a step, and the engine's own time that they do not hide."""
@@ -159,10 +160,12 @@ class _WithOverhead:
         host = self.step + self.sequence * num_sequences
         is_hidden = self.overlapped and not is_on_the_spot
         step, sequence = self.exposed
+        exposed = step + sequence * num_sequences if self.overlapped else 0.0
+        hidden = kernels if is_hidden else 0.0
         own = {
             "prompt_launches": self.prefill_step if batch.chunks else 0.0,
-            "engine": max(host - kernels, 0.0) if is_hidden else host,
-            "engine_exposed": step + sequence * num_sequences if self.overlapped else 0.0,
+            "engine": max(host - hidden - exposed, 0.0),
+            "engine_exposed": exposed,
         }
         return found + [OperatorTime(name, time, "host") for name, time in own.items() if time]
 
@@ -175,10 +178,11 @@ class _WithOverhead:
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return add(seconds, host, seconds)
-        maximum(seconds, host, out=seconds)
         step, sequence = self.exposed
         exposed = step + sequence * num_sequences
-        return add(seconds, exposed, seconds) if exposed else seconds
+        if exposed:
+            add(seconds, exposed, seconds)
+        return maximum(seconds, host, out=seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
         inside = getattr(self.predictor, "decode_line", None)
@@ -188,9 +192,7 @@ class _WithOverhead:
         host = self.step + self.sequence * num_decodes
         if not self.overlapped:
             return line.then(host)
-        step, sequence = self.exposed
-        line = line.beside(host)
-        return line and line.then(step + sequence * num_decodes)
+        return None if any(self.exposed) else line.beside(host)
 
 
 def own_time_in(predictor: Predictor) -> EngineOverhead:

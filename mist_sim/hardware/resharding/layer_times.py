@@ -33,7 +33,7 @@ class LayerTimes(NamedTuple):
 def check_model(model: ModelSpec) -> None:
     """Raise ScenarioError for a model that table 3 has no formulas for."""
     is_plain = model.quantization is None and model.kv_entry_bytes == FP16
-    if model.moe or model.mla or model.sliding_window or not is_plain:
+    if model.moe or model.mla or model.sliding_window or model.layers or not is_plain:
         raise ScenarioError(
             "Seesaw's appendix A has formulas for dense models in 16 bits without sliding windows "
             f"only, not for {model.name}; simulate it: clients with resharding take any predictor"

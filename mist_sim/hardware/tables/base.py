@@ -32,6 +32,7 @@ class StepTables:
     least_even, least_even_beside: the lowest mean / longest context that was measured, alone and
         beside prompts.
     most_tokens: new tokens and decodes of the largest step with prompts that was measured.
+    moved: (tokens, experts) of measured times of experts that fall with more work, and were moved.
     """
 
     alone: Curve
@@ -46,6 +47,7 @@ class StepTables:
     least_even: float = 0.0
     least_even_beside: float = 0.0
     most_tokens: float
+    moved: tuple[tuple[float, ...], ...] = ()
 
 
 class Reads(Protocol):

@@ -17,8 +17,8 @@ import numpy as np
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import all_gather
-from mist_sim.hardware.interpolation.grids import Array, Axis, rising
-from mist_sim.hardware.tables.reading import full_grid
+from mist_sim.hardware.interpolation.grids import Array, Axis
+from mist_sim.hardware.tables.reading import measured_grid
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.spec import ModelSpec
 
@@ -36,7 +36,11 @@ class ExpertTimes:
     to have as many each; the busiest rank counts. How many experts a batch reaches is what the
     roofline takes, `MoeSpec.distinct_experts`, an equal share of them on every rank.
 
+    Measured cells are reproduced exactly; only those that fall with more tokens or experts are
+    moved, and named.
+
     points: tokens of a step between which times are linear. most_tokens: as were measured.
+    moved: (tokens, experts) of the measured cells that were moved.
     """
 
     def __init__(
@@ -52,9 +56,9 @@ class ExpertTimes:
         shared_by = ranks
         if RANKS in rows:
             rows, shared_by = _of_ranks(rows, ranks, where), 1
-        (tokens, activated), values = full_grid(rows, AXES, "time_us", where)
+        (tokens, activated), values, self.moved = measured_grid(rows, AXES, "time_us", where)
         self._axes = Axis(tokens), Axis(activated)
-        seconds = rising(values, 0, 1) * (unit * model.num_moe_layers)
+        seconds = values * (unit * model.num_moe_layers)
         self._seconds = self._axes[1].stretched(self._axes[0].stretched(seconds, 0), 1)
         self._moe, self._cluster = moe, cluster
         self._num_gathers = 2 * model.num_moe_layers

@@ -79,6 +79,7 @@ def read_layer_profile(
         next_prefill=float(attention.prefill.values.min()),
         decode=attention.decode,
         beside=attention.beside,
+        moved=tuple(experts.moved) if experts else (),
     )
     if not (path / "skew.csv").exists() or not all(is_on(notes, key, path) for key in _UNEVEN):
         return tables

@@ -71,6 +71,7 @@ def _check_kinds(model: ModelSpec, experts: ExpertTimes | None, where: str) -> N
     """Refuse a model with parts that no row times."""
     parts = {
         "sliding windows": bool(model.kv_groups.num_window_groups),
+        "layers that differ": bool(model.layers),
         "shared experts": bool(model.moe and model.moe.shared_intermediate_size),
         "experts, which no moe.csv times": bool(model.moe) and experts is None,
     }

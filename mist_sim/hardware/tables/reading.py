@@ -90,6 +90,41 @@ def curve(frame: pd.DataFrame, by: str, value: str) -> tuple[Array, Array]:
     return medians.index.to_numpy(float), medians.to_numpy(float)
 
 
+def measured_grid(
+    frame: pd.DataFrame, axes: Sequence[str], value: str, where: str
+) -> tuple[list[Array], Array, list[tuple[float, ...]]]:
+    """Arrange rows as a grid that rises along all axes and has what was measured, to the bit.
+
+    Cells without a row, such as 64 experts that two tokens cannot reach, are filled as `full_grid`
+    does, and kept between the measured cells below and above them. Measured cells that fall with
+    more work are noise: the isotonic fit whose largest change is smallest takes their place.
+    Returns the points of each axis, the values, and the places of the measured cells that were
+    changed so. Raises ScenarioError as `full_grid` does.
+    """
+    points, filled = full_grid(frame, axes, value, where)
+    medians = frame.groupby(list(axes))[value].median()
+    columns = [medians.index.get_level_values(axis).to_numpy(float) for axis in axes]
+    own = tuple(np.searchsorted(at, column) for at, column in zip(points, columns, strict=True))
+    measured = np.full(filled.shape, np.nan)
+    measured[own] = medians.to_numpy(float)
+    below = _running(np.maximum, np.where(np.isnan(measured), -np.inf, measured))
+    above = np.where(np.isnan(measured), np.inf, measured)
+    above = np.flip(_running(np.minimum, np.flip(above)))
+    kept = np.where(np.isnan(measured), np.clip(filled, below, np.maximum(below, above)), measured)
+    moved = ~np.isnan(measured) & (below != above)
+    kept[moved] = (below[moved] + above[moved]) / 2
+    values = _running(np.maximum, kept)
+    places = zip(*(column[moved[own]] for column in columns), strict=True)
+    return points, values, [tuple(map(float, place)) for place in places]
+
+
+def _running(ufunc: np.ufunc, values: Array) -> Array:
+    """Return the largest or smallest of each cell and all before it along every axis."""
+    for dimension in range(values.ndim):
+        values = ufunc.accumulate(values, axis=dimension)
+    return values
+
+
 def full_grid(
     frame: pd.DataFrame, axes: Sequence[str], value: str, where: str
 ) -> tuple[list[Array], Array]:

@@ -17,7 +17,7 @@ from mist_sim.core.states import State
 from mist_sim.core.visit import SERVED, Failure, Lost, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
-from mist_sim.metrics.records.counts import num_input_tokens
+from mist_sim.metrics.records.counts import mean_number, num_input_tokens
 from mist_sim.metrics.records.run_tables import (
     loss_table,
     move_table,
@@ -53,7 +53,14 @@ class ColumnRecorder:
     states: a row for each change of a client's state, named in state_names; losses: a row a visit
     that was lost with its client, or with the one that had its KV entries. Both are empty where no
     client changes its state. models: those that requests ask for; the first is None, for any.
+    groups: the class of each request of users, by its id, as `Slo.groups` counts them; empty where
+    the slo has no classes.
+
+    Visits and steps have the times of clients, requests those of their users: tokens come
+    `response` seconds later, the last one `output_token` more for each token (see `FrontEnd`).
     """
+
+    response = output_token = 0.0
 
     def __init__(self) -> None:
         self.requests = request_table()
@@ -82,6 +89,7 @@ class ColumnRecorder:
         self.states = state_table()
         self.state_names = Categories()
         self.losses = loss_table()
+        self.groups: array[int] = array("i")
 
     def add_track(self, client_id: int, layout: int = 0) -> int:
         """Begin the columns of an engine or a rank; return its number."""
@@ -112,14 +120,7 @@ class ColumnRecorder:
 
     def mean_tracks(self, client_id: int, begin: float, end: float) -> float:
         """Return how many tracks a client has at a time, on average from `begin` to `end` (s)."""
-        num_tracks = self.num_tracks(client_id)
-        if client_id not in self._layouts or begin == end:
-            return num_tracks
-        area = num_tracks * (end - begin)
-        for time, number in self._layouts[client_id]:
-            area += (number - num_tracks) * max(end - max(time, begin), 0.0)
-            num_tracks = number
-        return area / (end - begin)
+        return mean_number(self.num_tracks(client_id), self._layouts.get(client_id), begin, end)
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """Add a row to the visits."""
@@ -170,9 +171,12 @@ class ColumnRecorder:
                 num_queried += visit.num_queried_tokens
                 num_cached += visit.num_cached_tokens
                 num_known += visit.num_known_tokens
-        if first_token_at > time:
-            first_token_at = nan  # its sender had given up, while the step went on
+        first_token_at += self.response
+        if first_token_at > time:  # its sender had given up, while the step went on
+            first_token_at = nan
         decode_time, num_gaps = latency.decode_time(visits)
+        if failure is None and num_gaps:
+            decode_time += self.output_token * num_output_tokens
         self.requests.rows.append(
             (
                 request.request_id,
@@ -183,6 +187,7 @@ class ColumnRecorder:
                 first_token_at,
                 time,
                 queued,
+                request.front_end,
                 decode_time,
                 num_gaps,
                 request.num_prompt_tokens + request.num_appended_input_tokens,
@@ -210,7 +215,8 @@ class ColumnRecorder:
         first_token_at, time = visit.first_token_at, visit.finished_at
         num_queried, num_cached = visit.num_queried_tokens, visit.num_cached_tokens
         num_prompt_tokens, num_output_tokens = request.num_prompt_tokens, visit.num_output_tokens
-        model = request.model
+        model, sent_at, queued_at = request.model, request.sent_at, visit.queued_at
+        leaving = self.response + (sending := self.output_token * num_output_tokens)
         self.visits.rows.append(
             (
                 request.request_id,
@@ -234,11 +240,12 @@ class ColumnRecorder:
                 request.request_id if request.parent_id is None else request.parent_id,
                 -1 if request.session_id is None else request.session_id,
                 request.arrival_time,
-                request.sent_at,
-                first_token_at,
-                time,
-                visit.started_at - visit.queued_at,
-                visit.last_token_at - first_token_at if num_output_tokens else 0.0,
+                sent_at,
+                first_token_at + self.response,
+                time + leaving,
+                visit.started_at - queued_at,
+                queued_at - sent_at + leaving,
+                visit.last_token_at - first_token_at + sending if num_output_tokens > 1 else 0.0,
                 num_output_tokens - 1 if num_output_tokens else 0,
                 num_prompt_tokens,
                 num_output_tokens,
@@ -310,9 +317,8 @@ class ColumnRecorder:
         )
 
     def step_sink(self, track: int) -> StepSink | None:
-        if type(self).record_steps is not ColumnRecorder.record_steps:
-            return None
-        return StepSink(self.steps[track].rows.append, self.step_ends[track])
+        is_plain = type(self).record_steps is ColumnRecorder.record_steps
+        return StepSink(self.steps[track].rows.append, self.step_ends[track]) if is_plain else None
 
     def record_move(
         self,

@@ -16,6 +16,7 @@ def request_table() -> Table:
         first_token_at="f8",
         finished_at="f8",
         queued="f8",
+        front_end="f8",
         decode_time="f8",
         num_gaps="i8",
         num_prompt_tokens="i8",

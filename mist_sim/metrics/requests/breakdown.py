@@ -28,6 +28,7 @@ Rows = NDArray[np.int64]
 
 QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer"
 _CHILDREN, _RETRIES, _OTHER = "children", "retries", "other"
+_FRONT_END = "front_end"
 _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
 _FIGURES = ("mean", "p50", "p90", "p99")
 _MS = 1e3
@@ -62,10 +63,11 @@ class Breakdown:
 
     queue: in the queue of a client, before first work and for memory. prefill: work on a prompt,
     from first work to the first token, waits for memory after a preemption included. decode: from
-    there to the last token. transfer: KV entries on their way, between clients, tiers and swap
-    space. children: waiting for requests that it sent. retries: from the arrival to the last
-    sending. other: nobody had it, as while no client is up. Other stages have their own names;
-    those that workers serve in one visit share one, such as "preprocess + rag".
+    there to the last token. front_end: between users and engines (`FrontEnd`). transfer: KV entries
+    on their way, between clients, tiers and swap space. children: waiting for requests that it
+    sent. retries: from the arrival to the last sending. other: nobody had it, as while no client is
+    up. Other stages have their own names; those that workers serve in one visit share one, such as
+    "preprocess + rag".
     """
 
     def __init__(self, recorder: ColumnRecorder) -> None:
@@ -89,6 +91,7 @@ class Breakdown:
         names = [*_IN_ORDER, *(name for name in self._names if name not in _IN_ORDER)]
         shares = {name: self._sum(found, name) for name in names}
         shares[_RETRIES] = c["sent_at"] - c["arrival_time"]
+        shares[_FRONT_END] = c["front_end"]
         rest = c["finished_at"] - c["arrival_time"] - sum(shares.values())
         shares[_OTHER] = np.where(np.abs(rest) < _TINY, 0.0, rest)
         return {name: each for name, each in shares.items() if name == QUEUE or each.any()}

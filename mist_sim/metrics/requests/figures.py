@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mist_sim.metrics import latency
-from mist_sim.metrics.goodput import Slo, slo_verdicts
+from mist_sim.metrics.goodput import Limits, Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rates import Mask, rate
+from mist_sim.metrics.tabular import Columns, texts
+
+
+def request_columns(recorder: ColumnRecorder) -> dict[str, Any]:
+    """Return the columns of requests; with `group`, their class, where the slo has classes.
+
+    A child of another request, which has no class of its own, is of none.
+    """
+    c: dict[str, Any] = recorder.requests.columns()
+    if not recorder.groups:
+        return c
+    groups, ids = np.array(recorder.groups), c["request_id"]
+    of_user = ids >= 0
+    return c | {"group": np.where(of_user, groups[np.where(of_user, ids, 0)], 0)}
+
+
+def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
+    """Return the column of each request's class in the table of requests; none without classes.
+
+    names: of the classes, as `Slo.groups` has them; "" for none.
+    """
+    c = request_columns(recorder)
+    if "group" not in c:
+        return {}
+    return {"class": texts(names)[c["group"]][np.argsort(c["request_id"])]}
 
 
 def volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
@@ -36,17 +65,35 @@ def samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
 def goodput(
     slo: Slo, c: dict[str, Any], ended: Mask, counted: Mask, duration: float
 ) -> dict[str, Any]:
-    """Return how many requests kept the limits, and which limits were kept; nothing without any."""
+    """Return how many requests kept the limits, and which limits were kept; nothing without any.
+
+    c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
+    the limits of a class have its name before them: `chat.p99_ttft_ms`.
+    """
     if not slo.is_set:
         return {}
+    group = c.get("group")
     times = samples(c, ended)
-    kept = slo.kept(times["ttft"], times["tpot"], times["e2el"], c["num_gaps"][ended])
-    is_counted = counted[ended]
-    mine = {name: values[is_counted] for name, values in times.items()}
-    num_counted, num_done = int(counted.sum()), int(is_counted.sum())
-    num_gaps = c["num_gaps"][ended][is_counted]
+    num_gaps = c["num_gaps"][ended]
+    of_ended = None if group is None else group[ended]
+    kept = slo.kept(times["ttft"], times["tpot"], times["e2el"], num_gaps, of_ended)
+    num_counted, num_good = int(counted.sum()), int(kept[counted[ended]].sum())
+    verdicts: dict[str, dict[str, Any]] = {}
+    for place, (name, limits) in enumerate(slo.groups.items()):
+        mine = counted if group is None else counted & (group == place)
+        prefix = f"{name}." if name else ""
+        found = _verdicts(limits, c, mine & ended, int(mine.sum()))
+        verdicts |= {f"{prefix}{key}": verdict for key, verdict in found.items()}
     return {
         "request_goodput": rate(int(kept.sum()), duration),
-        "good_request_fraction": int(kept[is_counted].sum()) / num_counted if num_counted else 0.0,
-        "slo": slo_verdicts(slo, mine, num_gaps, num_counted - num_done),
+        "good_request_fraction": num_good / num_counted if num_counted else 0.0,
+        "slo": verdicts,
     }
+
+
+def _verdicts(
+    limits: Limits, c: dict[str, Any], done: Mask, num_counted: int
+) -> dict[str, dict[str, Any]]:
+    """Return the verdicts on the limits of some requests. done: those of them that finished."""
+    times, num_gaps = samples(c, done), c["num_gaps"][done]
+    return slo_verdicts(limits, times, num_gaps, num_counted - int(done.sum()))

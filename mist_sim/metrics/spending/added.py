@@ -12,6 +12,7 @@ from mist_sim.metrics import latency
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.requests.figures import request_columns
 from mist_sim.metrics.requests.rates import Mask
 from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.cost import Bill, api_cost
@@ -38,7 +39,7 @@ def spending_summary(
     """
     if not any(ledger.machines):
         return {}
-    requests: dict[str, Any] = recorder.requests.columns()
+    requests = request_columns(recorder)
     num_tokens = summary["output_throughput"] * summary["duration"]
     num_good = _good_tokens(requests, slo, warmup) if slo.is_set else None
     found = _energy(ledger, warmup, num_tokens, num_good)
@@ -105,13 +106,14 @@ def _good(c: dict[str, Any], slo: Slo, warmup: float) -> Mask:
         latency.tpot(c["decode_time"], c["num_gaps"]),
         latency.e2e(c["arrival_time"], c["finished_at"]),
         c["num_gaps"],
+        c.get("group"),
     )
     return np.asarray(kept & _ended(c, warmup))
 
 
 def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int) -> Array:
     """Return the output tokens that good requests got from each client in the whole run."""
-    c: dict[str, Any] = recorder.requests.columns()
+    c = request_columns(recorder)
     visits: dict[str, Any] = recorder.visits.columns()
     rows = RequestRows(recorder).of(visits["request_id"])
     mine = _good(c, slo, 0.0)[rows] & (visits["queued_at"] >= c["sent_at"][rows])

@@ -3,10 +3,10 @@
 Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
 Qwen3 MoE, gpt-oss, MiniMax-M2, DeepSeek-V2 and V3 and Kimi-K2 with their experts and latent
 attention; any other dense decoder works when it uses the same key names. Encoders are BERT and what
-has its layers (see `config_encoder`). Of a multimodal model,
-the language model is read (see `config_text`). What the simulator would time wrongly is refused:
-other mixtures of experts, layers that are neither full nor sliding attention, other kinds of
-quantization.
+has its layers (see `config_encoder`). Models whose layers differ have readers of their own (see
+`families`). Of a multimodal model, the language model is read (see `config_text`). What the
+simulator would time wrongly is refused: other mixtures of experts, other layers, other kinds of
+quantization, and keys of unknown models that tell of other layers.
 
 Source of defaults and bias rules: the configuration and modeling files of the `transformers`
 library for each `model_type`.
@@ -19,17 +19,18 @@ from typing import Any
 
 from mist_sim.bounds import HEADS, LAYERS
 from mist_sim.errors import brief
-from mist_sim.models.huggingface.config_encoder import encoder_fields, is_encoder
+from mist_sim.models.huggingface.config_encoder import ENCODERS, encoder_fields, is_encoder
 from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.config_text import text_part
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
+from mist_sim.models.huggingface.families import FAMILIES
+from mist_sim.models.huggingface.unknown import Watched, nearest, read_as_dense
 
 _GEMMA = {"gemma2", "gemma3_text"}
 _GATED = {"llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
-# Checkpoints in fp32 are served in 16 bits, as vLLM does with `--dtype auto`.
-_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
+_KNOWN = _GATED | {"bloom"} | ENCODERS | set(FAMILIES)
 
 
 def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
@@ -38,7 +39,31 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
     Raises ScenarioError that starts with `where` and names the key.
     """
     reader = text_part(ConfigReader(config, where))
+    if str(reader.config.get("model_type")) in _KNOWN:
+        return _read(reader)
+    watched = Watched(reader.config)
+    fields = _read(ConfigReader(watched, where))
+    approximated = read_as_dense(reader, watched)
+    return fields | {"approximated": approximated} if approximated else fields
+
+
+def read_nearest(config: Mapping[str, object], where: str) -> dict[str, Any]:
+    """Return the sizes of a config as those of the nearest known model.
+
+    What is taken so stands under `approximated`: its type, and the keys that are left out.
+    """
+    said = str(config.get("model_type"))
+    watched = Watched(nearest(config))
+    fields = _read(ConfigReader(watched, where))
+    taken = f"{said} as {watched['model_type']}"
+    return fields | {"approximated": (taken, *sorted(watched.not_understood()))}
+
+
+def _read(reader: ConfigReader) -> dict[str, Any]:
     config = reader.config
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is not None:
+        return family(reader)
     _refuse_unsupported(reader)
     encoder = is_encoder(reader)
     model_type = config.get("model_type")
@@ -68,7 +93,7 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         ),
         "has_head": not _scores(reader),
         "gated_mlp": reader.flag("gated_mlp", False) if encoder else _gated_mlp(reader),
-        "dtype_bytes": _dtype_bytes(reader),
+        "dtype_bytes": reader.dtype_bytes(),
         "moe": moe,
         "num_nextn_predict_layers": _predicting_layers(reader),
         "mla": mla,
@@ -107,14 +132,6 @@ def _gated_mlp(reader: ConfigReader) -> bool:
         "whether the MLP has two or three matrices; add "
         '"gated_mlp": true for three or false for two'
     )
-
-
-def _dtype_bytes(reader: ConfigReader) -> int:
-    key = "dtype" if "dtype" in reader.config else "torch_dtype"
-    dtype = str(reader.config.get(key) or "bfloat16").removeprefix("torch.")
-    if dtype not in _DTYPE_BYTES:
-        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {brief(dtype)}")
-    return _DTYPE_BYTES[dtype]
 
 
 def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, int]:

@@ -32,7 +32,7 @@ _PLAIN = re.compile(
 # What a pattern may have: with more of these a match of 40 characters takes for ever.
 _NESTED = re.compile(r"\)[*+{]")
 _MOST_REPEATS = 5
-_PATIENCE = 2.0  # seconds of processor time for all patterns of a file
+PATIENCE = 2.0  # seconds of processor time for all patterns of a file
 # Towers for images and sound, and layers that predict further tokens: no part of what is read.
 _ELSEWHERE = re.compile(r".*(vis|image|audio|multi_modal|mm_proj|projector|patch_merge|mtp).*")
 _LAYER = re.compile(r".*\blayers\.(\d+)\b.*")
@@ -45,13 +45,13 @@ def plain_parts(
 
     Raises ScenarioError for a name that fits no module, and for a part in two formats.
     """
-    patterns = [item for item in _patterns(table) if not _is_harmless(item[1], num_layers)]
-    modules = _matrix_names(num_layers, moe, mla) if patterns else {}
+    said = [item for item in patterns(table) if not _is_harmless(item[1], num_layers)]
+    modules = _matrix_names(num_layers, moe, mla) if said else {}
     below = _by_prefix(modules)
     named: dict[str, str] = {}  # the pattern by the matrix that it names
-    deadline = time.process_time() + _PATIENCE
-    for key, pattern in patterns:
-        hits = below.get(_plain_name(pattern)) or _search(table, key, pattern, below[""], deadline)
+    deadline = time.process_time() + PATIENCE
+    for key, pattern in said:
+        hits = below.get(plain_name(pattern)) or search(table, key, pattern, below[""], deadline)
         if not hits:
             raise table.error(
                 f"{key} names {brief(pattern)}, which is no matrix of this model; layers with "
@@ -118,7 +118,8 @@ def _names(layers: range | list[int], block: str, leaves: list[str]) -> list[str
     return [f"model.layers.{layer}.{block}.{leaf}" for layer in layers for leaf in leaves]
 
 
-def _patterns(table: ConfigReader) -> Iterator[tuple[str, str]]:
+def patterns(table: ConfigReader) -> Iterator[tuple[str, str]]:
+    """Yield the keys, and the names below them, of what a checkpoint leaves in 16 bits."""
     for key in _KEYS:
         items = table.items(key)
         if len(items) > _MOST:
@@ -132,17 +133,17 @@ def _patterns(table: ConfigReader) -> Iterator[tuple[str, str]]:
                 yield key, pattern
 
 
-def _plain_name(pattern: str) -> str:
-    """The name as `_matrix_names` writes it; "*" at its end says what is meant anyway."""
+def plain_name(pattern: str) -> str:
+    """Return the name as `_matrix_names` has it; "*" at its end says what is meant anyway."""
     name = pattern.replace("language_model.", "").replace("block_sparse_moe", "mlp")
     name = re.sub(r"\bshared_expert\b", "shared_experts", name)
     return re.sub(r"(?<=[a-z])\*$", "", name)
 
 
-def _search(
+def search(
     table: ConfigReader, key: str, pattern: str, names: list[str], deadline: float
 ) -> list[str]:
-    """Names that a pattern with wildcards, a regular expression or the end of a name stands for.
+    """Return the names that a pattern, a regular expression or the end of a name stands for.
 
     Raises an error for a pattern that may take for ever, and after the deadline.
     """
@@ -158,14 +159,14 @@ def _search(
                 f"{key}: {brief(pattern)} is no regular expression: {error}"
             ) from None
     else:
-        body = ".*".join(re.escape(piece) for piece in _plain_name(pattern).split("*"))
+        body = ".*".join(re.escape(piece) for piece in plain_name(pattern).split("*"))
         matches = re.compile(rf"(?:.*\.)?{body}(?:\..*)?$")
     found = []
     for name in names:
         if matches.match(name):
             found.append(name)
         if time.process_time() > deadline:
-            raise table.error(f"{key}: matching takes over {_PATIENCE:g} s; name whole modules")
+            raise table.error(f"{key}: matching takes over {PATIENCE:g} s; name whole modules")
     return found
 
 

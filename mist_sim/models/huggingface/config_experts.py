@@ -111,10 +111,16 @@ def read_mla(reader: ConfigReader) -> MlaSpec | None:
         )
     if reader.flag("attention_bias", False):
         raise reader.error("attention_bias is not simulated with multi-head latent attention")
+    return mla_of(reader, reader.size("qk_rope_head_dim"))
+
+
+def mla_of(reader: ConfigReader, rope_head_dim: int | None = None) -> MlaSpec:
+    """Return the sizes of latent attention. rope_head_dim: None: of the config, or none."""
+    rope = reader.count("qk_rope_head_dim") if rope_head_dim is None else rope_head_dim
     return MlaSpec(
         q_lora_rank=reader.count("q_lora_rank") or None,
         kv_lora_rank=reader.size("kv_lora_rank"),
         qk_nope_head_dim=reader.size("qk_nope_head_dim"),
-        qk_rope_head_dim=reader.size("qk_rope_head_dim"),
+        qk_rope_head_dim=rope,
         v_head_dim=reader.size("v_head_dim"),
     )

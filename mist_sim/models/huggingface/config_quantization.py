@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mist_sim.errors import brief
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.models.huggingface.config_exceptions import plain_parts
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
-from mist_sim.models.quantization import QUANTIZATIONS, Quantization
+from mist_sim.models.quantization import LAYER_PARTS, QUANTIZATIONS, Quantization
 
 _METHODS = ("fp8", "gptq", "awq", "compressed-tensors", "mxfp4", "modelopt")
 _SCALE_BYTES = 2  # 16-bit scales of groups; blocks of FP8 have 32-bit ones (DeepSeek-V3, §3.3)
@@ -23,7 +23,7 @@ _BLOCK_SCALE_BYTES = 4
 # OCP Microscaling Formats v1.0: blocks of 32 values of 4 bits share a scale of 8 bits. vLLM's
 # `Mxfp4Config` applies it to routed experts only; kernels widen to 16 bits before they multiply
 # (Triton and Marlin on Hopper).
-_MXFP4 = Quantization(
+MXFP4 = Quantization(
     name="mxfp4", bytes_per_param=0.5 + 1 / 32, parts=frozenset({"routed_experts"})
 )
 _NVFP4, _FP8 = QUANTIZATIONS["nvfp4"], QUANTIZATIONS["fp8"]
@@ -32,7 +32,11 @@ _MODELOPT: Mapping[str, Quantization] = {
     "FP8": _FP8,
     "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
     "NVFP4": _NVFP4,
+    "W4A16_NVFP4": replace(_NVFP4, compute="bf16"),
+    # 32 values share a scale of 8 bits (OCP Microscaling Formats v1.0)
+    "MXFP8": replace(_FP8, bytes_per_param=1 + 1 / 32),
 }
+_MIXED = "MIXED_PRECISION"  # `quantized_layers` says what each module has
 
 
 def read_quantization(
@@ -42,6 +46,21 @@ def read_quantization(
     table = reader.table("quantization_config")
     if table is None:
         return None, "auto"
+    quantization, kv_cache_dtype = stored_format(reader, table)
+    table = table.table("quantization") or table  # as in hf_quant_config.json
+    if quantization is None:  # it names the format of every module
+        raise _unknown_algorithm(table)
+    if quantization is MXFP4:
+        return quantization, kv_cache_dtype
+    parts = quantization.parts - plain_parts(table, num_layers, moe, mla)
+    return replace(quantization, parts=parts) if parts else None, kv_cache_dtype
+
+
+def stored_format(reader: ConfigReader, table: ConfigReader) -> tuple[Quantization | None, str]:
+    """Return what a `quantization_config` says of matrices that it does not name, and the cache.
+
+    No format where it names every matrix that has one (`is_mixed`).
+    """
     method = table.config.get("quant_method")
     if method is None and "quant_algo" in table.config:
         method = "modelopt"
@@ -51,27 +70,36 @@ def read_quantization(
             f"simulated yet. Known: {', '.join(_METHODS)}"
         )
     if method == "mxfp4":
-        return _MXFP4, "auto"
+        return MXFP4, "auto"
     if "modelopt" in str(method):
-        table = table.table("quantization") or table  # as in hf_quant_config.json
-        quantization, kv_cache_dtype = _modelopt(table), _modelopt_kv_cache(table)
-    elif method == "compressed-tensors":
-        quantization, kv_cache_dtype = _compressed_tensors(table), _kv_cache_dtype(table)
-    elif method == "fp8":
-        quantization, kv_cache_dtype = _fp8(table), "auto"
-    else:
-        quantization, kv_cache_dtype = _groups(table, method == "awq"), "auto"
-    parts = quantization.parts - plain_parts(table, num_layers, moe, mla)
-    return replace(quantization, parts=parts) if parts else None, kv_cache_dtype
+        table = table.table("quantization") or table
+        default = None if is_mixed(table) else algorithm_format(table)
+        return default, _modelopt_kv_cache(table)
+    if method == "compressed-tensors":
+        return _compressed_tensors(table), _kv_cache_dtype(table)
+    if method == "fp8":
+        return _fp8(table), "auto"
+    return _groups(table, method == "awq"), "auto"
 
 
-def _modelopt(table: ConfigReader) -> Quantization:
+def is_mixed(table: ConfigReader) -> bool:
+    """Whether a `quantization_config` names every module that has a format."""
+    return table.config.get("quant_algo") == _MIXED
+
+
+def algorithm_format(table: ConfigReader) -> Quantization:
+    """Return the format of a `quant_algo` of NVIDIA's Model Optimizer."""
     algorithm = table.config.get("quant_algo")
     if str(algorithm) not in _MODELOPT:
-        raise table.error(
-            f"quant_algo {brief(algorithm)} is not simulated yet. Known: {', '.join(_MODELOPT)}"
-        )
+        raise _unknown_algorithm(table)
     return _MODELOPT[str(algorithm)]
+
+
+def _unknown_algorithm(table: ConfigReader) -> ScenarioError:
+    algorithm = table.config.get("quant_algo")
+    return table.error(
+        f"quant_algo {brief(algorithm)} is not simulated yet. Known: {', '.join(_MODELOPT)}"
+    )
 
 
 def _modelopt_kv_cache(table: ConfigReader) -> str:
@@ -127,8 +155,11 @@ def _compressed_tensors(table: ConfigReader) -> Quantization:
     if kind == "float" and bits == 8:
         compute = "fp8" if inputs else "bf16"
         return replace(_FP8, compute=compute)
-    if kind == "float" and bits == 4 and _group_size(weights, "group_size") == 16:
+    size = _group_size(weights, "group_size")
+    if kind == "float" and bits == 4 and size == 16:
         return _NVFP4 if inputs else replace(_NVFP4, compute="bf16")
+    if kind == "float" and bits == 4 and size == 32 and not inputs:
+        return replace(MXFP4, parts=LAYER_PARTS)
     if kind != "int":
         raise weights.error(f"type {brief(kind)} of {bits} bits is not simulated yet")
     return _integers(

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from mist_sim.bounds import MODEL_SIZE
 from mist_sim.errors import ScenarioError, brief
 
+# Checkpoints in fp32 are served in 16 bits, as vLLM does with `--dtype auto`.
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
+
 
 class ConfigReader:
     """Typed access to a mapping; every error names the file and the key."""
@@ -48,6 +51,14 @@ class ConfigReader:
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false, got {brief(value)}")
         return value
+
+    def dtype_bytes(self) -> int:
+        """Return the bytes of an activation, by the type that a config names."""
+        key = "dtype" if "dtype" in self.config else "torch_dtype"
+        dtype = str(self.config.get(key) or "bfloat16").removeprefix("torch.")
+        if dtype not in _DTYPE_BYTES:
+            raise self.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {brief(dtype)}")
+        return _DTYPE_BYTES[dtype]
 
     def table(self, key: str) -> ConfigReader | None:
         """Return a reader of the table under a key, None where there is none."""

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 
 from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.models.huggingface.families import FAMILIES
 
 # The plain model whose layers a text part has, by its model_type.
 _TEXT_TYPES: Mapping[str, str] = {
+    **{name: name for name in FAMILIES},
     "deepseek_v3": "deepseek_v3",
     "gemma3_text": "gemma3_text",
     "kimi_k2": "kimi_k2",
@@ -28,6 +30,8 @@ _TEXT_TYPES: Mapping[str, str] = {
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
 }
+# Of the text part of a whole model, where the part itself has no model_type.
+_OF_WHOLE = {"minimax_m3_vl": "minimax_m3"}
 _FLAT = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}  # older configs, without a table for the text
 _GEMMA3_TEXT: Mapping[str, object] = {
     "model_type": "gemma3_text",
@@ -54,7 +58,7 @@ def text_part(reader: ConfigReader) -> ConfigReader:
     config = {key: reader.config[key] for key in _OF_THE_WHOLE if key in reader.config}
     defaults = _GEMMA3_TEXT if model_type == "gemma3" else {}
     config |= {**defaults, **text.config}
-    text_type = str(config.get("model_type"))
+    text_type = str(config.get("model_type") or _OF_WHOLE.get(model_type))
     if text_type not in _TEXT_TYPES:
         raise reader.error(
             f"text_config means a multimodal model, of which model_type {brief(text_type)} is not "

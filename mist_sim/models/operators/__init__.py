@@ -6,6 +6,7 @@ attention, fused norms and activations, grouped products of experts, so that onl
 traffic counts. All figures are for one tensor-parallel rank and, unless said otherwise, one layer.
 """
 
+from mist_sim.models.operators.attends import Attends, StateWork, attends, states
 from mist_sim.models.operators.attention import attention, expand_context
 from mist_sim.models.operators.base import Number, Operator, product
 from mist_sim.models.operators.eager import (
@@ -19,8 +20,11 @@ from mist_sim.models.operators.experts import routed_experts
 from mist_sim.models.operators.step import logits, token_operators
 
 __all__ = [
+    "Attends",
     "Number",
     "Operator",
+    "StateWork",
+    "attends",
     "attention",
     "eager_decode_attention",
     "eager_mlp",
@@ -31,5 +35,6 @@ __all__ = [
     "logits",
     "product",
     "routed_experts",
+    "states",
     "token_operators",
 ]

@@ -8,7 +8,7 @@ k experts in the first product, and their outputs are summed in `moe_sum`.
 from __future__ import annotations
 
 from mist_sim.models.moe import MoeSpec
-from mist_sim.models.operators.base import Operator, kernel_format, norm, product
+from mist_sim.models.operators.base import Operator, kernel_format, matrix, norm, product
 from mist_sim.models.operators.mlp import mlp
 from mist_sim.models.spec import ModelSpec
 
@@ -21,18 +21,24 @@ def moe_layer(
     num_replicas: replicas that share the experts, with n tokens each; a rank sums its experts'
         outputs for the tokens of all.
     """
-    h, width, k = model.hidden_size, model.dtype_bytes, moe.num_experts_per_token
+    hidden, width, k = model.hidden_size, model.dtype_bytes, moe.num_experts_per_token
+    h = moe.hidden_size or hidden
     inner = moe.intermediate_size / t
     up = (2 if model.gated_mlp else 1) * inner
     shared = moe.shared_intermediate_size
     summed = num_replicas * (k + 1) * h
-    added = 3 * h if shared else 0  # the output of the shared experts
+    added = 3 * hidden if shared else 0  # the output of the shared experts
     operators = [
         norm(model, n),
-        product(model, "router", n, h, moe.num_experts, width),  # whole on every rank
+        product(model, "router", n, hidden, moe.num_experts, width),  # whole on every rank
         Operator("expert_activation", 4 * n * k * inner, n * k * (up + inner) * width),
         Operator("combine", 2 * n * num_replicas * k * h, n * (summed + added) * width),
     ]
+    if moe.hidden_size:  # to the size of the experts and back, whole on every rank
+        operators += [
+            matrix(model, "shared_experts", "experts_latent_down", n, hidden, h),
+            matrix(model, "shared_experts", "experts_latent_up", n, h, hidden),
+        ]
     return [*operators, *mlp(model, "shared_experts", shared, n, t)] if shared else operators
 
 
@@ -58,9 +64,10 @@ def routed_experts(
     rows = n * moe.num_experts_per_token * load_imbalance / expert_ranks
     inner = moe.intermediate_size / (t if expert_ranks == 1 else 1)
     up = (2 if model.gated_mlp else 1) * inner
+    h = moe.hidden_size or model.hidden_size
     return [
-        _grouped(model, "experts_up", rows, distinct, model.hidden_size, up),
-        _grouped(model, "experts_down", rows, distinct, inner, model.hidden_size),
+        _grouped(model, "experts_up", rows, distinct, h, up),
+        _grouped(model, "experts_down", rows, distinct, inner, h),
     ]
 
 

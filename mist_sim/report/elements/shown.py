@@ -18,10 +18,10 @@ def show(title: str, body: RenderableType) -> None:
     Console(highlight=False).print(_titled(title, body))
 
 
-def as_html(title: str, body: RenderableType) -> str:
-    """Return the same as HTML."""
+def as_html(title: str, body: RenderableType, *, width: int = _WIDTH) -> str:
+    """Return the same as HTML. width: columns."""
     console = Console(
-        record=True, width=_WIDTH, file=StringIO(), highlight=False, force_jupyter=False
+        record=True, width=width, file=StringIO(), highlight=False, force_jupyter=False
     )
     console.print(_titled(title, body))
     return console.export_html(inline_styles=True, code_format=_PRE)

@@ -34,6 +34,12 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
         yield from section(TITLE, pairs(rows))
 
 
+def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
+    """Yield (metric, range, the measurements it rests on) of the widest of the clients' ranges."""
+    for metric, (shown, like) in _widest(expected):
+        yield metric.upper(), shown, like
+
+
 def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
     """Yield the same for scenarios, by name; those of which the same is expected share a line."""
     found: dict[tuple[str, tuple[str, str]], list[str]] = {}

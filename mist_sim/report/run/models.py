@@ -1,4 +1,4 @@
-"""The table of models: a row for those that requests ask for, where they ask for several."""
+"""The tables of models that requests ask for, where they ask for several, and of their classes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TITLES = ("", "finished", "output", "TTFT", "TTFT", "TPOT", "TPOT")
 _BELOW = ("", "", "tokens/s", "p50, ms", "p99, ms", "p50, ms", "p99, ms")
 
 
-def models_section(models: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Yield a row a model; nothing without any. models: as in the summary."""
-    if not models:
+def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Yield a row a group of requests; nothing without any. groups: as in the summary."""
+    if not groups:
         return
-    has_slo = any("good_request_fraction" in of for of in models.values())
+    has_slo = any("good_request_fraction" in of for of in groups.values())
     rows = [
         (
             name,
@@ -28,8 +28,8 @@ def models_section(models: Mapping[str, Mapping[str, Any]]) -> Iterator[Renderab
             *(number(of[key]) for key in _LATENCIES),
             *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
         )
-        for name, of in models.items()
+        for name, of in groups.items()
     ]
     titles = (*_TITLES, *(["good"] * has_slo))
     below = (*_BELOW, *([""] * has_slo))
-    yield from section("Models", listed(titles, rows, right=range(1, len(titles)), below=below))
+    yield from section(title, listed(titles, rows, right=range(1, len(titles)), below=below))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.core.front_end import FRONT_END, MEASURED
+from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
@@ -17,7 +18,7 @@ from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
-from mist_sim.report.run.models import models_section
+from mist_sim.report.run.models import groups_section
 from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
@@ -46,7 +47,8 @@ def results_table(result: Result) -> RenderableType:
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
         *breakdown_sections(summary),
-        *models_section(summary.get("models", {})),
+        *groups_section("Models", summary.get("models", {})),
+        *groups_section("Classes", summary.get("classes", {})),
         *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
@@ -129,8 +131,8 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _limits(result: Result) -> str:
-    limits = ((name, getattr(result.slo, key)) for key, name in SHORT_NAMES.items())
-    return " and ".join(f"{name} <= {duration(limit)}" for name, limit in limits if limit)
+    limits = result.slo.named_limits.items()
+    return " and ".join(f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)
 
 
 def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
@@ -185,12 +187,37 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Say your own "
                 "where you know it."
             )
+        if FRONT_END in options:
+            yield (
+                f"{1e3 * (MEASURED.request or 0):g} ms before the queue and "
+                f"{1e3 * (MEASURED.response or 0):g} ms on the way back (front_end) are assumed: "
+                "vLLM's HTTP server on H100 machines. Say your own where you know them."
+            )
         if "max_model_len" in options:
             yield (
                 "The KV cache is too small for the model's longest context, so vLLM would not "
                 "start without max_model_len. Say what yours is, or auto for what fits."
             )
+        yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))
+
+
+def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
+    """Yield what is taken for granted of models: of unknown ones, and of those with states."""
+    taken = [name.removeprefix("model: ") for name in assumed if name.startswith("model: ")]
+    if taken:
+        left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""
+        yield f"A model that is not known is taken as the nearest one: {taken[0]}{left_out}."
+    if "async_scheduling" in assumed:
+        yield (
+            "async_scheduling is off, whatever the scenario says: pipelines of a model with "
+            "sliding windows or states have virtual engines here, which do not plan ahead."
+        )
+    if "kv_cache.enable_prefix_caching" in assumed:
+        yield (
+            "Prefixes are not cached in a model most of whose layers keep a state; vLLM may "
+            "keep states of some blocks."
+        )
 
 
 def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:

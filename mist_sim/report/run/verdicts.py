@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.report.elements.cells import duration, number, section
 from mist_sim.report.elements.pairs import pairs
 
@@ -53,8 +53,8 @@ def _miss(name: str, verdict: Mapping[str, Any]) -> str:
 
 
 def _title(name: str) -> str:
-    percentile, metric, _ = name.split("_")
-    return f"{percentile} {SHORT_NAMES[metric]}"
+    limit, percentile = limit_of(name)
+    return f"{percentile} {limit_title(limit)}"
 
 
 def _limit(verdict: Mapping[str, Any]) -> str:

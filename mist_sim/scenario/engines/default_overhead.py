@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mist_sim.core.front_end import FRONT_END
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
@@ -48,6 +49,9 @@ def assumed_times(
 ) -> tuple[str, ...]:
     """Return the options that are not set, on a GPU for which their default is an assumption.
 
+    The front end of vLLM is among them around kernels and layers, unless `overhead.request` says
+    how requests get to the engine; the scenario may still set it.
+
     overhead: with what the GPU's entry says.
     planned_ahead: the version of an engine that schedules asynchronously; None: it does not.
     """
@@ -60,4 +64,6 @@ def assumed_times(
         said |= {f"overhead.{name}": None for name, seconds in exposed.items() if seconds}
     if predictor.traits.beyond_prompts:
         said["overhead.prefill_step"] = overhead.prefill_step
-    return tuple(name for name, seconds in said.items() if seconds is None)
+    found = tuple(name for name, seconds in said.items() if seconds is None)
+    has_server = predictor.traits.kernels_only or predictor.traits.beyond_prompts
+    return (*found, FRONT_END) if has_server and overhead.request is None else found

@@ -25,7 +25,7 @@ from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
-from mist_sim.scenario.engines.memory import engine_memory, of_a_lane
+from mist_sim.scenario.engines.memory import PREFIXES, engine_memory, of_a_lane, with_state_pages
 from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.signatures import taking
@@ -75,7 +75,12 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     said_length = config.max_model_len
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
+    if config.async_scheduling and config.pipeline_parallel_size > 1:
+        _check_ahead(config)
+    asked_ahead, config = config.async_scheduling, _ahead_with_windows(config, model)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
+    caches_prefixes = config.kv_cache.enable_prefix_caching
+    config = with_state_pages(config, model, cluster)
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
@@ -83,10 +88,15 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     times = step_times(config, model, cluster, scheduler, longest)
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
     memory = engine_memory(config, model, cluster, scheduler, times.drafter, longest)
-    length = context_length(config, own_len, of_a_lane(memory, config))
-    config = replace(config, max_model_len=length.max_model_len)
     predictor, rules = times.predictor, version_of(config.engine).rules
+    length = context_length(config, own_len, of_a_lane(memory, config, rules))
+    config = replace(config, max_model_len=length.max_model_len)
     assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
+    if asked_ahead and not config.async_scheduling:
+        assumed += ("async_scheduling",)
+    if caches_prefixes and not config.kv_cache.enable_prefix_caching:
+        assumed += (PREFIXES,)
+    assumed += tuple(f"model: {each}" for each in model.approximated)
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,
         assumed=assumed + (config.resharding.assumed if config.resharding else ()),
@@ -108,6 +118,27 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         return _making(replace(layout, max_model_len=said_length), spans)("prefill")
 
     return resharding(config, model, cluster, parts, other)
+
+
+def _check_ahead(config: EngineConfig) -> None:
+    """Raise ScenarioError for a pipeline that is to plan ahead in a version that cannot."""
+    version = version_of(config.engine)
+    if not version.rules.async_pipelines:
+        raise ScenarioError(
+            f"async_scheduling must be false with pipeline_parallel_size "
+            f"{config.pipeline_parallel_size} in {version.title}, whose pipelines do not plan "
+            "ahead; a later engine, from vllm-0.19, does"
+        )
+
+
+def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
+    """Return a config that does not plan a pipeline of a model with windows or states ahead."""
+    if not config.async_scheduling or config.pipeline_parallel_size == 1:
+        return config
+    has_groups = bool(model.sliding_window)
+    if model.layers:
+        has_groups = model.cache_layout(config.tensor_parallel_size).has_groups
+    return replace(config, async_scheduling=not has_groups)
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mist_sim.clients import EngineConfig
+from mist_sim.clients.engine.queued.form import queue_form
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import (
     EngineMemory,
     KvCacheConfig,
@@ -20,6 +23,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models import ModelSpec
+from mist_sim.models.kv_groups import KvGroups
 
 
 def engine_memory(
@@ -42,7 +46,7 @@ def engine_memory(
     }
     return EngineMemory(
         num_gpu_blocks=num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft),
-        kv_groups=shared_groups(model, draft) if model.sliding_window else None,
+        kv_groups=_groups(model, cluster, draft),
         cache_tiers=cache_tiers(kv_cache, model, cluster),
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
@@ -50,12 +54,40 @@ def engine_memory(
     )
 
 
-def of_a_lane(memory: EngineMemory, config: EngineConfig) -> LaneMemory:
+def _groups(model: ModelSpec, cluster: Cluster, draft: Drafter | None) -> KvGroups | None:
+    """Return the groups of layers that share pages; None where all layers have a page together."""
+    if model.layers:
+        layout = model.cache_layout(cluster.tensor_parallel_size)
+        return layout.groups if layout.has_groups else None
+    return shared_groups(model, draft) if model.sliding_window else None
+
+
+PREFIXES = "kv_cache.enable_prefix_caching"
+"""Name of what is taken for granted of a model with states."""
+
+
+def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> EngineConfig:
+    """Return an engine whose blocks are as long as the states of its model ask for.
+
+    A block's entries take at least the bytes of a state (see `CacheLayout`). Prefixes are not
+    cached: a state is that of all tokens before, and is not kept for every block.
+    """
+    layout = model.cache_layout(cluster.tensor_parallel_size) if model.layers else None
+    if layout is None or not layout.has_states:
+        return config
+    size = -(-max(config.kv_cache.block_size, layout.block_size) // 16) * 16
+    kv_cache = replace(config.kv_cache, block_size=size, enable_prefix_caching=False)
+    return replace(config, kv_cache=kv_cache)
+
+
+def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:
     """Return the part of an engine's KV cache that each request has to fit in."""
+    num_ranks, ahead = config.pipeline_parallel_size, bool(config.async_scheduling)
+    form = queue_form(rules, memory, num_ranks, config.no_batch_queue, ahead=ahead)
     return lane_memory(
         memory,
         config.kv_cache,
-        config.pipeline_parallel_size,
+        1 if form else num_ranks,
         drafting=config.speculative_config,
         swaps=memory.swap_space is not None,
     )

@@ -23,6 +23,8 @@ from mist_sim.hardware.predictors import (
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.hardware.predictors.ranks import ranks_of
+from mist_sim.hardware.predictors.sampling import with_sampling
+from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.models import ModelSpec
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links
 from mist_sim.scenario.engines.default_overhead import (
@@ -33,6 +35,7 @@ from mist_sim.scenario.engines.default_overhead import (
 from mist_sim.scenario.engines.hosts import assumed_host, check_times_links
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import SAMPLER
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,11 @@ def step_times(
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)
         predictor = with_drafting(predictor, config.speculative_config, draft)
+    if config.sampling and config.sampling.filter:
+        sampler = version_of(config.engine).default(SAMPLER)
+        predictor = with_sampling(
+            predictor, SamplingTimes(config.sampling, model.vocab_size, sampler)
+        )
     first = overhead.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
     return StepTimes(predictor.with_first(first), overhead, draft, assumed, worth)
 

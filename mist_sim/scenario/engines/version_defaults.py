@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.scenario.engines.server_defaults import inherited_options
 from mist_sim.scenario.engines.version_names import version_of
@@ -26,6 +25,8 @@ def with_version_defaults(config: EngineConfig) -> EngineConfig:
     ahead = config.async_scheduling
     if ahead is None:
         ahead = version.default("async_scheduling") and not config.no_planning_ahead
+        if config.pipeline_parallel_size > 1:
+            ahead = ahead and version.rules.async_pipelines
     kv_cache = config.kv_cache
     if kv_cache.gpu_memory_utilization is None and kv_cache.num_gpu_blocks_override is None:
         kv_cache = replace(kv_cache, gpu_memory_utilization=version.default(_SHARE))
@@ -92,7 +93,20 @@ def async_by_version(data: Mapping[str, Any]) -> bool:
     """Return whether a client plans ahead, of whose file the other options were read."""
     ahead: bool = version_of(data.get("engine_")).default("async_scheduling")
     pipeline = data.get("pipeline_parallel_size", 1) > 1
-    flows = data.get("role") in FLOWING_ROLES
-    if pipeline or flows or data.get("resharding"):
+    if data.get("resharding") or data.get("virtual_engines"):
+        return False
+    if pipeline and not _may_plan_pipelines_ahead(data):
         return False
     return ahead and not data.get("speculative_config")
+
+
+def _may_plan_pipelines_ahead(data: Mapping[str, Any]) -> bool:
+    """Return whether a pipeline plans ahead, of whose file the other options were read."""
+    scheduler, kv_cache = data.get("scheduler"), data.get("kv_cache")
+    lockstep = data.get("enable_expert_parallel") and data.get("data_parallel_size", 1) > 1
+    by_piece = getattr(getattr(scheduler, "plugin", None), "by_piece", True)
+    swaps = getattr(scheduler, "preemption", "recompute") != "recompute"
+    tiers = getattr(kv_cache, "tiers", ())
+    rules = version_of(data.get("engine_")).rules
+    others = data.get("role") or lockstep or swaps or tiers
+    return rules.async_pipelines and by_piece and not others

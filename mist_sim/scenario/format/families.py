@@ -41,6 +41,7 @@ from mist_sim.traces import (
     SAMPLERS,
     TRACE_READERS,
     LengthDistribution,
+    RequestClass,
 )
 from mist_sim.units import DURATION
 
@@ -200,7 +201,9 @@ AUTOSCALER = Family(
     AUTOSCALERS,
     meanings={"at": Annotated[tuple[Duration, ...], BeforeValidator(as_tuple)]},
 )
-SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
+_LENGTHS: Mapping[Any, Any] = {LengthDistribution: Annotated[Part, LENGTH]}
+_CLASS = Annotated[Part, Settings(part_type(RequestClass, meanings=_LENGTHS))]
+SAMPLER = Family(SAMPLERS, meanings={**_LENGTHS, Mapping[str, RequestClass]: dict[str, _CLASS]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")

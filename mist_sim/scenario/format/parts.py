@@ -59,6 +59,8 @@ class Part(Strict):
 def _made(value: object) -> object:
     if isinstance(value, Part):
         return value.make if value.needs else value.make()
+    if isinstance(value, dict):
+        return {key: _made(each) for key, each in value.items()}
     return tuple(map(_made, value)) if isinstance(value, tuple) else value
 
 

@@ -112,6 +112,7 @@ class _Reader:
         self._parts = 0
         self._workload: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
+        self._front_end: dict[str, Any] = {}
 
     def take(self, command: Command) -> None:
         """Read one command."""
@@ -142,6 +143,7 @@ class _Reader:
         )
         self._note(command, server.account.items)
         self._limits |= server.workload
+        self._front_end |= server.front_end
         if server.is_part:
             self._parts += 1
             return
@@ -163,6 +165,8 @@ class _Reader:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
         keys = _clients(self._servers, gpu) if self._servers else {}
         keys |= self._workload
+        if self._front_end:
+            keys["front_end"] = self._front_end
         if self._limits:
             keys["workload"] = {**keys.get("workload", {}), **self._limits}
         return keys

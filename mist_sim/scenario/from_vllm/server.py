@@ -16,6 +16,7 @@ class Server:
     said: all flags of the command, by name; the last of equal ones. variables: of its environment.
     overrides: keys that `--set` gives, which a command line then need not say.
     client: keys of the client. workload: keys of the workload, such as a limit of answers.
+    front_end: keys of the front end.
     handled: variables that a flag has accounted for. is_part: whether the command starts another
         node of a server whose first command is elsewhere.
     """
@@ -32,6 +33,7 @@ class Server:
         self.account = Account()
         self.client: dict[str, Any] = {}
         self.workload: dict[str, Any] = {}
+        self.front_end: dict[str, Any] = {}
         self.handled: set[str] = set()
         self.is_part = False
 

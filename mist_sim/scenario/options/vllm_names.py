@@ -38,6 +38,11 @@ VLLM_NAMES: Mapping[str, str] = {
     "kv_cache.tiers.shared": "--kv-transfer-config (LMCache or Mooncake store)",
     "kv_cache.tiers.write_policy": NO_COUNTERPART,
     "kv_cache.enable_prefix_caching": "--enable-prefix-caching",
+    # sampling
+    "sampling.temperature": "--override-generation-config",
+    "sampling.top_p": "--override-generation-config",
+    "sampling.top_k": "--override-generation-config",
+    "sampling.sampler": NO_COUNTERPART,
     # predictor
     "predictor.type": NO_COUNTERPART,
     "predictor.enforce_eager": "--enforce-eager",
@@ -69,7 +74,11 @@ VLLM_NAMES: Mapping[str, str] = {
             "resharding.pipeline_parallel_size",
             "resharding.policy",
             "resharding.threshold",
+            "resharding.ttft_limit",
+            "resharding.to_prefill",
+            "resharding.to_decode",
             "resharding.running",
+            "resharding.prefetch",
             "resharding.host_memory",
             "resharding.host_bandwidth",
             "resharding.host_copy_bandwidth",

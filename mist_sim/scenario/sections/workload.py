@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
@@ -26,8 +26,10 @@ from mist_sim.scenario.sections.clients.keys import AtLeastOne
 from mist_sim.stages import Decode, Growing, KvRetrieval, Prefill
 from mist_sim.traces import (
     ClosedLoop,
+    Mix,
     NamesModels,
     PipelineTemplate,
+    RequestClass,
     Retries,
     TimeLimits,
     TraceArrivals,
@@ -141,6 +143,10 @@ class WorkloadSpec(Strict):
         for priority, share in (self.priorities or {}).items():
             if share <= 0:
                 yield Problem(("priorities", str(priority)), f"must be > 0, got {share}")
+        if self.priorities and self.classes:
+            yield Problem(
+                ("priorities",), "must be left out with lengths of classes, which have their own"
+            )
         yield from self._problems_of_models()
         if (self.trace is None) == (self.lengths is None):
             both = "both" if self.trace else "neither"
@@ -189,6 +195,23 @@ class WorkloadSpec(Strict):
     def all_name_models(self) -> bool:
         """Whether every request names the model that has to answer."""
         return bool(self.models) or self._rows_name_models
+
+    @property
+    def classes(self) -> Mapping[str, RequestClass]:
+        """The classes of requests that the lengths name."""
+        source = self.lengths.make() if self.lengths else None
+        return source.classes if isinstance(source, Mix) else {}
+
+    @property
+    def known_priorities(self) -> set[int]:
+        """The priorities that requests have."""
+        if self.priorities:
+            return set(self.priorities)
+        return {each.priority for each in self.classes.values()} or {0}
+
+    def may_name(self, model: str) -> bool:
+        """Tell whether a request may name a model; of a trace nobody knows before it is read."""
+        return self._rows_name_models or model in (self.models or {})
 
     @property
     def source(self) -> Part:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,20 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
-from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.search.afd.joint import BundleChoice, best_bundles
 from mist_sim.search.afd.slot_load import SlotLoad
 from mist_sim.search.designs.fleet import Client, Fleet, Side
 from mist_sim.search.designs.hybrids import ratios_to_try
+from mist_sim.search.designs.lengths import lengths_of
 from mist_sim.search.designs.proposal import Proposal, impossible
 from mist_sim.search.designs.pure import prefill_side
-from mist_sim.traces import TraceReader
 
 _SLOTS = (8, 16, 32, 64, 128, 256)
 """Requests of an attention worker in a batch: those of the AFD paper's evaluation (figure 4a has
 128 to 512), and fewer for memories that hold fewer, each twice the one before."""
 
 _BATCHES = (2, 3)  # in flight, as in the paper, whose figure 2 has three
-_ROWS = 10_000  # of a workload, for what a slot holds: the requests a worker of the paper's runs
 
 
 def bundles(fleet: Fleet) -> Iterator[Proposal]:
@@ -208,13 +205,7 @@ class _Planner:
 
 def _slot_load(scenario: Scenario) -> SlotLoad:
     """Return what a slot holds: theta and nu^2 of the first requests of a workload (15, 16)."""
-    source: Any = scenario.workload.source.make()
-    rows = (
-        source.rows()
-        if isinstance(source, TraceReader)
-        else source.sample_rows(Streams(scenario.seed).generator("lengths"))
-    )
-    lengths = np.array([row[:2] for row in islice(rows, _ROWS)], dtype=float).reshape(-1, 2)
+    lengths = lengths_of(scenario)
     prompts, steps = lengths[:, 0], np.maximum(lengths[:, 1] - 1, 0)  # prefill emits the first one
     if not steps.sum():
         raise ScenarioError("the answers must have a second token for somebody to decode")

@@ -27,13 +27,11 @@ _ORDER = {"prefill": 0, None: 1, "decode": 2}  # who takes prompts first
 class Side:
     """The engines on one side of a design.
 
-    role: None: they do both. chunk: tokens of a step; None: as they have. plans_ahead: whether
-    they may plan a step while the one before it runs.
+    role: None: they do both. chunk: tokens of a step; None: as they have.
     """
 
     role: str | None
     chunk: int | None = None
-    plans_ahead: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,6 @@ class Group:
             scheduler = client["scheduler"]
             scheduler[_CHUNK] = side.chunk
             scheduler["max_num_seqs"] = min(scheduler["max_num_seqs"], side.chunk)
-        if not side.plans_ahead:
-            client["async_scheduling"] = False
         yield client
 
 
@@ -146,11 +142,6 @@ class Fleet:
     def has_roles(self) -> bool:
         """Whether some of the engines are on a side already."""
         return any(each.said["role"] is not None for each in self.groups)
-
-    @property
-    def plans_ahead(self) -> bool:
-        """Whether some engine plans a step while the one before it runs."""
-        return any(each.said["async_scheduling"] for each in self.groups)
 
     @property
     def has_network(self) -> bool:

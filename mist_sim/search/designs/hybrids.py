@@ -45,11 +45,7 @@ def hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
     whose first token the user gets stays as it is, so that TTFT means the same in all designs.
     """
     limits = fleet.scenario.slo.make()
-    clients = fleet.divided(
-        num_p,
-        Side("p_heavy", s_p, plans_ahead=False),
-        Side("d_heavy", s_d, plans_ahead=False),
-    )
+    clients = fleet.divided(num_p, Side("p_heavy", s_p), Side("d_heavy", s_d))
     policy = {"type": "flowing", "tpot": f"{limits.tpot!r} s", "counts_seats": True}
     return fleet.having(
         clients,

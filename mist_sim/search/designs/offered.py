@@ -15,9 +15,11 @@ from mist_sim.search.designs.hybrids import hybrids
 from mist_sim.search.designs.of_hybrid import around_hybrid
 from mist_sim.search.designs.proposal import Proposal, impossible
 from mist_sim.search.designs.pure import apart, together
+from mist_sim.search.designs.resharded import can_re_shard, resharded
 
 _AS_IT_STANDS = "as it stands"
 _HYBRIDS, _BUNDLES = "hybrids", "bundles of attention and FFN workers"
+_RE_SHARDED = "re-sharding"
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,11 @@ def designs_of(scenario: Scenario) -> Designs:
 
     From engines with or without roles prefill and decode: together, as they are and with other
     chunks (`chunks.py`); every ratio of engines for prompts and for answers; some of TaiChi's
-    hybrids; and bundles of attention and FFN workers in place of the engines for answers, where
-    the model has experts. Engines keep their GPUs and their layout. From a hybrid: aggregations
-    with either chunk, and every ratio. Designs are as valid as scenario files are; whether they
-    fit into memory shows when they are built.
+    hybrids; bundles of attention and FFN workers in place of the engines for answers, where the
+    model has experts; and engines of several GPUs that re-shard between prompts and answers.
+    Engines keep their GPUs and, unless they re-shard, their layout. From a hybrid: aggregations
+    with either chunk, and every ratio. Designs are as valid as scenario files are; whether they fit
+    into memory shows when they are built.
 
     Raises ScenarioError for a scenario whose clients cannot change sides, and where there are
     fewer than two designs.
@@ -60,7 +63,7 @@ def designs_of(scenario: Scenario) -> Designs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ScenarioError(f"there is no other design for these clients; {reasons}")
     assumed = _assumed(fleet, found)
-    uneven = tuple(kind for kind in (_HYBRIDS, _BUNDLES) if kind in assumed)
+    uneven = tuple(kind for kind in (_BUNDLES, _RE_SHARDED) if kind in assumed)
     return Designs(found, left_out, assumed, uneven)
 
 
@@ -81,9 +84,10 @@ def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
 
 
 def _kinds(fleet: Fleet) -> Mapping[str, Callable[[Fleet], Iterator[Proposal]]]:
+    last = {_RE_SHARDED: resharded} if can_re_shard(fleet) else {}
     if fleet.num_clients < 2:
-        return {"together": together, "apart": _too_few}
-    return {"together": together, "apart": apart, _HYBRIDS: hybrids, _BUNDLES: bundles}
+        return {"together": together, "apart": _too_few, **last}
+    return {"together": together, "apart": apart, _HYBRIDS: hybrids, _BUNDLES: bundles, **last}
 
 
 def _too_few(fleet: Fleet) -> Iterator[Proposal]:
@@ -109,18 +113,21 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
             f"{_as_said(fleet.network)}, the GPUs' own nodes, for all designs that hand over; to "
             "say another, give clients the roles prefill and decode, and a network"
         )
-    if fleet.plans_ahead and any(_has(each, role="p_heavy") for each in found.values()):
-        assumed[_HYBRIDS] = (
-            "async_scheduling: false, as answers that leave between two steps are not simulated "
-            "with it, so that their steps take longer than those of other designs, by more than "
-            "designs may differ; --set clients.0.async_scheduling=false compares all without"
-        )
     if any(_has(each, type_="afd") for each in found.values()):
         assumed[_BUNDLES] = (
             "times follow from the GPUs' figures and the model's sizes, without an engine's own "
             "time a step; nobody measured such bundles"
         )
+    if any(map(_re_shards, (each for each in found.values() if each is not fleet.scenario))):
+        assumed[_RE_SHARDED] = (
+            "scheduler: continuous, without prefix caches and async_scheduling, which are not "
+            "simulated with it; 80 GiB of host memory a GPU"
+        )
     return assumed
+
+
+def _re_shards(scenario: Scenario) -> bool:
+    return any(getattr(part, "resharding", None) is not None for part in scenario.clients)
 
 
 def _as_said(network: Mapping[str, Any]) -> str:

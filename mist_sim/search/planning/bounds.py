@@ -20,6 +20,7 @@ nothing is left out. Nor is anything for pipelines of other stages, and bundles 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.devices.kernels import DIFFERING, Kernel
 from mist_sim.hardware.gpu_group import num_gpus as group_gpus
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors import RooflinePredictor
@@ -70,6 +72,8 @@ def least_of_client(client: Any, machine: Machine) -> Least | None:
     if predictor is None or not all(_is_roofline(rank) for rank in predictor.ranks):
         return None
     model, gpu, num_gpus = machine.model, machine.cluster.gpu, group_gpus(machine)
+    if model.layers:
+        return None
     flops, bandwidth = _flops(gpu), _bandwidth(gpu)
     is_one = machine.cluster.tensor_parallel_size == num_gpus  # no pipeline, no replicas
     keys = 0 if model.window_layers else model.kv_bytes_per_token
@@ -133,6 +137,8 @@ def alone(least: Least, demand: Demand) -> dict[str, float]:
     gap = (least.matrices + demand.prompts * least.key) / least.per_step
     gaps = np.maximum(demand.answers - 1, 0)
     times = {"ttft": prompt, "tpot": np.where(gaps > 0, gap, 0.0), "e2el": prompt + gaps * gap}
+    if not demand.limits.is_set:
+        return {}
     kept = {name: times[name] <= limit for name, limit in demand.limits.limits.items()}
     found = {name: float(each.mean()) for name, each in kept.items()}
     every: NDArray[np.bool_] = np.logical_and.reduce(list(kept.values()))
@@ -158,16 +164,21 @@ def _is_roofline(predictor: object) -> bool:
 
 def _flops(gpu: GpuSpec) -> float:
     """Return the FLOP/s that the best kernel for products reaches, in any data type."""
-    reached = [kernel.mfu for kind, kernel in gpu.kernels.items() if _ATTENTION not in kind]
+    reached = [kernel.mfu for kind, kernel in _kernels(gpu) if _ATTENTION not in kind]
     mfu = max(gpu.prefill.mfu, gpu.decode.mfu, *(each for each in reached if each is not None))
     return max(gpu.flops.values()) * mfu
 
 
 def _bandwidth(gpu: GpuSpec) -> float:
     """Return the bytes/s that the best kernel reads with."""
-    reached = [kernel.mbu for kernel in gpu.kernels.values()]
+    reached = [kernel.mbu for _, kernel in _kernels(gpu)]
     mbu = max(gpu.prefill.mbu, gpu.decode.mbu, *(each for each in reached if each is not None))
     return gpu.memory_bandwidth * mbu
+
+
+def _kernels(gpu: GpuSpec) -> Iterator[tuple[str, Kernel]]:
+    """Yield the kernels that models with equal layers use; others have no bounds."""
+    yield from ((kind, kernel) for kind, kernel in gpu.kernels.items() if kind not in DIFFERING)
 
 
 def _matrix_params(model: ModelSpec) -> int:

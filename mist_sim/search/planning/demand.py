@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics import Slo
+from mist_sim.metrics.goodput import Limits
 from mist_sim.rng import Streams
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import Question
@@ -41,7 +41,7 @@ class Demand:
     answers: Array
     rate: float
     share: float
-    limits: Slo
+    limits: Limits
     is_steady: bool = True
     span: float = inf
     cached: bool = False
@@ -141,8 +141,8 @@ def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False)
         prompts=lengths[:, 0],
         answers=lengths[:, 1],
         rate=rate,
-        share=target.attainment,
-        limits=target.slo,
+        share=target.least_asked,
+        limits=target.slo.loosest,
         is_steady=is_steady,
         span=span,
         cached=any(row.content for row in rows),

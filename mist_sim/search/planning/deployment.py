@@ -77,6 +77,8 @@ def deployment_of(scenario: Scenario) -> Deployment:
     roles = {client.get("role") for client in clients}
     if any(client["type"] != "llm" for client in clients):
         return Deployment(notes=("vLLM has no bundles of attention and FFN workers: no commands.",))
+    if any(client["resharding"] for client in clients):
+        return Deployment(notes=("vLLM has no engines that re-shard (Seesaw): no commands.",))
     if not roles <= {None, *KV_ROLES}:
         return Deployment(notes=(_NO_HYBRIDS,))
     ports: dict[str | None, list[int]] = {}

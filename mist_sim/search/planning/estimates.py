@@ -32,6 +32,9 @@ class Estimates:
         if candidate.design == "together":
             chunk = candidate.chunks[0] if candidate.chunks else None
             return first * self._of(engine, "both", chunk)
+        if candidate.design == "reshard":
+            stages = self._of(engine, "prompts"), self._of(engine, "answers")
+            return first / sum(1 / rate for rate in stages) if min(stages) else 0.0
         apart = min(first * self._of(engine, "prompts"), second * self._of(engine, "answers"))
         if candidate.design == "apart":
             return apart

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.scenario.load import as_data
 from mist_sim.search.planning.bounds import Needs, alone, fewest, least_of
 from mist_sim.search.planning.demand import Demand
@@ -33,7 +33,7 @@ _SHORT = 6_000  # requests of a first run; those that it does not tell run longe
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
-_SLOW = ("hybrid", "afd")  # designs whose runs take ten times as long: what others settle first
+_SLOW = ("hybrid", "afd", "reshard")  # whose runs take ten times as long: others settle first
 
 
 @dataclass
@@ -218,7 +218,7 @@ class Hunt:
             shares = {} if least is None else alone(least, self._demand)
             missed = [name for name, share in shares.items() if share < self._demand.share - 1e-9]
             if missed:
-                self.impossible[engine] = SHORT_NAMES.get(missed[0], "the limits")
+                self.impossible[engine] = limit_title(missed[0])
         if engine in self.impossible and candidate.design != "afd":
             return f"cannot keep {self.impossible[engine]} even for a request alone"
         needs = self._needs[engine]

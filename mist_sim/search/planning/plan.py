@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.binding import search_binding
@@ -61,7 +61,8 @@ def plan(
         raise ScenarioError(
             f"designs {', '.join(options.designs)} have no candidate within the budget of "
             f"{_budget(options)}: apart, hybrid and afd take two engines at least; hybrid takes "
-            "limits on both TTFT and TPOT; afd takes a model with experts"
+            "limits on both TTFT and TPOT; afd takes a model with experts; reshard takes engines "
+            "of two GPUs at least"
         )
     how = {key: value for key, value in vars(options).items() if key != "seconds"}
     with studying(
@@ -188,7 +189,8 @@ def _row(each: Tried, hunt: Hunt) -> Row:
 
 def _title(question: Question, shop: Shop) -> str:
     limits = ", ".join(
-        f"{SHORT_NAMES[name]} {_ms(limit)}" for name, limit in question.target.slo.limits.items()
+        f"{limit_title(name)} {_ms(limit)}"
+        for name, limit in question.target.slo.named_limits.items()
     )
     gpus = listed(dict.fromkeys(engine.name.split(" TP")[0] for engine in shop.engines))
     return (
@@ -226,7 +228,7 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
         if each.trial is None:
             reasons["lack what their design needs"] += 1
         else:
-            worst = SHORT_NAMES.get(each.trial.worst_limit or "", "the limits")
+            worst = limit_title(each.trial.worst_limit)
             verb = "miss" if each.trial.attained is False else "may miss"
             reasons[f"{verb} {worst}"] += 1
     most = _excludes(reasons, hunt.num_candidates)

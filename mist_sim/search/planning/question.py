@@ -17,9 +17,12 @@ from mist_sim.search.request_times import Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
 
-DESIGNS = ("together", "apart", "hybrid", "afd")
+DESIGNS = ("together", "apart", "hybrid", "afd", "reshard")
 """Engines that do both; prompts and answers apart; TaiChi's in between; bundles of attention and
-FFN workers for the answers. In this order where they cost the same."""
+FFN workers for the answers; engines that re-shard between prompts and answers (Seesaw). In this
+order where they cost the same."""
+
+_USUAL = DESIGNS[:-1]  # re-sharding is for throughput: few limits on latencies leave it any
 
 LEAST_OUTSTANDING = "least_outstanding"
 WIDTHS = (1, 2, 4, 8)
@@ -35,11 +38,11 @@ class PlanOptions:
 
     gpus: names of the catalog, or paths of spec files. rate: requests per second (> 0); None: the
     scenario's own. max_gpus: in all (>= 1). max_usd_per_hour: dollars an hour in all (> 0); None:
-    any. tensor_parallel_sizes, designs, routers: what is tried; designs are those of `DESIGNS`;
-    routers: None: the scenario's own, or least_outstanding where it names none. prices: dollars of
-    one GPU an hour in place of the catalog's, by the names in `gpus`. attainment, most_requests,
-    as_is: as in `GoodputOptions`. seconds: after which the search stops looking for something
-    better (> 0); None: when all is known.
+    any. tensor_parallel_sizes, designs, routers: what is tried; designs are of `DESIGNS`, all but
+    reshard by default; routers: None: the scenario's own, or least_outstanding where it names none.
+    prices: dollars of one GPU an hour in place of the catalog's, by the names in `gpus`.
+    attainment, most_requests, as_is: as in `GoodputOptions`. seconds: after which the search stops
+    looking for something better (> 0); None: when all is known.
 
     Raises ScenarioError for values that make no search.
     """
@@ -49,10 +52,10 @@ class PlanOptions:
     max_gpus: int = _MOST_GPUS
     max_usd_per_hour: float | None = None
     tensor_parallel_sizes: tuple[int, ...] = WIDTHS
-    designs: tuple[str, ...] = DESIGNS
+    designs: tuple[str, ...] = _USUAL
     routers: tuple[str, ...] | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
-    attainment: float = 0.9
+    attainment: float | None = None
     most_requests: int = 30_000
     as_is: bool = False
     seconds: float | None = 60.0

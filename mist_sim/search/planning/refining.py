@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.expected_errors import expected_ranges
+from mist_sim.metrics.latency import metric_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
@@ -16,6 +17,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.plan_result import Confidence
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, scenario_of
+from mist_sim.search.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
@@ -38,9 +40,13 @@ class Refining:
     def figures(self, cases: Mapping[str, Scenario]) -> dict[str, dict[str, Any]]:
         """Return the summaries of runs by name; limits are of the share that has to be good."""
         tasks = []
-        share = 100 * self.question.target.attainment
+        target = self.question.target
+        shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
+        percentiles = {"slo.percentiles": [100 * target.attainment]}
+        for place, name in enumerate(target.slo.classes, start=1):
+            percentiles[f"slo.classes.{name}.percentiles"] = [shares[place]]
         for name, scenario in cases.items():
-            changes: dict[str, Any] = {"slo.percentiles": [share]}
+            changes: dict[str, Any] = dict(percentiles)
             if self.is_steady:
                 number = max(self.question.num_requests, _LONG_RUN)
                 changes["workload.lengths.num_requests"] = number
@@ -73,26 +79,50 @@ class Refining:
     def one_less(self, candidate: Candidate) -> dict[str, dict[str, Any]]:
         """Return what is left of a candidate without one of its engines, by which one that is.
 
-        `good`: the share of good requests, 0 where nobody is left. `slo`: as a summary has it.
+        `good`: the share of good requests in a run until the verdict is known, 0 where nobody is
+        left. `attains`: whether that is enough, as far as the run tells; `undecided`: it does not.
+        `slo`: as a summary has it.
         """
         cases: dict[str, Scenario] = {}
         found: dict[str, dict[str, Any]] = {}
-        for name, left in _without_one(candidate).items():
+        for name, left in without_one(candidate).items():
             if left is None:
-                found[name] = {"good": 0.0, "slo": {}, "nobody": True}
+                found[name] = {"good": 0.0, "slo": {}, "nobody": True, "attains": False}
                 continue
             try:
                 cases[name] = scenario_of(left, self.question)
             except ScenarioError:
-                found[name] = {"good": 0.0, "slo": {}, "nobody": True}
+                found[name] = {"good": 0.0, "slo": {}, "nobody": True, "attains": False}
+        trials = self._trials(cases)
         for name, summary in self.figures(cases).items():
-            good = float(summary["good_request_fraction"])
-            found[name] = {"good": good, "slo": summary["slo"], "nobody": False}
-            found[name]["unstable"] = bool(summary["unstable"])
+            if (trial := trials.get(name)) is None:
+                continue
+            good = trial.attainment if trial.is_steady else nan
+            found[name] = {
+                "good": summary["good_request_fraction"] if isnan(good) else good,
+                "slo": summary["slo"],
+                "nobody": False,
+                "unstable": bool(summary["unstable"]),
+                "attains": trial.seems_attained,
+                "undecided": trial.attained is None,
+            }
         return found
 
+    def _trials(self, cases: Mapping[str, Scenario]) -> dict[str, Trial]:
+        """Return whether scenarios attain the target at the rate that is asked for, by name."""
+        question, options = self.question, self.question.options
+        most = None if options.as_is else options.most_requests
+        how = question.rate, question.target, question.num_requests, most
+        tasks = [
+            Task((name, "verdict"), trial_data, (as_data(each), {}, each.seed, *how))
+            for name, each in cases.items()
+        ]
+        rows = self.driver.run(tasks, keep_errors=True)
+        return {str(row.key[0]): Trial.of(row.result) for row in rows if row.failure is None}
 
-def _without_one(candidate: Candidate) -> dict[str, Candidate | None]:
+
+def without_one(candidate: Candidate) -> dict[str, Candidate | None]:
+    """Return what is left of a candidate without one of its engines, by which one; None: nobody."""
     first, second = candidate.first, candidate.second
     if not second:
         return {"one less": replace(candidate, first=first - 1) if first > 1 else None}
@@ -113,7 +143,7 @@ def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidenc
     """
     ranges = expected_ranges(summary)
     limits = summary.get("slo", {})
-    if not limits or any(ranges.get(name.split("_")[1]) is None for name in limits):
+    if not limits or any(ranges.get(metric_of(name)) is None for name in limits):
         return "unsure"
     verdicts = {found["verdict"] for found in limits.values()}
     if not kept:

@@ -12,6 +12,7 @@ from mist_sim.search.designs.bundles import with_best_bundle
 from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrid, ratios_to_try
 from mist_sim.search.designs.pure import in_two, without_sides
+from mist_sim.search.designs.resharded import with_best_pair
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import DESIGNS, LEAST_OUTSTANDING, Question
 
@@ -64,6 +65,8 @@ class Candidate:
         elif self.design == "hybrid":
             large, small = self.chunks
             told = f"hybrid {self.first} x {large} + {self.second} x {small}"
+        elif self.design == "reshard":
+            told = "re-sharding"
         else:
             told = f"{self.first} prefill + a bundle"
         return told if self.router in (None, LEAST_OUTSTANDING) else f"{told}, {self.router}"
@@ -111,6 +114,8 @@ def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candi
             for first in _ratios(number):
                 own = (max(chunks), chunks[0]) if chunks else ()
                 yield Candidate(engine, "apart", first, number - first, own, router)
+        if "reshard" in options.designs and engine.num_gpus > 1:
+            yield Candidate(engine, "reshard", number, router=router)
     has_both = target.slo.ttft is not None and target.slo.tpot is not None
     if "hybrid" in options.designs and number > 1 and len(chunks) > 1 and has_both:
         small, *larger = sorted(chunks)
@@ -160,4 +165,6 @@ def _designed(candidate: Candidate, fleet: Fleet) -> Scenario:
         return hybrid(fleet, candidate.first, *candidate.chunks)
     if candidate.design == "afd":
         return with_best_bundle(fleet, candidate.first)
+    if candidate.design == "reshard":
+        return with_best_pair(fleet)
     raise ScenarioError(f"no design is named {candidate.design}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_result import Confidence, Line
@@ -27,7 +27,7 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
     """
     candidate, at_rate = best.candidate, found["at_rate"]
     sure = confidence_of(at_rate)
-    few = _one_less_confidence(found["one_less"], question)
+    few = _one_less_confidence(found["one_less"])
     lines = [
         Line("buy", _buy(candidate), _worst(sure, few)),
         Line("each engine", _engine(question, candidate)),
@@ -38,9 +38,9 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         if candidate.design == "hybrid":
             router = "length_aware, as TaiChi has it"
         lines.append(Line("router", router if candidate.router else "the scenario's own"))
-    lines.append(Line("limits", _limits(question, at_rate), sure))
+    lines.append(Line("limits", _limits(at_rate), sure))
     lines.append(_headroom(found["goodput"], question, sure))
-    lines += _one_less(found["one_less"], question)
+    lines += _one_less(found["one_less"])
     return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
 
 
@@ -68,7 +68,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
     near = max(missed, key=lambda each: each.trial.attainment if each.trial else 0.0)
     trial = near.trial
     share = 100 * trial.attainment if trial else 0.0
-    limit = SHORT_NAMES.get((trial.worst_limit if trial else None) or "", "a limit")
+    limit = limit_title(trial.worst_limit if trial else None, "a limit")
     verdict = "misses" if trial and trial.attained is False else "may miss"
     return (
         f"{near.candidate.name} ({near.candidate.dollars:.4g} $/h) {verdict} its limits, {limit} "
@@ -114,13 +114,15 @@ def _design(candidate: Candidate) -> str:
             f"TaiChi's hybrid: {candidate.first} with {large} tokens a step, {candidate.second} "
             f"with {small}"
         )
+    if candidate.design == "reshard":
+        who = "1 engine" if number == 1 else f"each of {number} engines"
+        return f"{who} in one layout for prompts and another for answers, in turn (Seesaw)"
     return f"{candidate.first} for prompts, the others a bundle of attention and FFN workers"
 
 
-def _limits(question: Question, summary: Mapping[str, Any]) -> str:
-    share = f"p{100 * question.target.attainment:g}"
+def _limits(summary: Mapping[str, Any]) -> str:
     told = [
-        f"{share} {SHORT_NAMES[name.split('_')[1]]} "
+        f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} "
         f"{found['value']:.4g} of {found['limit']:.4g} ms "
         f"({found['verdict']})"
         for name, found in summary.get("slo", {}).items()
@@ -133,27 +135,26 @@ def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
         return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
     low, high = goodput.interval
     more = goodput.rate / question.rate - 1
-    first = f"; {SHORT_NAMES[goodput.first_limit]} misses first" if goodput.first_limit else ""
+    first = f"; {limit_title(goodput.first_limit)} misses first" if goodput.first_limit else ""
     between = f" ({low:.4g} to {high:.4g})" if high < float("inf") else ""
     text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} /s{between}{first}"
     return Line("headroom", text, "sure" if sure == "sure" and low > question.rate else sure)
 
 
-def _one_less(found: Mapping[str, Mapping[str, Any]], question: Question) -> list[Line]:
+def _one_less(found: Mapping[str, Mapping[str, Any]]) -> list[Line]:
     return [
-        Line(name, _left(each, question), _one_less_confidence({name: each}, question))
-        for name, each in found.items()
+        Line(name, _left(each), _one_less_confidence({name: each})) for name, each in found.items()
     ]
 
 
-def _left(found: Mapping[str, Any], question: Question) -> str:
+def _left(found: Mapping[str, Any]) -> str:
     if found["nobody"]:
         return "nobody is left to serve"
     share = f"{100 * found['good']:.1f} % are good"
-    if found["good"] >= question.target.attainment:
-        return f"still keeps the limits for a while: {share}"
+    if found["attains"]:
+        return f"still keeps the limits: {share}"
     over = {
-        SHORT_NAMES[name.split("_")[1]]: each["value"] / each["limit"]
+        limit_title(limit_of(name)[0]): each["value"] / each["limit"]
         for name, each in found["slo"].items()
         if not each["kept"]
     }
@@ -163,14 +164,16 @@ def _left(found: Mapping[str, Any], question: Question) -> str:
     return f"{share}{first}{more}"
 
 
-def _one_less_confidence(found: Mapping[str, Mapping[str, Any]], question: Question) -> Confidence:
+def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
     """Return how sure it is that so many are needed: that fewer miss, whatever the error."""
     told: list[Confidence] = []
     for each in found.values():
         verdicts = {one["verdict"] for one in each["slo"].values()}
-        is_good = each["good"] >= question.target.attainment
+        is_good = each["attains"]
         if each["nobody"]:
             told.append("sure")
+        elif each["undecided"]:
+            told.append("likely")
         elif is_good:
             told.append("likely" if "within error" in verdicts else "sure")
         else:

@@ -8,6 +8,7 @@ from math import inf, isnan
 from typing import Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.search.percentiles import Percentile, percentiles_of
 from mist_sim.search.request_times import check_attainment
 from mist_sim.search.spaces.objectives import METRICS, OBJECTIVES, PERCENTILES
 from mist_sim.units import DURATION
@@ -17,7 +18,8 @@ BUDGETS = {"max_gpus": "num_gpus", "max_usd_per_hour": "usd_per_hour", "max_watt
 
 LATENCIES = tuple(f"p{p}_{metric}" for metric in METRICS for p in PERCENTILES)
 ATTAINMENT = "attainment"
-_KNOWN = (*BUDGETS, *LATENCIES, ATTAINMENT)
+AT_GOODPUT = "at_goodput"
+_KNOWN = (*BUDGETS, *LATENCIES, ATTAINMENT, AT_GOODPUT)
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,13 @@ class Constraints:
 
     budgets: by name, as in `BUDGETS`. latencies: by name, such as "p99_ttft", in seconds, of a run
     at the scenario's own rate. attainment: share of good requests that is asked for; None: nobody
-    said one.
+    said one. at_goodput: percentiles that are kept at the goodput as well.
     """
 
     budgets: Mapping[str, float]
     latencies: Mapping[str, float]
     attainment: float | None = None
+    at_goodput: tuple[Percentile, ...] = ()
 
     def broken_before(self, known: Mapping[str, float]) -> dict[str, str]:
         """Return the budgets that are exceeded, each with the reason."""
@@ -54,7 +57,7 @@ class Constraints:
     @property
     def names(self) -> list[str]:
         """All of them."""
-        own = [ATTAINMENT] if self.attainment is not None else []
+        own = [ATTAINMENT] * (self.attainment is not None) + [AT_GOODPUT] * bool(self.at_goodput)
         return [*self.budgets, *self.latencies, *own]
 
 
@@ -74,7 +77,8 @@ def constraints_of(given: object) -> Constraints:
     for name in given:
         if name not in _KNOWN:
             raise ScenarioError(
-                f"constraints.{name}: unknown; known: {', '.join(BUDGETS)}, {ATTAINMENT}, and "
+                f"constraints.{name}: unknown; known: {', '.join(BUDGETS)}, {ATTAINMENT}, "
+                f"{AT_GOODPUT}, and "
                 f"p50, p90, p95 and p99 of ttft, tpot, itl and e2el{did_you_mean(name, _KNOWN)}"
             )
     budgets = {name: _budget(name, given[name]) for name in BUDGETS if name in given}
@@ -85,7 +89,16 @@ def constraints_of(given: object) -> Constraints:
         check_attainment(share)
     for problem in _contradictions(latencies):
         raise ScenarioError(problem)
-    return Constraints(budgets, latencies, share)
+    return Constraints(budgets, latencies, share, _at_goodput(given))
+
+
+def _at_goodput(given: Mapping[str, Any]) -> tuple[Percentile, ...]:
+    if AT_GOODPUT not in given:
+        return ()
+    try:
+        return percentiles_of(given[AT_GOODPUT])
+    except ScenarioError as error:
+        raise ScenarioError(f"constraints.{AT_GOODPUT}: {error}") from None
 
 
 def _contradictions(limits: Mapping[str, float]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.fronts import Rival, dominates, rate_to_beat
@@ -167,7 +167,7 @@ class Evaluation:
             if trial.attained:
                 kept.append(each)
                 continue
-            limit = SHORT_NAMES.get(trial.worst_limit or "", "the limits")
+            limit = limit_title(trial.worst_limit)
             share = f"{100 * trial.attainment:.1f} % good at {trial.rate:.4g} /s"
             verb = "is not known to keep" if trial.attained is None else "misses"
             self._exclude(each, {f"slo, {limit}": f"{verb} {limit}: {share}"})
@@ -228,7 +228,7 @@ class Evaluation:
             return False
         lowest = min(trial.rate for search in found.searches for trial in search.trials)
         self._lowest_missed = max(lowest, self._lowest_missed or 0.0)
-        limit = SHORT_NAMES.get(found.first_limit or "", "the limits")
+        limit = limit_title(found.first_limit)
         self._exclude(prepared, {f"slo, {limit}": f"misses {limit} at {lowest:.4g} /s already"})
         return False
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.machine import Machine
-from mist_sim.metrics import CostOptions, Slo
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics import CostOptions
+from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput import GoodputOptions
@@ -141,9 +141,9 @@ class Preparation:
         if key not in self._shares:
             self._shares[key] = alone(least, demand)
         missed = [
-            SHORT_NAMES.get(name, "the limits")
+            limit_title(name)
             for name, share in self._shares[key].items()
-            if share < target.attainment - _ROUNDING
+            if share < target.least_asked - _ROUNDING
         ]
         if missed:
             found.bound = 0.0
@@ -153,16 +153,16 @@ class Preparation:
         """Return what the workload asks, which is the same wherever nothing of it differs."""
         scenario = built.scenario
         lives = scenario.lifecycle is None and scenario.reconfigure is None
-        key = lives, scenario.model, target_key(target.slo)
+        key = lives, scenario.model, target_key(target)
         if key not in self._demands:
             rate = Rates(scenario, built).own
             self._demands[key] = demand_on(built, target, rate, as_is=self._goodput.as_is)
         return self._demands[key]
 
 
-def target_key(slo: Slo) -> tuple[tuple[str, float], ...]:
-    """Return limits as something that tells them from others."""
-    return tuple(slo.limits.items())
+def target_key(target: Target) -> tuple[object, ...]:
+    """Return what is asked for as something that tells it from others."""
+    return *target.slo.named_limits.items(), target.least_asked
 
 
 def _engines(built: Built) -> tuple[Least, Needs] | None:

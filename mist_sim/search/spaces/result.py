@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.findings import Findings
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import limit_title
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.front_picture import can_draw, draw
 from mist_sim.report.presenters import SPACE
@@ -183,7 +183,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "verdict": trial.verdict,
         "attainment": trial.attainment,
         "num_requests": trial.num_requests,
-        "worst_limit": SHORT_NAMES.get(trial.worst_limit or "", ""),
+        "worst_limit": limit_title(trial.worst_limit, ""),
         "is_whole": trial.is_whole,
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import ceil, inf, isnan
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -16,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
+from mist_sim.rng import Streams
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.prepared import Prepared
+from mist_sim.search.spaces.surrogate import predicted
 from mist_sim.studies.points import value_text
 
 _DIRECTIONS = {"more": "maximize", "less": "minimize"}
 _GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/guides/search.md
 _SMALLEST = 3  # configurations of a population, of which two are parents
 _PATIENCE = 20  # times that a method is asked for a configuration which it did not have yet
+_SMALL = 1e-9
+_OF_MODEL = 0.5  # of what is tried later, so much is proposed by the model
 _WORST = {"more": 0.0, "less": 1e12}  # of what keeps no limit, or has no figure
 
 
@@ -38,6 +42,7 @@ def sample(
     """Evaluate so many configurations, as a method asks for them.
 
     They begin at random, and half of them with the most promising where a bound tells which are.
+    Later a model of what was found (`surrogate`) proposes half of what is tried.
     What a method asks for again is no run, and it is asked anew; where it insists, and for what is
     no configuration, it gets the nearest that was not tried, and learns of that one.
     left: what can be tried, the most promising first. side_by_side: asked for at most at a time.
@@ -53,12 +58,12 @@ def sample(
         sampler=_sampler(optuna, method, seed, size),
     )
     begin = 2 * size if method == "nsga2" else size
-    for each in left[: begin // 2] if evaluation.races else []:
-        study.enqueue_trial(axes.place(each))
     asked = _Asked(optuna, study, axes, distributions, evaluation)
-    asked.run(min(begin, side_by_side, most))
-    while (number := most - axes.num_tried) > 0:
-        asked.run(min(size, side_by_side, number))
+    number = min(begin, side_by_side, most)
+    asked.run(number, list(left[: min(begin // 2, number)]) if evaluation.races else [])
+    weights = Streams(seed).generator("weights")
+    while (number := min(most - axes.num_tried, size, side_by_side)) > 0:
+        asked.run(number, axes.promising(ceil(number * _OF_MODEL), evaluation, weights))
 
 
 def _size(method: str, most: int, side_by_side: int, num_objectives: int) -> int:
@@ -82,9 +87,13 @@ class _Asked:
     distributions: dict[str, Any]
     evaluation: Evaluation
 
-    def run(self, number: int) -> None:
-        """Ask for so many configurations that were not tried, evaluate them, and tell of them."""
-        asked = [self._next() for _ in range(number)]
+    def run(self, number: int, proposed: Sequence[Prepared]) -> None:
+        """Try so many configurations, and tell the method of them: those proposed, and its own.
+
+        Where something else is tried than the method asked for, it learns of that.
+        """
+        asked = [(self.study.ask(self.distributions), self.axes.take_one(p)) for p in proposed]
+        asked += [self._next() for _ in range(number - len(proposed))]
         self.evaluation.run([each for _, each in asked])
         for trial, each in asked:
             self._tell(trial, each)
@@ -131,6 +140,18 @@ def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
         value = evaluation.value(prepared, each)
         found.append(_WORST[each.better] if is_lost or isnan(value) else value)
     return found
+
+
+def _costs(prepared: Prepared, evaluation: Evaluation) -> list[float]:
+    """Return what a configuration is worth by each objective: the less, the better."""
+    values = zip(_values(prepared, evaluation), evaluation.objectives, strict=True)
+    costs = []
+    for value, each in values:
+        if value == _WORST[each.better]:
+            costs.append(inf)
+        else:
+            costs.append(value if each.better == "less" else 1 / value)
+    return costs
 
 
 def _optuna() -> Any:
@@ -213,6 +234,32 @@ class _Axes:
         chosen = int(np.argmin(distances))
         self._tried[chosen] = True
         return self._several[chosen]
+
+    def promising(
+        self, number: int, evaluation: Evaluation, rng: np.random.Generator
+    ) -> list[Prepared]:
+        """Return so many of those that were not taken, the best by a model of those that were.
+
+        Of several objectives each counts with a weight that is drawn anew for each of them.
+        """
+        tried = np.flatnonzero(self._tried)
+        costs = np.array([_costs(self._several[row], evaluation) for row in tried.tolist()])
+        told = np.array([predicted(self._places, tried, each) for each in costs.T])
+        told -= told.min(axis=1, keepdims=True)
+        told /= np.maximum(told.max(axis=1, keepdims=True), _SMALL)
+        left = ~self._tried
+        found = []
+        for _ in range(min(number, int(left.sum()))):
+            weights = rng.dirichlet(np.ones(len(told)))
+            chosen = int(np.argmin(np.where(left, weights @ told, np.inf)))
+            left[chosen] = False
+            found.append(self._several[chosen])
+        return found
+
+    def take_one(self, prepared: Prepared) -> Prepared:
+        """Take a configuration, and return it."""
+        self._tried[self._several.index(prepared)] = True
+        return prepared
 
     def _distances(self, place: dict[str, int]) -> NDArray[np.float64]:
         found = np.zeros(len(self._several))

@@ -13,6 +13,7 @@ from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.percentiles import Percentile
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.fronts import front
 from mist_sim.search.spaces.objectives import Objective
@@ -28,7 +29,6 @@ Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)
 _SIDE_BY_SIDE = 8
 _FIRST = 2  # configurations whose goodput is searched before the race begins
-_ATTAINMENT = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,13 @@ class SearchOptions:
                 raise ScenarioError(f"{name} must be in [1, {COPIES}], got {value}")
         self.goodput(None)
 
-    def goodput(self, attainment: float | None) -> GoodputOptions:
+    def goodput(
+        self, attainment: float | None, percentiles: tuple[Percentile, ...] = ()
+    ) -> GoodputOptions:
         """Return how rates are judged. Raises ScenarioError for values that make no search."""
         return GoodputOptions(
-            attainment=_ATTAINMENT if attainment is None else attainment,
+            attainment=attainment,
+            percentiles=percentiles,
             tolerance=self.tolerance,
             most_requests=self.most_requests,
             as_is=self.as_is,
@@ -114,7 +117,8 @@ def search_space(
         resume=resume,
         executor=executor,
     ) as driver:
-        goodput = options.goodput(space.constraints.attainment)
+        constraints = space.constraints
+        goodput = options.goodput(constraints.attainment, constraints.at_goodput)
         runs = Runs(goodput, driver)
         evaluation = Evaluation(space.objectives, space.constraints, runs, not options.thorough)
         preparation = Preparation(
@@ -135,6 +139,7 @@ def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
         "budgets": dict(space.constraints.budgets),
         "latencies": dict(space.constraints.latencies),
         "attainment": space.constraints.attainment,
+        "at_goodput": [list(each) for each in space.constraints.at_goodput],
         "objectives": [each.name for each in space.objectives],
         **vars(options),
     }

@@ -14,6 +14,7 @@ from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrids
 from mist_sim.search.designs.proposal import Proposal
 from mist_sim.search.designs.pure import apart, together
+from mist_sim.search.designs.resharded import resharded
 from mist_sim.search.planning.question import DESIGNS
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.objectives import Objective
@@ -26,6 +27,7 @@ _KINDS: Mapping[str, Callable[[Fleet], Iterator[Proposal]]] = {
     "apart": apart,
     "hybrid": hybrids,
     "afd": bundles,
+    "reshard": resharded,
 }
 
 
@@ -66,6 +68,13 @@ class Space:
                     )
                 if name != "vary" and key in self.vary:
                     raise ScenarioError(f"{name}: {key} is in vary too; leave one out")
+        if self.constraints.at_goodput and not any(
+            each.source in ("rate", "at goodput") for each in self.objectives
+        ):
+            raise ScenarioError(
+                "constraints.at_goodput has no effect without a goodput among the objectives, such "
+                "as goodput_per_usd; leave it out"
+            )
         for design in self.designs:
             if design not in _KINDS:
                 raise ScenarioError(

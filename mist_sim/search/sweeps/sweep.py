@@ -11,7 +11,7 @@ from mist_sim.metrics.replications import Estimate
 from mist_sim.scenario import Scenario
 from mist_sim.search.comparison import FIGURES
 from mist_sim.search.ranking import Better
-from mist_sim.search.request_times import check_attainment
+from mist_sim.search.request_times import asked_share, check_attainment
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.searching import SearchOptions, search_space
@@ -28,17 +28,19 @@ def sweep(
     vary: Mapping[str, Sequence[Any]],
     *,
     metric: str | None = None,
-    attainment: float = 0.9,
+    attainment: float | None = None,
     **how: Any,
 ) -> Sweep:
     """Return a figure of a scenario over one key or two.
 
     vary: values by dotted key. metric: a number of a run's summary; by default the share of good
-    requests, or the p99 TTFT of a scenario without limits. attainment: share that is asked for.
+    requests, or the p99 TTFT of a scenario without limits. attainment: share that is asked for;
+    None: as the scenario's slo says, or 0.9.
     how: jobs, progress, journal, resume, executor, as in `study`.
     Raises ScenarioError for more keys, a figure that no run has, and what `study` raises.
     """
-    _check(vary, attainment)
+    share = asked_share(scenario.slo.make(), attainment)
+    _check(vary, share)
     chosen = metric or (GOOD if scenario.slo.make().is_set else "p99_ttft_ms")
     study = plan_study(scenario, vary=vary).run(**how)
     study.estimate(chosen)  # raises for a figure that no run has
@@ -47,7 +49,7 @@ def sweep(
         points=tuple(_points(study, chosen)),
         metric=chosen,
         better=_better(chosen),
-        share=attainment,
+        share=share,
         title=scenario.headline,
         warnings=tuple(study.warnings),
     )
@@ -58,18 +60,19 @@ def goodput_sweep(
     vary: Mapping[str, Sequence[Any]],
     options: SearchOptions,
     *,
-    attainment: float = 0.9,
+    attainment: float | None = None,
     **how: Any,
 ) -> Sweep:
     """Return the goodput of a scenario over one key or two, requests per second; see `sweep`.
 
     options: how goodputs are searched. Keys of the workload and limits cannot vary here.
     """
-    _check(vary, attainment)
+    share = asked_share(scenario.slo.make(), attainment)
+    _check(vary, share)
     space = Space(
         scenario=scenario,
         vary=vary,
-        constraints=constraints_of({"attainment": attainment}),
+        constraints=constraints_of({"attainment": share}),
         objectives=objectives_of("goodput"),
     )
     found = search_space(space, options, **how)
@@ -80,9 +83,7 @@ def goodput_sweep(
         error = "" if mean == mean else row["reason"]
         points.append(At(row["values"], mean, low, high, error))
     told = [f"{row['name']}: {text}" for row in found.rows for text in row["warnings"]]
-    return Sweep(
-        tuple(vary), tuple(points), "goodput", "more", attainment, found.title, tuple(told)
-    )
+    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, found.title, tuple(told))
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:

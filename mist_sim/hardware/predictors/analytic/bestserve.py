@@ -45,7 +45,7 @@ class BestServePredictor:
     def __post_init__(self) -> None:
         model = self.model
         plain = model.quantization is None and model.kv_entry_bytes == 2
-        if model.moe or model.mla or model.sliding_window or not plain:
+        if model.moe or model.mla or model.sliding_window or model.layers or not plain:
             raise ScenarioError(
                 "bestserve has tables for dense models in 16 bits without sliding windows only, "
                 f"not for {model.name}; roofline times it"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce
@@ -108,7 +108,7 @@ def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
     return Communication(
         all_reduce=all_reduce(link, cluster.tensor_parallel_size, cluster.spans.tensor),
         all_gather=all_gather(link, replicas, cluster.spans.replicas),
-        num_all_reduces=2 * model.num_layers,
+        num_all_reduces=model.num_sums,
         num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
         bytes_per_token=model.hidden_size * model.dtype_bytes,
         num_replicas=replicas,
@@ -118,42 +118,90 @@ def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
 def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptAttention:
     """Return what times the attention of prompts in so many layers."""
     t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.prefill)
-    kernel, flops, bandwidth = phase.rates(attention_kernel(model, "prefill"))
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
         return operators.attention(model, queries, keys, pairs, t, prefill=True)
 
-    heads = model.num_attention_heads / t
+    found = prompt_times(
+        phase,
+        attention_kernel(model, "prefill"),
+        layers,
+        attention,
+        heads=model.num_attention_heads / t,
+        expanded=operators.expand_context(model, 1, t),
+    )
+    if not model.is_encoder:
+        return found
+    # all n^2 pairs of a text: two times the n (n + 1) / 2 of a prompt, less n
+    per_query, per_pair = found.per_query - found.per_pair, 2 * found.per_pair
+    return replace(found, per_query=per_query, per_pair=per_pair)
+
+
+def prompt_times(
+    phase: Phase,
+    kernel_name: str,
+    layers: int,
+    attention: Callable[[float, float, float], Operator],
+    *,
+    heads: float,
+    expanded: Iterable[Operator] = (),
+    dtype: str = "bf16",
+) -> PromptAttention:
+    """Return what times attention of prompts that takes so much for queries, keys and pairs.
+
+    heads: whose pairs take the kernel's `per_pair`. expanded: for each token in the cache.
+    """
+    kernel, flops, bandwidth = phase.rates(kernel_name, dtype)
     per_pair = float(layers * (attention(0, 0, 1).flops + heads * kernel.per_pair) / flops)
-    expanded = 0.0
-    for part in operators.expand_context(model, 1, t):
+    per_cached = 0.0
+    for part in expanded:
         _, rate, width = phase.rates(part.kernel, part.dtype)
-        expanded += layers * float(max(part.flops / rate, part.bytes / width))
-    per_query = float(layers * attention(1, 0, 0).bytes / bandwidth) + kernel.padding * per_pair
-    if model.is_encoder:  # all n^2 pairs of a text: two times the n (n + 1) / 2 of a prompt, less n
-        per_query, per_pair = per_query - per_pair, 2 * per_pair
+        per_cached += layers * float(max(part.flops / rate, part.bytes / width))
     return PromptAttention(
         fixed=layers * kernel.floor,
-        per_query=per_query,
+        per_query=float(layers * attention(1, 0, 0).bytes / bandwidth) + kernel.padding * per_pair,
         per_key=float(layers * attention(0, 1, 0).bytes / bandwidth),
-        per_pair=per_pair,
+        per_pair=per_pair + _pair_bytes(layers, attention, bandwidth),
         serial=layers * kernel.serial / 1e3,
-        per_cached=expanded,
+        per_cached=per_cached,
     )
+
+
+def _pair_bytes(
+    layers: int, attention: Callable[[float, float, float], Operator], bandwidth: float
+) -> float:
+    """Return the seconds of what a kernel moves for each pair: an indexer's scores, or nothing.
+
+    A decode has a pair for each key; drafts have more, whose scores are not counted.
+    """
+    return float(layers * attention(0, 0, 1).bytes / bandwidth)
 
 
 def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
     """Return what times the attention of decodes in so many layers."""
     t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.decode)
-    kernel, flops, bandwidth = phase.rates(attention_kernel(model, "decode"))
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
         return operators.attention(model, queries, keys, pairs, t, prefill=False)
 
+    return decode_times(phase, attention_kernel(model, "decode"), layers, attention)
+
+
+def decode_times(
+    phase: Phase,
+    kernel_name: str,
+    layers: int,
+    attention: Callable[[float, float, float], Operator],
+    *,
+    dtype: str = "bf16",
+) -> DecodeAttention:
+    """Return what times attention of decodes that takes so much for queries, keys and pairs."""
+    kernel, flops, bandwidth = phase.rates(kernel_name, dtype)
     return DecodeAttention(
         fixed=layers * kernel.floor,
         per_query=float(layers * attention(1, 0, 0).bytes / bandwidth),
-        per_key=float(layers * attention(0, 1, 0).bytes / bandwidth),
+        per_key=float(layers * attention(0, 1, 0).bytes / bandwidth)
+        + _pair_bytes(layers, attention, bandwidth),
         per_pair=float(layers * attention(0, 0, 1).flops / flops),
         beside_prompts=kernel.beside_prompts,
     )

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from mist_sim.bounds import CAPTURE_SIZE
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.analytic.attention_time import decode_pairs, longest_prompt
+from mist_sim.hardware.predictors.analytic.attention_time import (
+    WindowAttentionTime,
+    decode_pairs,
+    longest_prompt,
+)
 from mist_sim.hardware.predictors.analytic.compile import (
     decode_attention,
     phase_time,
@@ -27,6 +31,7 @@ from mist_sim.hardware.predictors.analytic.compile import (
     window_attention,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
+from mist_sim.hardware.predictors.analytic.differing import DifferingTime, differing_times
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime
@@ -63,14 +68,18 @@ class RooflinePredictor:
         self._check_graphs()
         self.cluster.check_split(self.model)
         gpu = self.cluster.gpu
-        full = self.model.num_layers - len(self.model.window_layers)
         model, cluster = self.model, self.cluster
+        full = 0 if model.layers else model.num_layers - len(model.window_layers)
         self._prefill = phase_time(model, cluster, prefill=True)
         self._decode = phase_time(model, cluster, prefill=False)
         self._prompts = prompt_attention(model, cluster, full)
         self._decodes = decode_attention(model, cluster, full)
         self._beside_prompts = self._decodes.beside()
-        self._windows = window_attention(model, cluster)
+        self._windows: DifferingTime | WindowAttentionTime | None
+        if model.layers:
+            self._windows = differing_times(model, cluster)
+        else:
+            self._windows = window_attention(model, cluster)
         self._graphs = captured(
             MOST_CAPTURED
             if self.max_cudagraph_capture_size is None
@@ -183,6 +192,9 @@ class RooflinePredictor:
         more = self._fixed(chunks, queries)[0] - phase.time(*sizes)
         if more > 0:
             found.append(OperatorTime("decodes_without_prompts", more, "memory"))
+        if isinstance(self._windows, DifferingTime):
+            found += self._windows.explained(batch)
+            return [*found, *_unhidden(found, floor)]
         full = Attention(self.model, cluster, self.model.num_layers - len(self.model.window_layers))
         if chunks:
             found.append(full.of_prompts(self._prompts, chunks))
@@ -196,10 +208,7 @@ class RooflinePredictor:
             if queries:
                 decodes = windows.decode_beside if chunks else windows.decode
                 found.append(few.of_decodes(decodes, batch, windows.seen(batch) + queries))
-        unhidden = floor - sum([each.seconds for each in found])
-        if unhidden > 0:
-            found.append(OperatorTime("kernel_launches", unhidden, "host"))
-        return found
+        return [*found, *_unhidden(found, floor)]
 
     def _fixed(self, chunks: Chunks, queries: int) -> tuple[float, float]:
         """Seconds of a step without attention, and of launching it.
@@ -235,6 +244,12 @@ class RooflinePredictor:
             found = (size or num_tokens, 0.0 if replayed else self._launch)
             self._padded[num_tokens] = found
         return found
+
+
+def _unhidden(found: list[OperatorTime], floor: float) -> list[OperatorTime]:
+    """Return what launching kernels takes beyond the kernels themselves."""
+    unhidden = floor - sum([each.seconds for each in found])
+    return [OperatorTime("kernel_launches", unhidden, "host")] if unhidden > 0 else []
 
 
 def _ahead(num_steps: int) -> Array:

@@ -134,6 +134,7 @@ def _check(model: ModelSpec) -> None:
         "experts": model.moe,
         "latent attention": model.mla,
         "sliding windows": model.sliding_window,
+        "layers that differ": model.layers,
         "quantized weights": model.quantization,
         "a quantized KV cache": model.kv_entry_bytes != model.dtype_bytes,
     }

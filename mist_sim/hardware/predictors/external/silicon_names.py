@@ -70,11 +70,11 @@ def _alike(model: ModelSpec) -> tuple[ModelSpec, Mapping[str, Any]] | None:
 
 
 def _as_llama(model: ModelSpec) -> Mapping[str, Any]:
-    if model.moe or model.mla or model.sliding_window or not model.gated_mlp:
+    if model.moe or model.mla or model.sliding_window or model.layers or not model.gated_mlp:
         names = ", ".join(known.name for known, _ in _known_models())
         raise ScenarioError(
             f"silicon has no measurements for the layers of {model.name}: models with experts, "
-            f"latent attention, windows or plain MLPs must be like one of {names}"
+            f"latent attention, states, windows or plain MLPs must be like one of {names}"
         )
     return {
         "architectures": ["LlamaForCausalLM"],

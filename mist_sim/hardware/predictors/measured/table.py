@@ -94,6 +94,14 @@ class TablePredictor:
             steps_inside=self.steps_inside,
         )
 
+    @property
+    def moved_cells(self) -> tuple[tuple[float, ...], ...]:
+        """(tokens, experts) of measured times of experts that are not reproduced exactly.
+
+        They fall with more tokens or experts; see docs/background/tables.md.
+        """
+        return self._tables.moved
+
     # --- times --------------------------------------------------------------------------------
 
     def step_time(self, batch: StepBatch) -> float:

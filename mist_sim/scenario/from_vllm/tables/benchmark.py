@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _WHERE = "it says where the server is and what the benchmark tells of itself"
-_SAMPLING = "requests say how many tokens they take; sampling takes the same time"
+_SAMPLING = "it takes no time here; top-p and top-k do, as sampling.top_p and top_k of a client"
 _RESULTS = "it says what is shown and saved"
 _LENGTHS = "answers have the lengths that are said"
 _OTHER_DATA = "it belongs to another dataset"

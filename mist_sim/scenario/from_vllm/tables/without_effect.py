@@ -32,15 +32,15 @@ _LOGS = "what is logged and measured takes no time here"
 _IMAGES = "the requests are of text, and image encoders are not timed"
 _PROCESSES = "how processes find each other changes no step"
 _GONE = "vLLM's v1 engine, which is what is simulated, does not use it"
-_SAMPLING = "requests say how many tokens they take; sampling takes the same time"
-_TOKENIZER = "tokenizing is overhead.prompt_token here"
+_SAMPLING = "requests say how many tokens they take; top-p and top-k are sampling.top_p and top_k"
+_TOKENIZER = "tokenizing is in front_end.request, and front_end.prompt_token for each token"
 _ADAPTERS = "without --enable-lora there are no adapters"
 _KERNELS = "step times are those of vLLM's default kernels"
 _EXPERTS = (
     "experts are as evenly loaded as expert_load_imbalance says, 1.0 by default; moving them takes "
     "no time, and copies of them no memory"
 )
-_HTTP = "the front end takes overhead.request and overhead.prompt_token a request"
+_HTTP = "a process of the front end takes front_end.request for each request"
 
 _SEVERAL = {"--api-key", "--served-model-name", "--middleware", "--lora-target-modules"}
 
@@ -102,7 +102,7 @@ _ASSUMED_VALUES: Mapping[str, str] = {
     "override-attention-dtype mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size "
     "mamba-cache-mode model-impl additional-config logits-processors dcp-comm-backend",
     _EXPERTS: "eplb-config expert-placement-strategy",
-    _HTTP: "api-server-count renderer-num-workers",
+    _HTTP: "renderer-num-workers",
     "tokens count when they are computed; clients see bundles of them": "stream-interval",
 }
 _ASSUMED_SWITCHES: Mapping[str, str] = {
@@ -112,7 +112,6 @@ _ASSUMED_SWITCHES: Mapping[str, str] = {
 
 SHORT_WITHOUT_EFFECT: Mapping[str, str] = {
     "-ac": "--attention-config",
-    "-asc": "--api-server-count",
     "-dpa": "--data-parallel-address",
     "-dpp": "--data-parallel-rpc-port",
     "-dpb": "--data-parallel-backend",

@@ -13,6 +13,7 @@ from mist_sim.clients.workers.devices import Device
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
 from mist_sim.models import load_generating, load_model
+from mist_sim.models.loading import APPROXIMATE
 from mist_sim.scenario.engines.version_names import NAMES, known_name
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import Settings
@@ -22,7 +23,13 @@ from mist_sim.scenario.format.problems import shown
 
 
 def _model(text: str, info: ValidationInfo) -> str:
-    return paths.spec(text, info, ".json", load_generating)
+    if not text.startswith(APPROXIMATE):
+        return paths.spec(text, info, ".json", load_generating)
+
+    def load(path: str) -> object:
+        return load_generating(f"{APPROXIMATE}{path}")
+
+    return APPROXIMATE + paths.spec(text.removeprefix(APPROXIMATE), info, ".json", load)
 
 
 def _pass_model(text: str, info: ValidationInfo) -> str:

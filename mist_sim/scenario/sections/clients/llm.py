@@ -18,6 +18,7 @@ from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.llm_client import llm_clients
@@ -210,6 +211,7 @@ _ENGINE = {
     Scheduler | None: Annotated[Part, SCHEDULER],
     KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],
     EngineOverhead: Annotated[Part, Settings(part_type(EngineOverhead))],
+    Sampling | None: Annotated[Part, Settings(part_type(Sampling))] | None,
     AdmissionControl: Annotated[Part, Settings(part_type(AdmissionControl))],
 }
 _IN_A_FILE = {

@@ -1,0 +1,227 @@
+"""Makes the tables and pictures of docs/background/mist_insights.md: MIST's boxed insights, Fig. 8.
+
+    python docs/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads]
+
+Each name is one experiment; without any it makes all, in some minutes on one core. `operators`
+reads ../shared/measurements. Needs matplotlib: `pip install matplotlib`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+import pandas as pd  # noqa: E402
+
+from benchmarks.mist_insights.copies import BANDWIDTHS, CONTEXT, NETWORK, TOKEN, copies  # noqa: E402
+from benchmarks.mist_insights.gaps import DEPLOYMENTS, LONG, SHARES, gaps  # noqa: E402
+from benchmarks.mist_insights.operators import against_runs, against_steps  # noqa: E402
+from benchmarks.mist_insights.retrieval import PROBES, PROMPTS, SEARCHERS, retrieval  # noqa: E402
+from mist_sim import StorageLevel  # noqa: E402
+from mist_sim.clients.retrieval.levels import expected_time  # noqa: E402
+
+PAGE = DOCS / "background" / "mist_insights.md"
+IMAGES = DOCS / "images"
+BEGIN, END = "<!-- made by docs/make_mist_insights.py: {} -->", "<!-- end of {} -->"
+MEASUREMENTS = DOCS.parents[1] / "shared" / "measurements"
+COLORS = ("#2a6f97", "#e07b39", "#5a8f3c", "#8a5a9e")
+
+
+def make_retrieval() -> Iterator[str]:
+    """Yield the table of P99s over probes, and draw it."""
+    yield "| prompts | probes | TTFT P50, P99 with 64 cores | with an H100 | P99, cores over H100 |"
+    yield "|---|--:|--:|--:|--:|"
+    gains: dict[str, list[float]] = {}
+    for prompt in PROMPTS:
+        for probes in PROBES:
+            cores, gpu = (retrieval(w, probes, prompt, 8.0, 3000) for w in SEARCHERS)
+            gains.setdefault(prompt, []).append(cores["p99"] / gpu["p99"])
+            yield (
+                f"| {prompt} | {probes:,} | {_ms(cores['p50'])}, {_ms(cores['p99'])} "
+                f"| {_ms(gpu['p50'])}, {_ms(gpu['p99'])} | {gains[prompt][-1]:.2f} |"
+            )
+    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
+    for (prompt, values), color in zip(gains.items(), COLORS, strict=False):
+        axes.plot(PROBES, values, marker="o", color=color, label=f"prompts: {prompt}")
+    axes.axhline(1, color="grey", lw=0.6)
+    axes.set(xscale="log", yscale="log", xlabel="probed lists of 65,536")
+    ticks = (1, 2, 5, 10, 20)
+    axes.set(ylabel="P99 of TTFT, cores over GPU", yticks=ticks, yticklabels=ticks)
+    axes.set_xticks(PROBES, [f"{n:,}" for n in PROBES])
+    _save(figure, [axes], "mist_rag")
+
+
+def make_gaps() -> Iterator[str]:
+    """Yield the table of P99s by long prompts and how many they are, and draw it."""
+    yield f"| of the questions | have so many tokens | {' | '.join(DEPLOYMENTS)} |"
+    yield "|--:|--:|" + "--:|" * len(DEPLOYMENTS)
+    lines: dict[tuple[str, float], list[dict[str, float]]] = {}
+    for share in SHARES:
+        for tokens in LONG:
+            row = {name: gaps(name, tokens, share, 3000) for name in DEPLOYMENTS}
+            cells = [
+                f"{_ms(found['beside'])}, {_ms(found['all'])}"
+                + " (overloaded)" * (not found["stable"])
+                for found in row.values()
+            ]
+            for name, found in row.items():
+                lines.setdefault((name, share), []).append(found)
+            yield f"| {100 * share:g} % | {tokens:,} | " + " | ".join(cells) + " |"
+    figure, panels = _pyplot().subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
+    for axes, share in zip(panels, SHARES, strict=True):
+        for name, color in zip(DEPLOYMENTS, COLORS, strict=True):
+            for key, style in (("beside", "-"), ("all", ":")):
+                values = [1e3 * found[key] for found in lines[name, share]]
+                label = name if style == "-" else None
+                axes.plot(LONG, values, style, marker="o", ms=4, color=color, label=label)
+        axes.set(xscale="log", yscale="log", title=f"{100 * share:g} % of the questions are long")
+        axes.set(xlabel="their tokens", yticks=(10, 30, 100, 300), yticklabels=(10, 30, 100, 300))
+        axes.set_xticks(LONG, [f"{n:,}" for n in LONG])
+    panels[0].set_ylabel("P99 of gaps beside them, ms (dotted: of all)")
+    _save(figure, panels, "mist_gaps")
+
+
+def make_copies() -> Iterator[str]:
+    """Yield the table of times until decode can begin, by the store's bandwidth, and draw it."""
+    yield (
+        "| store, GB/s to a client | one after the other | at once | at once, one outlet "
+        "| gain | gain, one outlet |"
+    )
+    yield "|--:|--:|--:|--:|--:|--:|"
+    gains: dict[str, list[float]] = {"an outlet each": [], "one outlet for both": []}
+    for bandwidth in BANDWIDTHS:
+        rate = 0.25 * min(bandwidth / (CONTEXT * TOKEN), 2.0)
+        found = [
+            copies(bandwidth, at_once=at_once, shares_outlet=one, rate=rate, requests=400)["mean"]
+            for at_once, one in ((False, False), (True, False), (True, True))
+        ]
+        for name, value in zip(gains, found[1:], strict=True):
+            gains[name].append(found[0] / value)
+        cells = [*(_ms(value) for value in found), *(f"{each[-1]:.2f}" for each in gains.values())]
+        yield f"| {bandwidth / 1e9:g} | " + " | ".join(cells) + " |"
+    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
+    for (name, values), color in zip(gains.items(), COLORS, strict=False):
+        axes.plot([b / 1e9 for b in BANDWIDTHS], values, marker="o", color=color, label=name)
+    axes.axhline(1, color="grey", lw=0.6)
+    axes.axvline(NETWORK / 1e9, color="grey", lw=0.6, ls=":")
+    axes.set(xscale="log", xlabel="store to a client, GB/s (dotted: between the clients)")
+    axes.set(ylabel="time until decode, in turn over at once")
+    axes.set_xticks([b / 1e9 for b in BANDWIDTHS], [f"{b / 1e9:g}" for b in BANDWIDTHS])
+    _save(figure, [axes], "mist_copies")
+
+
+def make_operators() -> Iterator[str]:
+    """Yield the errors of sums of operators and of whole steps (Fig. 8a), and draw them."""
+    steps, runs = against_steps(MEASUREMENTS), against_runs(MEASUREMENTS)
+    yield "| Llama-2-70B, four H100s | points | sum of operators | regression on whole steps |"
+    yield "|---|--:|--:|--:|"
+    for stage, name in (("prefill", "prompts"), ("decode", "decodes")):
+        mine = steps[steps["stage"] == stage]
+        yield (
+            f"| {name}, vLLM of 2023, mean error (mean of absolute ones) | {len(mine)} "
+            f"| {_error(mine['operators'])} | {_error(mine['whole'])}, held out |"
+        )
+    yield f"| TPOT of runs, vLLM 0.15.1 | {len(runs)} | {_error(runs['operators'])} | |"
+    figure, panels = _pyplot().subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
+    for axes, stage in zip(panels, ("prefill", "decode"), strict=True):
+        mine = steps[steps["stage"] == stage]
+        for key, label, color in (
+            ("operators", "sum of operators", COLORS[1]),
+            ("whole", "whole steps, held out", COLORS[0]),
+        ):
+            axes.plot(1e3 * mine["seconds"], 100 * mine[key], "o", color=color, label=label)
+        axes.axhline(0, color="grey", lw=0.6)
+        axes.set(title=f"{stage}s of vLLM of 2023", xlabel="measured step, ms")
+        axes.set_xscale("log" if stage == "prefill" else "linear")
+    label = "sum, runs of vLLM 0.15.1"
+    panels[1].plot(
+        1e3 * runs["seconds"], 100 * runs["operators"], "^", color=COLORS[2], label=label
+    )
+    panels[0].set_ylabel("error, %")
+    panels[1].legend(frameon=False, fontsize=8)
+    _save(figure, panels, "mist_operators")
+
+
+def _error(errors: pd.Series) -> str:
+    return f"{100 * errors.mean():+.1f} % ({100 * errors.abs().mean():.1f} %)".replace("-", "−")
+
+
+# --- reads of a device (Fig. 8b) ----------------------------------------------------------------
+
+DEVICES = {"DDR4": (150e9, 80e-9), "NVMe": (7e9, 50e-6)}  # section IV-B5
+SIZES = [256 * 2**10 * 4**n for n in range(7)]  # 256 KiB to 1 GiB
+
+
+def make_reads() -> Iterator[str]:
+    """Yield the model's line of Fig. 8b, and draw it."""
+    yield "| read | " + " | ".join(DEVICES) + " |"
+    yield "|--:|" + "--:|" * len(DEVICES)
+    levels = {
+        name: StorageLevel(name=name, read_bandwidth=bandwidth, latency=latency, hit_rate=1.0)
+        for name, (bandwidth, latency) in DEVICES.items()
+    }
+    times = {name: [expected_time(size, [each]) for size in SIZES] for name, each in levels.items()}
+    for number, size in enumerate(SIZES):
+        cells = " | ".join(f"{1e6 * row[number]:,.1f} us" for row in times.values())
+        yield f"| {size // 2**10:,} KiB | {cells} |"
+    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
+    for (name, row), color in zip(times.items(), COLORS, strict=False):
+        axes.plot([size / 2**20 for size in SIZES], row, marker="o", color=color, label=name)
+        bandwidth, latency = DEVICES[name]
+        axes.axvline(latency * bandwidth / 2**20, color=color, lw=0.6, ls=":")
+    axes.set(xscale="log", yscale="log", xlabel="read, MiB (dotted: latency = transfer)")
+    axes.set_ylabel("latency, s")
+    _save(figure, [axes], "mist_reads")
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+
+
+def _pyplot():
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _save(figure, panels, name: str) -> None:
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.minorticks_off()
+    panels[0].legend(frameon=False, fontsize=8)
+    figure.savefig(IMAGES / f"{name}.png", dpi=110, metadata={"Software": None})
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "retrieval": make_retrieval,
+    "gaps": make_gaps,
+    "copies": make_copies,
+    "operators": make_operators,
+    "reads": make_reads,
+}
+
+
+def main() -> None:
+    for name in sys.argv[1:] or PARTS:
+        lines = "\n".join(PARTS[name]())
+        print(lines, flush=True)
+        begin, end = BEGIN.format(name), END.format(name)
+        text = PAGE.read_text("utf-8")
+        new = f"{begin}\n{lines}\n{end}"
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        PAGE.write_text(re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""One of MIST's three studies (section V-A): which eight GPUs, and how, for a use case.
+
+    python study.py summarization|reasoning|code [--out DIR] [--jobs N]
+
+Every design is run once at 8 requests a second (Fig. 10). Then `search_space` finds the design with
+the most tokens for a dollar at the highest rate that it keeps, and so it does among what vLLM's
+auto-tune tries on each kind of GPU (Fig. 11). The best of these are held against long runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from pathlib import Path
+
+from designs import APART, GPUS, SKUS, Batching, Design, Engine, Prices, apart, together, tuned
+from figures import draw, table
+from measuring import (
+    Measured,
+    Question,
+    best_by_ladder,
+    best_by_rate,
+    candidates,
+    measure_all,
+    measure_long,
+)
+
+from mist_sim.errors import MistError
+from mist_sim.report.front_picture import can_draw
+
+HERE = Path(__file__).parent
+STUDIES = {
+    "summarization": Question(
+        HERE / "summarization.yaml",
+        p50="2 s",
+        whole=163_840,
+        paper=Design((6, Engine("a100-80gb-sxm", 1)), (2, Engine("l40s", 1)), APART),
+    ),
+    "reasoning": Question(
+        HERE / "reasoning.yaml",
+        p50="50 ms",
+        whole=8_192,
+        paper=Design((1, Engine("h100-sxm", 1)), (7, Engine("l40s", 1)), APART),
+    ),
+    "code": Question(
+        HERE / "code.yaml",
+        p50="0.75 s",
+        whole=16_384,
+        paper=Design((4, Engine("l40s", 2)), batching=Batching("mixed")),
+    ),
+}
+REFERENCE = Design((GPUS, Engine("a100-80gb-sxm", 1)), batching=Batching("chunked", 2048))
+"""Throughputs are shares of this one's (Fig. 10)."""
+
+
+def main() -> int:
+    asked = arguments()
+    try:
+        study(STUDIES[asked.study], asked)
+    except MistError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--out", type=Path, help="folder for tables and the plot")
+    parser.add_argument("--jobs", type=int, help="processes; one a core without it")
+    parser.add_argument("--prices", type=Path, default=HERE / "aws_prices.csv")
+    parser.add_argument("--whole", action="store_true", help="price machines of eight GPUs alone")
+    parser.add_argument("--requests", type=int, help="of a run at 8 /s; the scenario's without it")
+    parser.add_argument("--race", type=int, default=6, help="designs that are tried for the best")
+    parser.add_argument("--tuned", type=int, default=3, help="of each auto-tune grid")
+    parser.add_argument("--search", action="store_true", help="search goodputs in steady state")
+    parser.add_argument("--most", type=int, default=2000, help="requests of a verdict")
+    parser.add_argument("--long", type=int, default=1_500, help="requests of the runs at the end")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th design alone")
+    return parser.parse_args()
+
+
+def study(question: Question, asked: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    prices = Prices(asked.prices, whole=asked.whole)
+    question = question.loaded(prices, asked.requests)
+    tuned_by_sku = {sku: tuned(sku, question.least_tp(sku)) for sku in SKUS}
+    own = list(dict.fromkeys([*together(), *apart()]))[:: asked.every]
+    tried = [design for grid in tuned_by_sku.values() for design in grid]
+    designs = list(dict.fromkeys([*own, REFERENCE, question.paper, *tried]))
+    valid, left_out, too_slow = question.valid(designs)
+    print(f"{question.title}\nprices of AWS, on demand, {', '.join(prices.dates)}")
+    print(f"{len(designs)} designs of {GPUS} GPUs, {len(valid)} of them valid")
+    for reason, number in left_out.most_common(3):
+        print(f"  {number} left out: {reason}")
+    print(f"  {len(too_slow)} cannot be stable at {question.rate:g} /s: proved before any run")
+
+    measured = measure_all(question, valid, too_slow, asked.jobs)
+    at_rate(question, measured)
+    baselines = {sku: tuned_best(question, measured, tuned_by_sku[sku], asked) for sku in SKUS}
+    best = max(baselines.values(), key=lambda each: each.tokens_per_dollar)
+    tried = candidates(question, measured, best.tokens_per_dollar)
+    print(f"\n{len(tried)} may give more tokens for a dollar than {best.design.name}", end="")
+    print(f"; the {asked.race} that promise most are tried" if len(tried) > asked.race else "")
+    finalists = {f"auto-tune {sku}": each for sku, each in baselines.items()}
+    if question.paper in valid:
+        finalists["the paper's"] = best_of(question, measured, [question.paper], asked)
+    winner = best_of(question, measured, tried[: asked.race] or [best.design], asked)
+    finalists["search"] = max(winner, *finalists.values(), key=lambda each: each.tokens_per_dollar)
+    found = dict(reversed(finalists.items()))
+    at_goodput(found)
+    costs(question, valid, measured, tuned_by_sku, found)
+    print(f"\ntook {time.perf_counter() - began:.0f} s")
+    if asked.out is not None:
+        save(asked.out / question.path.stem, question, measured, found)
+
+
+def tuned_best(
+    question: Question, measured: list[Measured], grid: list[Design], asked: argparse.Namespace
+) -> Measured:
+    """Return what auto-tune finds on a kind of GPU, of those that emit most under overload."""
+    known = [each for each in measured if each.design in grid]
+    if not known:
+        return Measured(grid[0], grid[0].dollars(question.prices))
+    known.sort(key=lambda each: (not each.keeps(question), -each.tokens_per_dollar))
+    few = known if asked.search else known[: asked.tuned]
+    return best_of(question, measured, [each.design for each in few], asked)
+
+
+def best_of(
+    question: Question, measured: list[Measured], tried: list[Design], asked: argparse.Namespace
+) -> Measured:
+    if asked.search:
+        return measure_long(question, best_by_rate(question, tried, asked), asked)
+    return best_by_ladder(question, measured, tried, asked)
+
+
+def at_rate(question: Question, measured: list[Measured]) -> None:
+    """Print the best designs at the printed rate, and whether any keeps the limits."""
+    keep = [each for each in measured if each.keeps(question)]
+    print(f"\nAt {question.rate:g} /s: {len(keep)} keep the limits and are not unstable", end="; ")
+    print(f"{sum(each.stability == 'unstable' for each in measured)} are unstable")
+    if keep:
+        order = sorted(keep, key=lambda each: -each.tokens_per_dollar)
+    else:
+        print("Nobody keeps them: ranked by attainment, then by tokens for a dollar.")
+        order = sorted(measured, key=lambda e: (-round(e.attainment, 2), -e.tokens_per_dollar))
+    fastest = max(measured, key=lambda each: each.throughput)
+    named = [REFERENCE, question.paper, fastest.design]
+    shown = order[:5] + [each for each in measured if each.design in named]
+    reference = next(each for each in measured if each.design == REFERENCE).throughput
+    print(table(
+        ["design", "$/h", "over A100", "tokens/$", "busy", "TTFT p50", "p90", "attained", ""],
+        [
+            [
+                each.design.name, f"{each.dollars:.2f}", f"{each.throughput / reference:.2f}",
+                f"{each.tokens_per_dollar:,.0f}", f"{each.utilisation:.0%}", f"{each.p50:.2f} s",
+                f"{each.p90:.2f} s", f"{each.attainment:.1%}",
+                "" if each.stability == "stable" else each.stability,
+            ]
+            for each in dict.fromkeys(shown)
+        ],
+    ))  # fmt: skip
+
+
+def at_goodput(found: dict[str, Measured]) -> None:
+    """Print what each serves at the highest rate that it keeps."""
+    print("\nAt the highest rate that keeps the limits, in a long run")
+    best = found["search"].tokens_per_dollar
+    print(table(
+        ["", "design", "/s", "$/h", "tokens/$", "search is", "busy", "TTFT p50", "p90", ""],
+        [
+            [
+                name, each.design.name, f"{each.rate:.3g}", f"{each.dollars:.2f}",
+                f"{each.tokens_per_dollar:,.0f}",
+                f"{best / each.tokens_per_dollar:.2f} x" if each.tokens_per_dollar else "-",
+                f"{each.utilisation:.0%}", f"{each.p50:.3f} s", f"{each.p90:.3f} s",
+                "" if each.stability == "stable" else each.stability,
+            ]
+            for name, each in found.items()
+        ],
+    ))  # fmt: skip
+    for name, each in found.items():
+        if not each.rate:
+            print(f"  {name}: no rate that was tried keeps the limits")
+
+
+def costs(
+    question: Question,
+    valid: list[Design],
+    measured: list[Measured],
+    tuned_by_sku: dict[str, list[Design]],
+    found: dict[str, Measured],
+) -> None:
+    """Print what it would cost to run all designs on GPUs (Fig. 11, footnote 13)."""
+    dollars = {each.design: each.benchmark_dollars for each in measured}
+    grid = [design for designs in tuned_by_sku.values() for design in designs if design in dollars]
+    every = sum(dollars.values())
+    print(f"\nOn GPUs, {question.num_requests:,} requests of each design and 5 min to start:")
+    tuned_cost = sum(dollars[design] for design in grid)
+    print(f"  all {len(valid)} designs {every:,.0f} $, the auto-tune grids {tuned_cost:,.0f} $")
+
+
+def save(
+    folder: Path, question: Question, measured: list[Measured], found: dict[str, Measured]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in (("at_8_per_s.csv", measured), ("at_goodput.csv", list(found.values()))):
+        with (folder / name).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0].row()))
+            writer.writeheader()
+            writer.writerows(each.row() for each in rows)
+    if can_draw():
+        draw(folder / "study.png", question, measured, found, REFERENCE)
+    hint = "" if can_draw() else "; pip install 'mist-sim[plot]' draws them"
+    print(f"tables are in {folder}{hint}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""The title of what a folder of results holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def title_of(folder: Path) -> str:
+    """Return what was simulated, in a line; the name of the folder where no scenario says it."""
+    from mist_sim.errors import MistError
+    from mist_sim.scenario import Scenario
+
+    file = folder / "scenario.resolved.yaml"
+    name = folder.resolve().name
+    if not file.is_file():
+        return name
+    try:
+        lines = Scenario.load(file, allow_programs=False).headline.splitlines()
+    except MistError:  # its trace is elsewhere now, or it is of another version
+        return name
+    return lines[1] if len(lines) > 1 else name  # the first says which file it came from

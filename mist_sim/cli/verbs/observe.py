@@ -1,0 +1,105 @@
+"""`mist observe`: drive a live server with a scenario's workload, and keep what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mist_sim.cli.options import Force, Quiet
+from mist_sim.cli.scenario_input import AllowPrograms, Settings, load
+from mist_sim.cli.settings import overrides_of
+
+if TYPE_CHECKING:
+    from mist_sim.traces import Workload
+
+
+def observe(
+    url: str = typer.Argument(
+        ..., metavar="URL", help="Of a server with OpenAI's API, such as http://localhost:8000."
+    ),
+    scenario: str = typer.Argument(
+        ..., metavar="SCENARIO", help="Whose workload is sent, and which is to be validated."
+    ),
+    out: Path = typer.Option(
+        ..., metavar="DIR", help="Write the run into this folder.", show_default=False
+    ),
+    model: str = typer.Option(
+        ..., metavar="NAME", help="The model's name at the server.", show_default=False
+    ),
+    engine: str = typer.Option("not said", metavar="TEXT", help="The engine and its version."),
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    vocabulary: int = typer.Option(
+        30_000, metavar="N", help="Prompts are random ids of tokens from 100 to N."
+    ),
+    timeout: float = typer.Option(
+        600.0, metavar="SECONDS", help="Give a request up after so many seconds."
+    ),
+    allow_programs: AllowPrograms = False,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Send a scenario's requests to a live server and time its answers, for mist validate."""
+    from mist_sim.cli.progress import Progress
+    from mist_sim.cli.session import note
+    from mist_sim.cli.signals import Saved
+    from mist_sim.errors import ScenarioError
+    from mist_sim.observation.driver import Server
+    from mist_sim.observation.prompts import Prompts
+    from mist_sim.observation.run_files import write_run
+    from mist_sim.output import output_folder
+    from mist_sim.rng import Streams
+    from mist_sim.scenario.build import build_workload
+
+    loaded = load(scenario, overrides_of(settings), allow_programs=allow_programs)
+    workload = build_workload(loaded)
+    _require_completions(loaded.workload.stages)
+    if vocabulary <= 100 or not 0 < timeout < float("inf"):
+        raise ScenarioError("--vocabulary must be > 100, and --timeout > 0 s and finite")
+    server = Server(
+        url=url.rstrip("/"),
+        model=model,
+        prompts=Prompts(vocabulary, loaded.seed),
+        timeout=timeout,
+    )
+    with Saved() as saved, output_folder(out, replace=force) as folder:
+        saved.output = folder
+        with Progress(workload.num_requests, visible=not quiet) as progress:
+            found = server.observe(
+                workload.requests(Streams(loaded.seed)), progress=progress, **_users(workload)
+            )
+        name = f"{scenario} on {url}"
+        folder.fill(lambda place: write_run(place, found, loaded, name=name, engine=engine))
+    failed = [each.error for each in found if each.error]
+    if failed:
+        note(f"{len(failed)} of {len(found)} requests failed, the first because: {failed[0]}")
+    note(f"Written to {out}; next: mist validate {out}")
+
+
+def _require_completions(stages: list[str]) -> None:
+    """Raise ScenarioError for requests that are more than a prompt and its answer."""
+    from mist_sim.errors import ScenarioError
+
+    if stages != ["prefill", "decode"]:
+        raise ScenarioError(
+            f"observe sends prompts and times their answers, got a pipeline of "
+            f"{', '.join(stages)}; leave workload.pipeline out"
+        )
+
+
+def _users(workload: Workload) -> dict[str, Any]:
+    """Return how a closed loop sends requests; nothing of an open one."""
+    from mist_sim.errors import ScenarioError
+
+    loop = workload.closed_loop
+    if workload.time_limits or workload.retries or workload.max_concurrency:
+        raise ScenarioError(
+            "observe sends every request once and waits for it; leave out time limits, retries "
+            "and max_concurrency"
+        )
+    if loop is None:
+        return {}
+    if loop.sessions:
+        raise ScenarioError("observe does not go through sessions; leave out arrivals.sessions")
+    return {"users": loop.concurrency, "think_time": loop.think_time}

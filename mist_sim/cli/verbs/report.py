@@ -1,0 +1,33 @@
+"""`mist report`: one HTML file of what a command wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def report(
+    folder: Path = typer.Argument(
+        ...,
+        metavar="DIR",
+        help="The folder that mist run, compare, search or sweep wrote with --out.",
+        show_default=False,
+    ),
+    out: Path = typer.Option(
+        Path("report.html"), metavar="FILE", help="Write the report into this file."
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+) -> None:
+    """Write a report as one HTML file: the verdict, pictures, tables, and the scenario."""
+    from mist_sim.cli.signals import Saved
+    from mist_sim.cli.titles import title_of
+    from mist_sim.output import output_file
+    from mist_sim.report.pages.folder_page import folder_page
+    from mist_sim.report.pages.page import require_report
+
+    require_report()
+    with Saved() as saved, output_file(out, replace=force) as file:
+        saved.output = file
+        file.write(folder_page(folder, title_of(folder)).html())
+        typer.echo(f"{out}: open it in a browser", err=True)

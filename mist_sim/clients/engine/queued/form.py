@@ -1,0 +1,51 @@
+"""How a version of vLLM runs a pipeline: how many batches, and when it plans the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine_rules import EngineRules
+    from mist_sim.clients.kv_cache import EngineMemory
+
+
+@dataclass(frozen=True, slots=True)
+class QueueForm:
+    """The queue of batches of a pipeline.
+
+    size: batches in it at most. stagger: plans from one of a decode to its next one, where steps
+    are planned ahead; 0: it is planned when its last token has come. fills: whether plans that
+    compute nothing fill the queue. drains: whether one that was preempted waits for all batches
+    that compute it, and not only for those that give it a token.
+
+    With stagger 1 the first rank waits for the tokens of the batch before, whatever that gave, so
+    that batches do not overlap; else for those of the batch `stagger` plans before, if other tokens
+    follow any of them.
+
+    Source: `max_concurrent_batches` and `EngineCore.step_with_batch_queue` in
+    `vllm/v1/engine/core.py`; `AsyncScheduler` in `vllm/v1/core/sched/async_scheduler.py`.
+    """
+
+    size: int
+    stagger: int = 0
+    fills: bool = False
+    drains: bool = False
+
+
+def queue_form(
+    rules: EngineRules, memory: EngineMemory, num_ranks: int, obstacle: str, *, ahead: bool
+) -> QueueForm | None:
+    """Return how the engines of a client queue batches; None: they have virtual engines.
+
+    num_ranks: of each. obstacle: the option that asks for these, see `EngineConfig.no_batch_queue`.
+    ahead: whether steps are planned ahead.
+    """
+    has_more = memory.kv_groups or memory.cache_tiers
+    if num_ranks == 1 or not rules.batch_queue or obstacle or has_more:
+        return None
+    staggers = ahead and rules.staggers_decodes and rules.fills_queue
+    stagger = (num_ranks if staggers else 1) if ahead else 0
+    return QueueForm(
+        num_ranks + staggers, stagger, fills=rules.fills_queue, drains=rules.drains_preempted
+    )

@@ -1,0 +1,61 @@
+"""A waiting queue in which some wait for batches that are still in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mist_sim.clients.scheduling.order import Ranked, WaitingQueue
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class FreshQueue(WaitingQueue):
+    """A queue in which those are passed over of whom a batch computes something.
+
+    They were preempted in flight, and keep their place. stale: who they are.
+    """
+
+    def __init__(self, queue: WaitingQueue) -> None:
+        self._queue = queue
+        self.stale: set[SequenceState] = set()
+        self.takes_from_anywhere = queue.takes_from_anywhere  # type: ignore[misc]
+        self.returns_whole = queue.returns_whole  # type: ignore[misc]
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether anybody may be admitted."""
+        return len(self._queue) > len(self.stale)
+
+    def add(self, sequence: SequenceState) -> None:
+        self._queue.add(sequence)
+
+    def give_back(self, sequence: SequenceState) -> None:
+        self._queue.give_back(sequence)
+
+    def head(self) -> SequenceState:
+        queue, stale = self._queue, self.stale
+        if not stale:
+            return queue.head()
+        fresh = [each for each in queue if each not in stale]
+        if isinstance(queue, Ranked):
+            return min(fresh, key=queue.place)
+        return fresh[0]
+
+    def take(self) -> SequenceState:
+        if not self.stale:
+            return self._queue.take()
+        sequence = self.head()
+        self._queue.remove(sequence)
+        return sequence
+
+    def remove(self, sequence: SequenceState) -> None:
+        self._queue.remove(sequence)
+        self.stale.discard(sequence)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[SequenceState]:
+        return iter(self._queue)
+
+    def victim(self, running: dict[SequenceState, None]) -> SequenceState:
+        return self._queue.victim(running)

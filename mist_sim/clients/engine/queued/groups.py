@@ -1,0 +1,104 @@
+"""Groups of decodes that go through a pipeline together, and batches on their way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.step_records import StepRecords
+
+
+class Group:
+    """Decodes that are in the same batches, and the track on which these are recorded.
+
+    in_flight: its batches on their way, in order. last: the latest that was planned.
+    newcomers: who came from another group, and was in no batch of this one yet.
+    """
+
+    __slots__ = ("clock", "in_flight", "last", "newcomers", "number", "records")
+
+    def __init__(self, number: int, clock: DecodeClock, records: StepRecords) -> None:
+        self.number = number
+        self.clock = clock
+        self.records = records
+        self.in_flight: list[Pass] = []
+        self.last: Pass | None = None
+        self.newcomers: list[SequenceState] = []
+
+
+class Pass:
+    """A batch on its way through the ranks.
+
+    number: of the plan. step: steps of its group's clock before it.
+    before: batches of the group, itself the last, that were in flight when it was planned.
+    completed: prompts of which it computes the last token. ending: who gets the last token of an
+    answer. joined: decodes that were in another group before. left: who gets no token after this
+    one, since it was preempted or goes to another group. released: who waits for it, preempted.
+    ready: when the first rank may begin it; end: when it returns (seconds). busy: seconds of work.
+    num_used: blocks that are taken when it is planned. num_gone: decodes in it that have left.
+    """
+
+    __slots__ = (
+        "batch",
+        "before",
+        "busy",
+        "completed",
+        "end",
+        "ending",
+        "group",
+        "joined",
+        "left",
+        "num_gone",
+        "num_used",
+        "number",
+        "plan",
+        "ready",
+        "released",
+        "step",
+    )
+
+    def __init__(self, number: int, group: Group, plan: StepPlan, batch: StepBatch) -> None:
+        self.number = number
+        self.group = group
+        self.plan = plan
+        self.batch = batch
+        self.step = group.clock.steps
+        self.completed: list[SequenceState] = []
+        self.ending: list[SequenceState] = []
+        self.joined: list[SequenceState] = []
+        self.left: list[SequenceState] = []
+        self.released: list[SequenceState] = []
+        group.in_flight.append(self)
+        if group.last is not None and group.last not in group.in_flight:
+            group.last.before = ()
+        self.before: tuple[Pass, ...] = tuple(group.in_flight)
+        group.last = self
+        self.ready = self.end = self.busy = 0.0
+        self.num_used = self.num_gone = 0
+
+    def gives(self, sequence: SequenceState) -> bool:
+        """Tell whether a sequence that is in its group, or was when it left, gets a token."""
+        is_decode = self.plan.decodes and sequence.join_step <= self.step
+        return is_decode or sequence in self.completed
+
+    def computes(self, sequence: SequenceState) -> bool:
+        """Tell whether it computes some of a prompt."""
+        return any(each is sequence for each, _ in self.plan.prefills)
+
+    def has_returned(self) -> None:
+        """Note that its tokens have come."""
+        self.group.in_flight.remove(self)
+        if self.group.last is not self:
+            self.before = ()
+
+    @property
+    def gives_more(self) -> bool:
+        """Whether tokens follow some of those that it gives."""
+        if self.plan.decodes:
+            return True
+        return any(each.num_final_tokens > each.num_prompt_tokens + 1 for each in self.completed)

@@ -1,0 +1,168 @@
+"""The lane of a pipeline with one scheduler: its plans, and what comes of its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.queued.eager_cache import EagerPrefixManager
+from mist_sim.clients.engine.queued.form import QueueForm
+from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.state import QueuedState
+from mist_sim.clients.engine.run import Run
+from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.views import OUT, WAITING
+
+
+class QueuedLane(Lane):
+    """What a scheduler's plans mean where several of their batches are in flight.
+
+    Every group of decodes has a track of records. `records` are those of the group in question.
+    """
+
+    state: QueuedState
+
+    def __init__(
+        self, *arguments: Any, form: QueueForm, tracks: Sequence[StepRecords], **options: Any
+    ) -> None:
+        """form: how batches are queued. tracks: one for each group. Others: of `Lane`."""
+        super().__init__(*arguments, records=tracks[0], **options)
+        self.form = form
+        state = self.state
+        clocks = [state.clock, *map(state.new_clock, range(1, len(tracks)))]
+        pairs = enumerate(zip(clocks, tracks, strict=True))
+        state.groups = [Group(number, clock, records) for number, (clock, records) in pairs]
+        state.group = state.groups[0]
+        state.ahead = form.stagger > 0
+
+    # --- a plan ---------------------------------------------------------------------------
+
+    def send(self, number: int) -> Pass | None:
+        """Plan the batch of a number; None where there is nothing to compute."""
+        state = self.state
+        for sequence in state.begin_plan(self._next_group(number)):
+            self._leave_group(sequence)
+            state.move(sequence)
+        plan = self.scheduler.schedule(state, 1)
+        if plan is None:
+            return None
+        if plan.admitted:
+            self._begin(plan.admitted)
+        if plan.preempted or plan.dropped:
+            self._evict(plan)
+        return state.send(number, plan) if plan.prefills or plan.decodes else None
+
+    def _next_group(self, number: int) -> Group:
+        """Return the group of the next plan: one that has no batch in flight, with decodes."""
+        groups, stagger = self.state.groups, self.form.stagger
+        if stagger:
+            return groups[number % stagger]
+        free = [group for group in groups if not group.in_flight]
+        return next((group for group in free if group.clock.num_decodes), free[0])
+
+    def _leave_group(self, sequence: SequenceState) -> None:
+        """Let its records know that a decode goes to another group, perhaps."""
+        giving = self.state.giving(sequence)
+        if giving:
+            giving[-1].left.append(sequence)
+        else:
+            self.state.records_of(sequence).evict(sequence)
+
+    def _evict(self, plan: StepPlan) -> None:
+        """Note what lost its memory; what is on its way comes all the same."""
+        state = self.state
+        for sequence in plan.preempted:
+            sequence.num_queued_tokens = state.num_to_compute(sequence)
+            sequence.become(WAITING)
+            sequence.visit.num_preemptions += 1
+            giving, computing = state.taken.get(sequence, ((), ()))
+            if giving:
+                giving[-1].left.append(sequence)
+            else:
+                state.records_of(sequence).evict(sequence)
+            awaited = computing if self.form.drains else giving
+            if awaited:
+                state.waiting.stale.add(sequence)
+                awaited[-1].released.append(sequence)
+            else:
+                state.taken.pop(sequence, None)
+        for sequence in plan.dropped:
+            reason = state.outgrown(sequence) or "dropped"
+            giving, _ = state.taken.pop(sequence, ((), ()))
+            for each in giving:
+                each.num_gone += sequence not in each.completed
+            sequence.num_tokens -= len(giving)
+            state.records_of(sequence).evict(sequence)
+            sequence.visit.num_output_tokens = sequence.num_new_tokens
+            self.leave(sequence.visit, reason)
+
+    def take_off(self, sequence: SequenceState) -> int:
+        """Take a running sequence out, before a change of layout."""
+        self.records = self.state.records_of(sequence)
+        return super().take_off(sequence)
+
+    def go_on(self, sequence: SequenceState) -> None:
+        """Write that a decode goes on here, which came with a change of layout."""
+        first = self.state.groups[0]
+        self.state.group_of[sequence] = self.state.home[sequence] = first
+        first.records.resume(sequence)
+
+    def check_asleep(self) -> None:
+        """Raise InvariantError where somebody waits although nothing is in flight."""
+        self._check_empty()
+
+    # --- a batch returns ------------------------------------------------------------------
+
+    def give(self, found: Pass) -> None:
+        """Hand out the tokens of a batch that has returned."""
+        state, group, end = self.state, found.group, found.end
+        self.records = records = group.records
+        found.has_returned()
+        for sequence in found.joined:
+            if sequence.phase != OUT:
+                records.resume(sequence)
+                state.home[sequence] = group
+        run = Run((), found.ready, end, 1, end, found.busy)
+        records.run(
+            run, found.batch, self.load.num_waiting, found.num_used, num_gone=found.num_gone
+        )
+        self._emit(found)
+        for sequence in found.left:
+            if sequence.phase != OUT:
+                records.evict(sequence)
+        for sequence in found.released:
+            state.waiting.stale.discard(sequence)
+            state.taken.pop(sequence, None)
+        if state.ahead and isinstance(state.kv_cache, EagerPrefixManager):
+            state.group = group
+            state.kv_cache.note_return()
+        ended = [each for each in found.ending if each.phase != OUT]
+        for sequence in ended:
+            state.finish_with(sequence)
+            state.home.pop(sequence)
+            self.hand_back(sequence, end)
+        if self.given_up:
+            self.let_go(ended)
+
+    def _emit(self, found: Pass) -> None:
+        """Hand out the first tokens of answers."""
+        state, group, end = self.state, found.group, found.end
+        for sequence in found.completed:
+            if sequence.phase == OUT:
+                continue
+            group.records.emit(sequence, end, goes_on=sequence not in found.ending)
+            state.home[sequence] = group
+            if self.gate is not None:
+                self.gate.prompt_is_done(sequence)
+            if state.awaiting.get(sequence) is found:
+                del state.awaiting[sequence]
+                state.go_on(sequence, group)
+
+    def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
+        """Let a sequence go, and free its memory; batches in flight compute it to no end."""
+        self.records = self.state.records_of(sequence)
+        super().abort(sequence, in_step=in_step)
+        self.state.home.pop(sequence, None)

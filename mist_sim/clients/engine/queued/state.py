@@ -1,0 +1,263 @@
+"""The state of a pipeline that has one scheduler: who is in flight, and what of it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.engine.queued.fresh import FreshQueue
+from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.kv_cache import KvCacheManager
+from mist_sim.clients.scheduling import LaneState, StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+
+_TICKETS = 1 << 40  # more than a clock ever gives, so that no two sequences have the same
+
+
+class QueuedState(LaneState):
+    """A lane whose batches are planned before those before them have returned.
+
+    What a batch computes counts as computed when it is planned, and the tokens that it will give
+    count as known: a sequence's `num_tokens` has those on their way. The clock is that of the group
+    that is planned; `leaving` has those whose last token is on its way.
+
+    ahead: whether a decode is planned before its last token has come.
+    group: that is planned. group_of: the group of who is on a clock. home: whose records have the
+    latest tokens. awaiting: prompts whose first token is on its way, and who decode when it has
+    come. ends_with: the batch that gives the last token. taken: the batches in flight that give a
+    token to one that was preempted, and those that compute something of it.
+    """
+
+    waiting: FreshQueue
+
+    def __init__(self, kv_cache: KvCacheManager, waiting: FreshQueue, **options: Any) -> None:
+        """options: of `LaneState`."""
+        super().__init__(kv_cache, waiting, **options)
+        self.ahead = False
+        self.groups: list[Group] = []
+        self.group: Group
+        self.group_of: dict[SequenceState, Group] = {}
+        self.awaiting: dict[SequenceState, Pass] = {}
+        self.ends_with: dict[SequenceState, Pass] = {}
+        self.home: dict[SequenceState, Group] = {}
+        self.taken: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
+        self._known = 0
+        self._known_if_served = 0
+
+    # --- what is on its way ---------------------------------------------------------------
+
+    def giving(self, sequence: SequenceState) -> list[Pass]:
+        """Return the batches in flight that give a sequence a token."""
+        if sequence in self.taken:
+            return [each for each in self.taken[sequence][0] if each in each.group.in_flight]
+        last = self.ends_with.get(sequence) or self.awaiting.get(sequence)
+        if last is not None:
+            passes = [each for each in last.group.in_flight if each.number <= last.number]
+            return [each for each in passes if each is last or each.gives(sequence)]
+        group = self.group_of.get(sequence)
+        return [each for each in group.in_flight if each.gives(sequence)] if group else []
+
+    def is_busy(self, sequence: SequenceState) -> bool:
+        if sequence in self.leaving or sequence in self.awaiting:
+            return True
+        group = self.group_of.get(sequence)
+        return group is not None and group is not self.group
+
+    def computing(self, sequence: SequenceState, giving: list[Pass]) -> list[Pass]:
+        """Return the batches in flight that compute something of a sequence.
+
+        giving: those that give it a token.
+        """
+        every = [each for group in self.groups for each in group.in_flight]
+        found = [each for each in every if each in giving or each.computes(sequence)]
+        return sorted(found, key=lambda each: each.number)
+
+    def records_of(self, sequence: SequenceState) -> StepRecords:
+        """Return the track that has the latest tokens of a sequence."""
+        return self.home.get(sequence, self.groups[0]).records
+
+    def new_clock(self, number: int) -> DecodeClock:
+        """Return a clock like that of the lane, with tickets of its own."""
+        clock = DecodeClock(self.pool.block_size, number * _TICKETS)
+        if self.clock.tells_longest:
+            clock.watch_longest()
+        return clock
+
+    # --- a plan ---------------------------------------------------------------------------
+
+    def begin_plan(self, group: Group) -> list[SequenceState]:
+        """Let a group be planned next, with all others who are ready; return these.
+
+        Their groups know nothing of it yet.
+        """
+        self.group, self.clock = group, group.clock
+        joined = list(self.paused)
+        if not self.ahead:
+            for other in self.groups:
+                if other is not group and not other.in_flight and other.clock.num_decodes:
+                    joined += [each for each, its in self.group_of.items() if its is other]
+        return joined
+
+    def move(self, sequence: SequenceState) -> None:
+        """Let a decode join the group that is planned; one who sat out joins with the plan."""
+        before = self.group_of.get(sequence)
+        if before is not None:
+            before.clock.leave(sequence)
+            self.group.clock.join(sequence)
+        self.group_of[sequence] = self.group
+        self.group.newcomers.append(sequence)
+
+    def pause(self, plan: StepPlan, decodes: list[SequenceState]) -> None:
+        for sequence in decodes:
+            self.clock.leave(sequence)
+            del self.group_of[sequence]
+        self.paused = plan.paused = tuple(decodes)
+
+    def send(self, number: int, plan: StepPlan) -> Pass:
+        """Count what a plan computes as computed; return its batch."""
+        group, clock, batch = self.group, self.group.clock, self.batch(plan)
+        found = Pass(number, group, plan, batch)
+        found.num_used = self.pool.num_used
+        if group.newcomers:
+            found.joined = [each for each in group.newcomers if self.group_of.get(each) is group]
+            group.newcomers.clear()
+        if plan.decodes:
+            clock.advance(1)
+            self.num_taken = 0
+            ended = clock.pop_finished()
+            for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
+                context = clock.leave(sequence)
+                del self.group_of[sequence]
+                self._end(sequence, found, context)
+        for sequence, num_new in plan.prefills:
+            sequence.num_computed_tokens += num_new
+            if sequence.num_computed_tokens == sequence.num_tokens:
+                self._complete(sequence, found)
+        return found
+
+    def _complete(self, sequence: SequenceState, found: Pass) -> None:
+        """Note that the first token of an answer is on its way."""
+        self.prefilling.remove(sequence)
+        found.completed.append(sequence)
+        sequence.num_tokens += 1
+        sequence.join_step = found.step + 1  # it was in no batch of the group before
+        if sequence.num_tokens == sequence.num_final_tokens:
+            self._end(sequence, found, sequence.num_computed_tokens)
+        elif self.ahead:
+            self.go_on(sequence, found.group)
+        else:
+            self.awaiting[sequence] = found
+
+    def _end(self, sequence: SequenceState, found: Pass, num_computed: int) -> None:
+        """Note that the last token of an answer is on its way."""
+        self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
+        self.ends_with[sequence] = found
+        found.ending.append(sequence)
+
+    def go_on(self, sequence: SequenceState, group: Group) -> None:
+        """Let a sequence decode in a group."""
+        group.clock.join(sequence)
+        self.group_of[sequence] = group
+
+    def in_turn(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
+        """Return sequences that run in the order of admission."""
+        wanted = set(sequences)
+        return [each for each in self.running if each in wanted]
+
+    # --- who goes -------------------------------------------------------------------------
+
+    def stop(self, sequence: SequenceState) -> tuple[int, int]:
+        """Take a running sequence out; what batches in flight do for it is in `taken`."""
+        giving = self.giving(sequence)
+        found = self._stop(sequence, len(giving))
+        if giving or any(group.in_flight for group in self.groups):
+            self.taken[sequence] = giving, self.computing(sequence, giving)
+        return found
+
+    def _stop(self, sequence: SequenceState, num_due: int) -> tuple[int, int]:
+        if sequence in self.leaving:
+            self._known = self._entered(sequence, self.leaving[sequence][1])
+            del self.ends_with[sequence]
+            return self.leaving.pop(sequence)
+        if sequence in self.prefilling or sequence in self.awaiting:
+            if self.awaiting.pop(sequence, None) is None:
+                self.prefilling.remove(sequence)
+            num_computed = self._known = self._known_if_served = sequence.num_computed_tokens
+            return self.kv_cache.num_held(sequence, num_computed), num_computed
+        context = self.group_of[sequence].clock.context(sequence)
+        self._known = self._entered(sequence, context)
+        self._known_if_served = max(self._known, min(context, context + 1 - num_due))
+        self.group_of.pop(sequence).clock.leave(sequence)
+        return self.pool.blocks_for(context), context
+
+    def num_known(
+        self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
+    ) -> int:
+        return self._known_if_served if was_served else self._known
+
+    def preempt_leaving(self, sequence: SequenceState) -> None:
+        num_blocks, num_computed = self.leaving.pop(sequence)
+        num_known = self._entered(sequence, num_computed)
+        self._free(sequence, num_blocks, num_known, num_computed - num_known)
+
+    def _entered(self, sequence: SequenceState, context: int) -> int:
+        """Return how many tokens others may have found by now of a decode.
+
+        Those whose ids the plan of its latest batch knew, and what has come since.
+        """
+        last = self.ends_with.get(sequence)
+        group = last.group if last is not None else self.group_of[sequence]
+        last = last or group.last
+        if last is None or sequence in last.completed or not last.gives(sequence):
+            return context
+        num_due_then = sum(each.gives(sequence) for each in last.before)
+        return max(context + 1 - num_due_then, context - len(self.giving(sequence)))
+
+    def finish_with(self, sequence: SequenceState) -> None:
+        """Take back what one has whose last token has come, unless it gave way before."""
+        del self.ends_with[sequence]
+        if sequence in self.leaving:
+            self._free(sequence, *self.leaving.pop(sequence))
+
+    def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
+        giving = self.giving(sequence)
+        for each in giving:
+            each.num_gone += sequence not in each.completed
+        if sequence in self.running:
+            if sequence in self.paused:
+                self.paused = tuple(each for each in self.paused if each is not sequence)
+                self.go_on(sequence, self.group)
+            num_blocks, num_computed = self.stop(sequence)
+            self._free(sequence, num_blocks, self._known, num_computed - self._known)
+        elif sequence in self.ends_with:
+            del self.ends_with[sequence]
+        else:
+            self.waiting.remove(sequence)
+        self.taken.pop(sequence, None)
+        sequence.num_tokens -= len(giving)
+
+    def gather(self) -> None:
+        """Let all decodes be on the clock of the lane, since no batch is in flight any more."""
+        self.clock = self.groups[0].clock
+        for sequence, group in list(self.group_of.items()):
+            if group is not self.groups[0]:
+                group.clock.leave(sequence)
+                self.clock.join(sequence)
+                self.group_of[sequence] = self.groups[0]
+        self.group = self.groups[0]
+
+    # --- what others see ------------------------------------------------------------------
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    def head(self) -> SequenceState | None:
+        return self.waiting.head() if self.waiting.has_fresh else None
+
+    def batch(self, plan: StepPlan) -> StepBatch:
+        chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
+        return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)

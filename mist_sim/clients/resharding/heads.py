@@ -1,0 +1,13 @@
+"""Prompts at the heads of lanes' queues."""
+
+from __future__ import annotations
+
+from mist_sim.clients.scheduling import LaneState
+from mist_sim.clients.sequence_state import SequenceState
+
+
+def next_prompt(lane: LaneState) -> SequenceState | None:
+    """Return the prompt at the head of the queue, whoever waits to come back."""
+    if lane.loaded:
+        return lane.loaded[0]
+    return lane.waiting.head() if lane.waiting else None

@@ -1,0 +1,56 @@
+"""The way of a request through the front end, where each of its stages has a walk of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import takewhile
+
+from simpy.events import Event
+
+from mist_sim.clients.deadlines import given_up, limits_of
+from mist_sim.core.front_end import ApiServers
+from mist_sim.core.request import Request, Stage, token_totals
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
+from mist_sim.environment import Environment
+from mist_sim.stages import Prefill
+
+
+def through(
+    servers: ApiServers,
+    env: Environment,
+    request: Request,
+    visits: list[Visit],
+    kv: HeldKv | None,
+) -> Generator[Event, object, Failure | None]:
+    """Take a request to its next stage; return how its sender gives it up meanwhile, or None.
+
+    A prompt goes through a server, behind the answer before it. A stage that goes on from the
+    entries of a prompt elsewhere (`kv`) takes the hop to the server of another client. Others
+    take no time.
+    """
+    stages, begun_at = request.to_serve, env.now
+    stage, last = stages[0], visits[-1] if visits else None
+    if stage.continues:
+        if kv is None or last is None or last.outcome is not SERVED:
+            return None
+        enters_at = begun_at + servers.hop(kv.num_prompt_tokens)
+    else:
+        if last is not None and last.num_output_tokens and last.num_served_stages:
+            yield env.at(begun_at + servers.leaves_after(last.num_output_tokens))
+        enters_at = env.now
+        if stage.kind == Prefill.kind:
+            enters_at = servers.enters_at(env.now, *_asked(stages))
+    limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
+    if limit_at < enters_at:
+        yield env.at(max(limit_at, env.now))
+        return given_up(request, limit, env.now)
+    if enters_at > env.now:
+        yield env.at(enters_at)
+    request.front_end += env.now - begun_at
+    return None
+
+
+def _asked(stages: tuple[Stage, ...]) -> tuple[int, int]:
+    """Return the tokens of a prompt and of the answer that goes on from it."""
+    first, *later = stages
+    return token_totals((first, *takewhile(lambda stage: stage.continues, later)))

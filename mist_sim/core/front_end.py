@@ -1,0 +1,170 @@
+"""The front end of a deployment: HTTP servers between users and the engines' queues."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from mist_sim.units import Seconds
+
+_MEMORY = 10.0  # s over which the load of streams is averaged; several answers of usual length
+_LEAST_LEFT = 0.01  # of a process that streams overload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontEnd:
+    """Times between users and engines: HTTP, tokenizing, streaming.
+
+    Users' latencies include them, the engines' own times do not. What is None is taken from vLLM
+    0.15 on H100 servers where steps are timed by kernels or layers, and is then assumed; elsewhere,
+    and where every client says its own `overhead.request`, it is 0.
+
+    request: seconds of a server process from a request's arrival until an engine has it in its
+        queue.
+    prompt_token: seconds more for each token of its prompt, to tokenize it.
+    stream_token: seconds of a server process for each output token that it sends. Requests that
+        arrive meanwhile wait: the share of the process that streams take slows `request` down.
+    response: seconds from the step that computes a token until its user has it.
+    output_token: seconds more from the last step until the end of the answer, for each of its
+        tokens.
+    hop: seconds between prefill and decode on clients of their own: through a proxy, to the HTTP
+        server of the other one. Without it, the response and the request once more; none where the
+        place was reserved ahead (`hand_over: {transfer: push}`).
+    api_server_count: processes of each client that takes prompts (vLLM's --api-server-count).
+        Without it, one for each of its data-parallel replicas, as in vLLM.
+
+    Raises ValueError for times that are not finite and >= 0, and for less than one process.
+    """
+
+    request: Seconds | None = None
+    prompt_token: Seconds | None = None
+    stream_token: Seconds | None = None
+    response: Seconds | None = None
+    output_token: Seconds | None = None
+    hop: Seconds | None = None
+    api_server_count: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in TIMES:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+        if self.api_server_count is not None and self.api_server_count < 1:
+            raise ValueError(f"api_server_count must be >= 1, got {self.api_server_count}")
+
+    def or_else(self, default: FrontEnd) -> FrontEnd:
+        """Return the same with what is None taken from another; the hop follows from the others."""
+        said = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(default, **said)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """All times that are said."""
+        values = (getattr(self, name) for name in TIMES)
+        return tuple(value for value in values if value is not None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every time is said, but for the hop, which follows from the others."""
+        return all(getattr(self, name) is not None for name in TIMES if name != "hop")
+
+
+FRONT_END = "front_end"
+"""Among what a client assumes: that users reach it through a front end as measured."""
+
+TIMES = ("request", "prompt_token", "stream_token", "response", "output_token", "hop")
+"""The options of `FrontEnd` that are times."""
+
+MEASURED = FrontEnd(
+    request=4.25e-3, prompt_token=0.0, stream_token=44.5e-6, response=1.85e-3, output_token=1.7e-6
+)
+"""Times of vLLM's HTTP server.
+
+response and output_token: engine traces of vLLM 0.15.1 on H100, 2026 (inference-sim/training,
+output/fit/coefficients.json). request: fitted on medians of TTFT of six of the twelve runs in
+the same repository (`mist_sim/validation/shared_prefixes.py`). stream_token: with it, a process
+is full at 76.5 requests a second with 198 tokens each, which is what one served in vLLM pull
+request 17546 (2 x A100, Llama-3.2-1B, --data-parallel-size 2, before the change).
+prompt_token: prompts of 570 to 790 tokens show none.
+"""
+
+NONE = FrontEnd(
+    request=0.0, prompt_token=0.0, stream_token=0.0, response=0.0, output_token=0.0, hop=0.0
+)
+"""No front end: users have the engines' own times."""
+
+
+class ApiServers:
+    """The server processes of one run: when a request that arrives is in an engine's queue.
+
+    options: with every time said (`FrontEnd.is_complete`). count: processes, of all clients.
+    response, output_token: as in `FrontEnd`.
+
+    A process takes requests one at a time, in order of arrival. Streams have the part of it that
+    they ask for; its share is an average over the last seconds, of the tokens of all answers that
+    were asked for. With several processes a request goes to the one that is free first, and none
+    overtakes another.
+    """
+
+    __slots__ = (
+        "_count",
+        "_free_at",
+        "_hop",
+        "_latest",
+        "_load",
+        "_loaded_at",
+        "_place",
+        "_prompt_token",
+        "_request",
+        "_stream_token",
+        "output_token",
+        "response",
+    )
+
+    def __init__(self, options: FrontEnd, count: int = 1) -> None:
+        self._request = options.request or 0.0
+        self._prompt_token = options.prompt_token or 0.0
+        self._stream_token = (options.stream_token or 0.0) / count / _MEMORY
+        self.response = options.response or 0.0
+        self.output_token = options.output_token or 0.0
+        self._hop = options.hop
+        self._free_at, self._count = [0.0] * count, count
+        self._place = 0  # of the process that is free first; the next one follows it
+        self._latest = 0.0
+        self._load = 0.0  # share of all processes that streams take
+        self._loaded_at = 0.0
+
+    def enters_at(self, now: float, num_prompt_tokens: int, num_output_tokens: int) -> float:
+        """Return when a request that arrives now is in an engine's queue, seconds.
+
+        Calls come in order of time, once for each request that arrives.
+        """
+        left = 1.0
+        if self._stream_token:
+            age = (now - self._loaded_at) / _MEMORY
+            before = self._load / (1 + age)
+            self._load = before + self._stream_token * num_output_tokens
+            self._loaded_at = now
+            left = 1 - before
+            if left < _LEAST_LEFT:  # noqa: PLR1730 - max() is a call a request
+                left = _LEAST_LEFT
+        place = self._place
+        begin = self._free_at[place]
+        if begin < now:  # noqa: PLR1730
+            begin = now
+        end = begin + (self._request + self._prompt_token * num_prompt_tokens) / left
+        if end < self._latest:  # noqa: PLR1730 - it overtakes nobody
+            end = self._latest
+        self._free_at[place] = self._latest = end
+        self._place = place + 1 if place + 1 < self._count else 0
+        return end
+
+    def hop(self, num_prompt_tokens: int) -> float:
+        """Return the seconds from the end of a prompt until the engine of its answer has it."""
+        if self._hop is not None:
+            return self._hop
+        return self.response + self._request + self._prompt_token * num_prompt_tokens
+
+    def leaves_after(self, num_output_tokens: int) -> float:
+        """Return the seconds from the last step of an answer until its user has all of it."""
+        return self.response + self.output_token * num_output_tokens

@@ -1,0 +1,59 @@
+"""Step times with sampling, as one more operator behind the kernels of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.decode_line import DecodeLine
+from mist_sim.hardware.predictors.explained import OperatorTime, explained
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.hardware.sampling import SamplingTimes
+
+
+def with_sampling(predictor: PipelinePredictor, times: SamplingTimes) -> PipelinePredictor:
+    """Return the same with sampling on the last rank, which has the logits."""
+    return predictor.with_last(_WithSampling(predictor.ranks[-1], times))
+
+
+@dataclass(slots=True)
+class _WithSampling:
+    predictor: Predictor
+    times: SamplingTimes
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """Those of what is timed."""
+        inside = traits_of(self.predictor)
+        if inside.step_time_on_the_spot is None:
+            return inside
+        return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
+
+    def step_time(self, batch: StepBatch) -> float:
+        return self.predictor.step_time(batch) + self._seconds(batch)
+
+    def step_time_on_the_spot(self, batch: StepBatch) -> float:
+        """Return the seconds of a step that was planned when it began."""
+        on_the_spot = traits_of(self.predictor).step_time_on_the_spot or self.predictor.step_time
+        return on_the_spot(batch) + self._seconds(batch)
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        seconds = self.predictor.run(batch, growth, num_steps)
+        return np.add(seconds, self._seconds(batch), seconds)
+
+    def decode_line(self, num_decodes: int) -> DecodeLine | None:
+        inside = getattr(self.predictor, "decode_line", None)
+        line: DecodeLine | None = inside(num_decodes) if inside is not None else None
+        return line and line.then(self.times.seconds(num_decodes))
+
+    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
+        """Return the operators of a step, sampling among them."""
+        found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
+        return [*found, OperatorTime("sampling", self._seconds(batch), "memory")]
+
+    def _seconds(self, batch: StepBatch) -> float:
+        return self.times.seconds(len(batch.chunks) + batch.num_decode_queries)

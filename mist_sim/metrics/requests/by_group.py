@@ -1,0 +1,80 @@
+"""Figures by the model that requests ask for, where they ask for several, and by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mist_sim.metrics import stats
+from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
+from mist_sim.metrics.requests.rates import Mask, throughput
+
+ANY = "any"
+"""Name of the group of requests that ask for no model."""
+
+OTHERS = "others"
+"""Name of the requests of no class of the slo."""
+
+_LATENCIES = ("ttft", "tpot", "e2el")
+_FIGURES = ("mean", "p50", "p90", "p99")
+_MS = 1e3
+
+
+def by_group(
+    recorder: ColumnRecorder,
+    slo: Slo,
+    counted: Mask,
+    ended: Mask,
+    warmup: float,
+    duration: float,
+) -> dict[str, Any]:
+    """Return counts, rates and latencies of groups of requests, as the summary has them of all.
+
+    counted: requests that count. ended: those that finished in the `duration`. `models`: of each
+    model; nothing where all ask for the same, or for none. `classes`: of each class of the slo, and
+    of the requests of none; nothing without any.
+    """
+    c = request_columns(recorder)
+    figures = _Figures(recorder, c, slo, counted, ended, warmup, duration)
+    found: dict[str, Any] = {}
+    asked = np.unique(c["model"][counted | ended]).tolist()
+    if len(asked) > 1:
+        names = recorder.models.values
+        models = {str(names[code] or ANY): figures.of(c["model"] == code) for code in asked}
+        found["models"] = models
+    if slo.classes and "group" in c:
+        groups = {name: c["group"] == place for place, name in enumerate(slo.groups)}
+        classes = {name or OTHERS: figures.of(mine) for name, mine in groups.items() if mine.any()}
+        found["classes"] = classes
+    return found
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Figures of some requests; the fields are as of `by_group`. columns: of all requests."""
+
+    recorder: ColumnRecorder
+    columns: dict[str, Any]
+    slo: Slo
+    counted: Mask
+    ended: Mask
+    warmup: float
+    duration: float
+
+    def of(self, mine: Mask) -> dict[str, Any]:
+        """Return the figures of the requests in a mask."""
+        c, counted, ended = self.columns, self.counted & mine, self.ended & mine
+        figures = volume(c, counted, ended & counted, self.duration)
+        del figures["duration"]
+        figures |= throughput(self.recorder, c, ended, self.warmup, self.duration)
+        good = goodput(self.slo, c, ended, counted, self.duration)
+        figures |= {name: value for name, value in good.items() if name != "slo"}
+        times = samples(c, ended & counted)
+        for name in _LATENCIES:
+            described = stats.describe(times[name][~np.isnan(times[name])])
+            figures |= {f"{each}_{name}_ms": described[each] * _MS for each in _FIGURES}
+        return figures

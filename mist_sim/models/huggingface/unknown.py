@@ -1,0 +1,112 @@
+"""Configs of models that nobody wrote a reader for: which keys are not understood.
+
+Any dense decoder with Llama's keys is read. What else its config says may change what it computes:
+results name such keys. Keys that tell of other layers (`_OTHER_LAYERS`) are refused by name. A
+model can be taken as the nearest known one instead (`nearest`): then its keys are left out, and
+results name them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from mist_sim.models.huggingface.config_reader import ConfigReader
+
+# Keys that change no work and no memory: names, ids of tokens, positions, training, generation.
+_HARMLESS = re.compile(
+    r"_.*|.*(token|dropout|rope|rotary|norm_eps|epsilon|eps|init|initializer|cache|version|loss|coef|bias_std"
+    r"|softcap|multiplier|logit|renorm|scoring|scaling|beam|penalty|temperature|top_p|label)s?(_.*)?"
+    r"|aliases|architectures|auto_map|(torch_)?dtype|pretraining_tp|name|hf_id|source|based_on|typical_p"
+    r"|top_k|do_sample|hidden_act(ivation)?|model_type|max_window_layers|use_sliding_window|problem_type"
+    r"|sliding_window|task_specific_params|tf_legacy.*|is_decoder|output_(attentions|hidden_states)"
+    r"|return_dict.*|chunk_size_feed_forward|pruned_heads|torchscript|use_bfloat16|cross_attention.*"
+    r"|attention_bias|mlp_bias|transformers.*|use_mrope|norm_topk_prob|vision_config|audio_config"
+    r"|quantization_config|topk_method|swiglu.*|.*_iters|image_.*|video_.*|id2label|(min|max)_length|finetuning_task|prefix"
+    r"|original_.*|.*pdrop|(use_)?qk_.*norm|use_bias|norm_type|mlp_type|activation.*|use_fused.*"
+    r"|attn_implementation|ep_size|unk_.*|sep_.*|bos_.*|eos_.*|pad_.*|num_return_sequences"
+    r"|add_cross_attention|tie_.*|gated_mlp|early_stopping|remove_invalid.*|layernorm.*|.*_layernorm"
+    # the hub and training
+    r"|license.*|languages?|library_name|tags|datasets?|base_model.*|hub_.*|trust_remote_code|unsloth.*"
+    r"|gradient_checkpointing.*|use_reentrant|lora_(r|alpha|bias|target.*)|peft_.*|.*seq_len(gth)?"
+    r"|model_max_length|(use_)?flash_attn.*|use_flash.*|ignore_index|deepspeed.*|use_liger.*|sft_.*"
+    r"|neftune.*|fp16|bf16|fp32|seed|.*tokenizer.*|block_size|n(um)?_layers?|onnx_safe|softmax_in_.*"
+    # scales, clips, biases and the order of parts, which cost next to nothing
+    r"|clip_qkv|(use_)?(qkv_)?bias|no_bias|(use_)?parallel_(residual|attn|embedding)|scale_.*|dim_model_base"
+    r"|full_attn_mod|interpolate_factor|compression_ratio|layer_switch|order_of_interleaved_layers"
+    r"|reorder_and_norm|post_norm|use_gated_activation|use_embedding_sharing|position_embedding_type"
+    r"|sliding_window_pattern|use_dynamic_ntk|use_logn_attn|alibi|(use_)?qk_norm"
+)
+
+_OTHER_LAYERS = re.compile(
+    r"(.*_)?(layers|blocks?|experts?|moe|mamba.*|ssm|conv|states?|recurrent|linear|rnn|lru|rwkv|xlstm"
+    r"|retention|hyena|index|indexer|sparse|blocksparse|kda|gdn|delta|latents?|memory|hybrid|ratios|ngram"
+    r"|loops?|lora_rank)(_.*)?"
+)
+"""Keys of layers that may be of another kind: with these an unknown model is not read."""
+
+_NEAREST: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("compress_ratios", "o_lora_rank"), "deepseek_v4"),
+    (("index_topk", "kv_lora_rank"), "deepseek_v32"),
+    (("linear_num_value_heads", "linear_key_head_dim"), "qwen3_next"),
+    (("ssm_state_size", "mamba_num_heads"), "nemotron_h"),
+    (("kv_lora_rank", "n_routed_experts"), "deepseek_v3"),
+    (("num_experts", "moe_intermediate_size"), "qwen3_moe"),
+    (("num_local_experts",), "mixtral"),
+)
+"""The model whose layers are nearest, by the keys that tell it; otherwise Llama's."""
+
+
+class Watched(dict[str, object]):
+    """A config that notes which of its keys are read."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: object = None) -> object:
+        """Return the value of a key."""
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> object:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def not_understood(self) -> Iterator[str]:
+        """Yield the keys that nobody read, and that may change what the model computes."""
+        for key, value in self.items():
+            if value and key not in self.read and not _HARMLESS.fullmatch(key):
+                yield key
+
+
+def read_as_dense(reader: ConfigReader, watched: Watched) -> tuple[str, ...]:
+    """Return that an unknown model is taken as a dense decoder, and its keys that are left out.
+
+    Empty where all its keys are understood. Raises ScenarioError where one of them tells of other
+    layers.
+    """
+    keys = sorted(watched.not_understood())
+    if any(_OTHER_LAYERS.fullmatch(key) for key in keys):
+        shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+        raise reader.error(
+            f"model_type {str(watched.get('model_type'))!r:.40} is not known, and these keys may "
+            f"change what it computes: {shown}. Leave out those that do not, name the model whose "
+            'layers it has ("model_type": "llama"), or write the model as approximate:PATH to take '
+            "it as the nearest known one"
+        )
+    return (f"{watched.get('model_type')} as llama", *keys) if keys else ()
+
+
+def nearest(config: Mapping[str, object]) -> dict[str, object]:
+    """Return a config with the `model_type` of the nearest known model, its text part alone.
+
+    Where only some layers have experts of their own sizes, the sizes of its keys hold.
+    """
+    text = config.get("text_config")
+    flat = {**config, **text} if isinstance(text, dict) else dict(config)
+    flat.pop("text_config", None)
+    for keys, model_type in _NEAREST:
+        if all(flat.get(key) for key in keys):
+            return {**flat, "model_type": model_type}
+    return {**flat, "model_type": "llama"}

@@ -1,0 +1,18 @@
+"""What lets the tokens of a sequence see one another in one layer: attention, or a state."""
+
+from mist_sim.models.mixers.base import Held, Mixer
+from mist_sim.models.mixers.compressed import CompressedMixer
+from mist_sim.models.mixers.heads import BlockIndexer, HeadsMixer
+from mist_sim.models.mixers.latent import Indexer, LatentMixer
+from mist_sim.models.mixers.linear import LinearMixer
+
+__all__ = [
+    "BlockIndexer",
+    "CompressedMixer",
+    "HeadsMixer",
+    "Held",
+    "Indexer",
+    "LatentMixer",
+    "LinearMixer",
+    "Mixer",
+]

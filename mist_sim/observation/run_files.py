@@ -1,0 +1,79 @@
+"""The folder of an observed run: what was sent, what came back, and a scenario to replay it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mist_sim.core.content_ids import leading
+from mist_sim.errors import ScenarioError
+from mist_sim.observation.driver import Observed
+from mist_sim.output.texts import write_text
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.format import yaml_text
+from mist_sim.traces import TraceRow
+from mist_sim.traces.writers import WRITERS
+
+REQUESTS, SCENARIO, RUN = "requests.csv", "scenario.yaml", "run.yaml"
+TRACE = {"vidur": "sent.csv", "mooncake": "sent.jsonl"}
+
+
+def write_run(
+    folder: Path, found: Sequence[Observed], scenario: Scenario, *, name: str, engine: str
+) -> None:
+    """Write the files that `mist validate` reads.
+
+    What prompts have in common is kept where the workload is a trace of blocks (`mooncake`).
+    Raises ScenarioError where no request was answered.
+    """
+    answered = [each for each in found if not each.error]
+    if not answered:
+        first = next((each.error for each in found), "none was sent")
+        raise ScenarioError(f"no request was answered, the first because: {first}")
+    answered.sort(key=lambda each: each.sent_at)
+    data: dict[str, Any] = yaml_text.parse(scenario.resolved(), SCENARIO)
+    form = (
+        "mooncake" if (data["workload"].get("trace") or {}).get("type") == "mooncake" else "vidur"
+    )
+    write_text(folder / TRACE[form], WRITERS[form](_rows(answered)))
+    write_text(folder / REQUESTS, _lines(answered))
+    write_text(folder / SCENARIO, _replay(data, form))
+    run = {
+        "name": name,
+        "engine": engine,
+        "provenance": "observed by mist observe",
+        "scenario": SCENARIO,
+        "requests": REQUESTS,
+        "starts_at": "arrival",
+    }
+    write_text(folder / RUN, yaml_text.dump(run))
+
+
+def _rows(answered: Sequence[Observed]) -> Iterator[TraceRow]:
+    """Yield what was sent, when, and as long as the answers became."""
+    start = answered[0].sent_at
+    for each in answered:
+        tokens = each.request.num_prompt_tokens
+        content = leading(each.request.content, tokens)
+        yield TraceRow(tokens, each.num_output_tokens, each.sent_at - start, content=content)
+
+
+def _lines(answered: Sequence[Observed]) -> Iterator[str]:
+    yield "request_id,ttft,tpot,e2el\n"
+    for number, each in enumerate(answered):
+        tpot = "" if each.tpot is None else repr(each.tpot)
+        yield f"{number},{each.ttft!r},{tpot},{each.e2el!r}\n"
+
+
+def _replay(data: dict[str, Any], form: str) -> str:
+    """Return the scenario with what was sent as its workload. form: of the file that says it."""
+    workload = data["workload"]
+    size = (workload.get("trace") or {}).get("hash_block_size")
+    for key in ("lengths", "max_concurrency", "max_tokens"):
+        workload.pop(key, None)
+    workload["trace"] = {"type": form, "path": TRACE[form]}
+    if form == "mooncake":
+        workload["trace"]["hash_block_size"] = size
+    workload["arrivals"] = {"type": "trace"}
+    return yaml_text.dump(data)

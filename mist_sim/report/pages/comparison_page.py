@@ -1,0 +1,90 @@
+"""The report of a comparison: who wins, the goodputs with their intervals, latencies, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.report.comparison import comparison_table
+from mist_sim.report.pages.page import Drawing, Page, Verdict
+from mist_sim.report.pages.printed_page import printed_page
+from mist_sim.report.pictures.catalog import require_plotly
+from mist_sim.report.pictures.style import COLOURS, panels
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_BARS = {
+    "p99_ttft_ms": "p99 TTFT, ms",
+    "p99_tpot_ms": "p99 TPOT, ms",
+    "output_throughput": "output tokens a second",
+    "energy_per_output_token_j": "J an output token",
+    "cost_per_million_output_tokens_usd": "$ a million output tokens",
+}
+_ROW_HEIGHT = 26  # pixels
+
+
+def comparison_page(summary: Mapping[str, Any], title: str) -> Page:
+    """Return the report of a comparison. summary: `Comparison.summary`."""
+    require_plotly()
+    sentence = summary["verdict"] or "Each column is a scenario; * marks the best of those that "
+    "keep their limits."
+    return printed_page(
+        title,
+        Verdict("plain", f"{len(summary['scenarios'])} scenarios.", sentence),
+        comparison_table(summary),
+        figures=list(_drawings(summary)),
+    )
+
+
+def restored(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a `comparison.json` with NaN where the file has null."""
+    cases = {
+        name: {key: nan if value is None else value for key, value in figures.items()}
+        for name, figures in summary["scenarios"].items()
+    }
+    return {**summary, "scenarios": cases}
+
+
+def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
+    if summary["goodput"]:
+        yield Drawing(
+            "goodput",
+            "Goodput, requests a second within their limits",
+            _goodputs(summary["goodput"]),
+        )
+    cases = summary["scenarios"]
+    for key, title in _BARS.items():
+        known = {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
+        if any(known.values()):
+            yield Drawing(key, title, _horizontal(list(known), list(known.values())))
+
+
+def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the goodput of each scenario with its interval; an open end is cut at the value."""
+    names = list(found)
+    rates = [each["goodput"] or 0.0 for each in found.values()]
+    ends = [each["interval"] for each in found.values()]
+    below = [max(rate - (low or 0.0), 0.0) for rate, (low, _) in zip(rates, ends, strict=True)]
+    above = [_above(rate, high) for rate, (_, high) in zip(rates, ends, strict=True)]
+    figure = _horizontal(names, rates)
+    figure.data[0].error_x = {
+        "type": "data", "symmetric": False, "array": above, "arrayminus": below, "width": 3,
+    }  # fmt: skip
+    return figure
+
+
+def _above(rate: float, high: float | None) -> float:
+    return 0.0 if high is None or high == float("inf") else max(high - rate, 0.0)
+
+
+def _horizontal(names: list[str], values: list[float]) -> Figure:
+    figure = panels([""], shared_time=False)
+    figure.add_bar(
+        x=values, y=names, orientation="h", marker={"color": COLOURS[0]}, showlegend=False
+    )
+    figure.update_yaxes(autorange="reversed", rangemode="normal", automargin=True, type="category")
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_layout(height=70 + _ROW_HEIGHT * len(names), hovermode="y unified")
+    return figure

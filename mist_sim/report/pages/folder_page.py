@@ -1,0 +1,76 @@
+"""The report of a folder that a command wrote, by the file that says what it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.inputs.files import text_of
+from mist_sim.inputs.tables import of_a_form
+
+if TYPE_CHECKING:
+    from mist_sim.report.pages.page import Page
+
+_MOST_BYTES = 512 * 2**20  # a search keeps all that it tried
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of folder. restore: gives back what JSON cannot say. make: returns the page."""
+
+    restore: Callable[[Mapping[str, Any]], dict[str, Any]]
+    make: Callable[[Mapping[str, Any], str], Page]
+
+
+def _comparison() -> Kind:
+    from mist_sim.report.pages.comparison_page import comparison_page, restored
+
+    return Kind(restored, comparison_page)
+
+
+def _search() -> Kind:
+    from mist_sim.report.pages.search_page import restored_search, search_page
+
+    return Kind(restored_search, search_page)
+
+
+def _sweep() -> Kind:
+    from mist_sim.report.pages.search_page import restored_sweep, sweep_page
+
+    return Kind(restored_sweep, sweep_page)
+
+
+_KINDS = {"comparison": _comparison, "search": _search, "sweep": _sweep}
+
+
+def folder_page(folder: Path, title: str) -> Page:
+    """Return the report of a run, a comparison, a search or a sweep that was saved.
+
+    title: of the page. Raises ScenarioError for other folders, and for damaged files.
+    """
+    for name, kind in _KINDS.items():
+        if (folder / f"{name}.json").is_file():
+            return _page(kind(), folder / f"{name}.json", title)
+    if not (folder / "summary.json").is_file():
+        raise ScenarioError(
+            f"{folder}: holds no results; name a folder that mist run, compare, search or sweep "
+            "wrote with --out"
+        )
+    from mist_sim.metrics.run_folder import RunFolder
+    from mist_sim.report.pages.run_page import run_page
+
+    with of_a_form(folder, "results that mist run wrote"):
+        return run_page(RunFolder(folder), title)
+
+
+def _page(kind: Kind, file: Path, title: str) -> Page:
+    try:
+        summary = json.loads(text_of(file, _MOST_BYTES))
+    except json.JSONDecodeError as error:
+        raise ScenarioError(f"{file}: is no JSON: {brief(str(error), 300)}") from None
+    with of_a_form(file, "results that mist wrote"):
+        return kind.make(kind.restore(summary), title)

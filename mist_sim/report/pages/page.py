@@ -1,0 +1,161 @@
+"""A report as data, and its one HTML file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from mist_sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+    from plotly.graph_objects import Figure
+
+MISSING = "a report needs Jinja2 and Plotly: pip install 'mist-sim[report]'"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer that a reader came for. level: good, unsure, bad, or plain where none is asked."""
+
+    level: str
+    word: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table. key: of the summary that has the figure. is_text: words, no number."""
+
+    text: str
+    key: str = ""
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
+class Card:
+    """A figure that stands at the top. key: of the summary that has it."""
+
+    name: str
+    value: str
+    unit: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table under a title. note: a line below it."""
+
+    title: str
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What the command prints, as HTML. place: `wide` or `narrow`, by the screen that shows it."""
+
+    html: Markup
+    place: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of the page. name: its place; title: heads it."""
+
+    name: str
+    title: str
+    figure: Figure
+
+    @property
+    def height(self) -> int:
+        """Pixels."""
+        return int(self.figure.layout.height)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """Text that opens when a reader asks for it."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report: the verdict first, then figures, pictures, and where all of it comes from.
+
+    tables, tables_below: above the pictures, and below them.
+    """
+
+    title: str
+    verdict: Verdict
+    subtitle: Sequence[str] = ()
+    cards: Sequence[Card] = ()
+    warnings: Sequence[str] = ()
+    tables: Sequence[PageTable] = ()
+    tables_below: Sequence[PageTable] = ()
+    printed: Sequence[Printed] = ()
+    figures: Sequence[Drawing] = ()
+    details: Sequence[Detail] = field(default_factory=tuple)
+
+    def html(self) -> str:
+        """Return the page as one file. Raises ScenarioError without Jinja2 or Plotly."""
+        require_report()
+        from markupsafe import Markup
+
+        return _template().render(
+            page=self,
+            style=Markup(_text("page.css")),  # noqa: S704 - our own file
+            plotly=Markup(_plotly()) if self.figures else "",  # noqa: S704 - Plotly's own file
+            figures=Markup(_figures_json(self.figures)),  # noqa: S704 - escaped there
+            version=_version(),
+        )
+
+
+def require_report() -> None:
+    """Raise ScenarioError where what reports need is not installed."""
+    if not can_report():
+        raise ScenarioError(MISSING)
+
+
+def can_report() -> bool:
+    """Tell whether Jinja2 and Plotly are installed."""
+    from importlib.util import find_spec
+
+    return all(find_spec(name) is not None for name in ("jinja2", "plotly"))
+
+
+def _figures_json(figures: Sequence[Drawing]) -> str:
+    """Return the pictures as JSON that may stand inside a script: no tag can end it."""
+    found = {each.name: json.loads(each.figure.to_json()) for each in figures}
+    return json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _template() -> Template:
+    from jinja2 import Environment
+
+    return Environment(autoescape=True, trim_blocks=True).from_string(_text("page.html.j2"))
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("mist-sim")

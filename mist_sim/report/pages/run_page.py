@@ -1,0 +1,152 @@
+"""The report of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.report.elements.cells import count, number, percent
+from mist_sim.report.pages.page import Card, Cell, Detail, Drawing, Page, PageTable
+from mist_sim.report.pages.run_verdict import run_verdict
+from mist_sim.report.pictures.catalog import PICTURES, drawn
+from mist_sim.report.run.expected import TITLE as EXPECTED
+from mist_sim.report.run.expected import expected_rows
+from mist_sim.report.run.overloads import overload_line
+from mist_sim.report.run.tables import TOO_SHORT, origin_lines
+
+if TYPE_CHECKING:
+    from mist_sim.report.pictures.run_data import RunData
+
+_FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_LATENCIES = {
+    "ttft": "TTFT: arrival to first token",
+    "tpot": "TPOT: mean gap of a request",
+    "itl": "ITL: every gap, pooled",
+    "e2el": "E2E: arrival to the end",
+    "queue": "queue: wait before first work",
+}
+_CARDS = (
+    ("requests", "request_throughput", "/s"),
+    ("output tokens", "output_throughput", "/s"),
+    ("p99 TTFT", "p99_ttft_ms", "ms"),
+    ("p99 TPOT", "p99_tpot_ms", "ms"),
+    ("goodput", "request_goodput", "requests/s"),
+    ("energy", "energy_per_output_token_j", "J an output token"),
+    ("cost", "cost_per_million_output_tokens_usd", "$ a million output tokens"),
+)
+_COUNTS = (
+    ("requests finished", "completed"),
+    ("requests failed", "failed"),
+    ("input tokens", "total_input_tokens"),
+    ("output tokens", "total_output_tokens"),
+    ("preemptions", "num_preemptions"),
+    ("requests in flight, peak", "max_concurrent_requests"),
+)
+_CLIENT_COLUMNS = {
+    "client": "",
+    "num_visits": "visits",
+    "room": "room, of the time",
+    "mean_decodes": "decodes a step",
+    "peak_used_blocks": "KV blocks, peak",
+    "num_gpu_blocks": "KV blocks",
+    "average_power": "W",
+}
+_MOST_CLIENTS = 40  # in the table; all are in clients.parquet
+
+
+def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
+    """Return the report of a run. title: what was simulated."""
+    summary = run.summary
+    return Page(
+        title=title,
+        subtitle=subtitle,
+        verdict=run_verdict(summary),
+        cards=list(_cards(summary)),
+        warnings=list(_warnings(summary)),
+        tables=[_latencies(summary)],
+        tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
+        figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
+        details=list(_details(run)),
+    )
+
+
+def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
+    for name, key, unit in _CARDS:
+        if summary.get(key) is not None:
+            yield Card(name, number(summary[key]), unit, key)
+
+
+def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
+    if line := overload_line(summary):
+        yield line
+    if summary["completed"] and summary.get("stability") == "too short to tell":
+        yield f"Too short to tell whether {TOO_SHORT}"
+    yield from origin_lines(summary)
+
+
+def _latencies(summary: Mapping[str, Any]) -> PageTable:
+    rows = []
+    for metric, name in _LATENCIES.items():
+        keys = [f"{figure}_{metric}_ms" for figure in _FIGURES]
+        rows.append([Cell(name), *(Cell(_number(summary.get(key)), key) for key in keys)])
+    return PageTable("Latency, ms", ["", *_FIGURES], rows)
+
+
+def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
+    expected = list(expected_rows(summary.get("expected_errors", {})))
+    if expected:
+        cells = [
+            [Cell(name), Cell(shown), Cell(like, is_text=True)] for name, shown, like in expected
+        ]
+        note = "Nine of ten measurements of a real engine would lie in this range."
+        yield PageTable(EXPECTED, ["", "range", "from measurements of"], cells, note)
+
+
+def _workload(summary: Mapping[str, Any]) -> PageTable:
+    counts = [[Cell(name), Cell(_count(summary.get(key)), key)] for name, key in _COUNTS]
+    counts.append([Cell("simulated time, s"), Cell(_number(summary["duration"]), "duration")])
+    return PageTable("Workload", ["", ""], counts)
+
+
+def _clients(run: RunData) -> Iterator[PageTable]:
+    table = run.table("clients")
+    columns = [name for name in _CLIENT_COLUMNS if name in table]
+    rows = [
+        [Cell(_of_client(name, row[name])) for name in columns]
+        for row in table.head(_MOST_CLIENTS).to_dict("records")
+    ]
+    rest = len(table) - _MOST_CLIENTS
+    note = f"{rest:,} more in clients.parquet" if rest > 0 else ""
+    yield PageTable("Clients", [_CLIENT_COLUMNS[name] for name in columns], rows, note)
+
+
+def _of_client(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value != value:
+        return "-"
+    if name == "room":
+        return percent(value)
+    return count(int(value)) if name.startswith(("num_", "peak_")) else number(value)
+
+
+def _details(run: RunData) -> Iterator[Detail]:
+    lines = [
+        f"{client}: step times {origin}" for client, origin in run.summary["estimates"].items()
+    ]
+    lines += [
+        f"{client}: defaults of {name}" for client, name in run.summary.get("engines", {}).items()
+    ]
+    for client, names in run.summary.get("assumed", {}).items():
+        lines.append(f"{client}: assumed, as nobody said: {', '.join(names)}")
+    yield Detail("Where the step times come from", "\n".join(lines) or "no client times steps")
+    if run.scenario is not None:
+        yield Detail("The scenario, with every default", run.scenario)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else count(int(value))

@@ -1,0 +1,56 @@
+"""The verdict on a run, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.report.elements.cells import number
+from mist_sim.report.pages.page import Verdict
+from mist_sim.report.run.tables import nothing_finished
+
+_RANKS = ("miss", "within error", "pass")
+_WORDS = {
+    "miss": ("bad", "Misses its limits."),
+    "within error": ("unsure", "Within error of its limits."),
+    "pass": ("good", "Keeps its limits."),
+}
+
+
+def run_verdict(summary: Mapping[str, Any]) -> Verdict:
+    """Return whether a run keeps its limits; of one without limits, what it serves."""
+    if not summary["completed"]:
+        return Verdict("bad", "Nothing finished.", nothing_finished(summary))
+    if summary.get("unstable"):
+        return Verdict(
+            "bad",
+            "Overloaded.",
+            "More work arrives than the clients can do, so latencies grow with the length of the "
+            f"run. {_limits(summary)}".strip(),
+        )
+    if not summary.get("slo"):
+        return Verdict("plain", "No limits were set.", _served(summary))
+    worst = min((each["verdict"] for each in summary["slo"].values()), key=_RANKS.index)
+    level, word = _WORDS[worst]
+    return Verdict(level, word, _limits(summary))
+
+
+def _limits(summary: Mapping[str, Any]) -> str:
+    told = [_limit(name, each) for name, each in summary.get("slo", {}).items()]
+    return f"{'; '.join(told)}." if told else ""
+
+
+def _limit(name: str, verdict: Mapping[str, Any]) -> str:
+    percentile, metric, _ = name.split("_")
+    value, limit = verdict["value"], f"{verdict['limit']:g} ms"
+    found = "has no figure, as too many requests failed" if value is None else number(value)
+    return f"{percentile} {SHORT_NAMES[metric]} {found} of {limit}: {verdict['verdict']}"
+
+
+def _served(summary: Mapping[str, Any]) -> str:
+    return (
+        f"{number(summary['request_throughput'])} requests and "
+        f"{number(summary['output_throughput'])} output tokens a second, "
+        f"p99 TTFT {number(summary['p99_ttft_ms'])} ms."
+    )

@@ -1,0 +1,92 @@
+"""The pictures by name, with what each shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.report.pictures.breakdown import breakdown
+from mist_sim.report.pictures.distributions import distributions
+from mist_sim.report.pictures.engines import batches, memory, queues
+from mist_sim.report.pictures.latency import attainment, latency
+from mist_sim.report.pictures.load import load
+from mist_sim.report.pictures.requests import requests
+from mist_sim.report.pictures.run_data import RunData
+from mist_sim.report.pictures.transfers import power, transfers
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_MISSING = "pictures need Plotly, which is not installed: pip install 'mist-sim[report]'"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a run.
+
+    title: heads it in a report. draw: returns it; raises ScenarioError where the run has nothing
+    of the kind.
+    """
+
+    title: str
+    draw: Callable[[RunData], Figure]
+
+
+PICTURES = {
+    "latency": Picture("Latency over time", latency),
+    "attainment": Picture("Limits over time", attainment),
+    "cdf": Picture("Distributions of latencies", distributions),
+    "load": Picture("Load", load),
+    "queue": Picture("Queues", queues),
+    "batch": Picture("Batches", batches),
+    "memory": Picture("KV memory", memory),
+    "stages": Picture("Where the time goes", breakdown),
+    "requests": Picture("Single requests", requests),
+    "transfers": Picture("Transfers", transfers),
+    "power": Picture("Power", power),
+}
+"""In the order of a report."""
+
+
+def draw(run: RunData, name: str) -> Figure:
+    """Return a picture of a run.
+
+    Raises ScenarioError for names that are not in `PICTURES`, where the run has nothing of the
+    kind, and without Plotly.
+    """
+    if name not in PICTURES:
+        raise ScenarioError(
+            f"there is no picture {brief(name)}{did_you_mean(name, PICTURES)} "
+            f"Known: {', '.join(PICTURES)}"
+        )
+    require_plotly()
+    return _drawn(PICTURES[name], run)
+
+
+def drawn(run: RunData) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and figure of each picture that the run has something for."""
+    require_plotly()
+    for name, picture in PICTURES.items():
+        try:
+            figure = _drawn(picture, run)
+        except ScenarioError:
+            continue
+        yield name, figure
+
+
+def _drawn(picture: Picture, run: RunData) -> Figure:
+    """Draw; damaged tables may hold numbers whose sums overflow, which need no warning."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return picture.draw(run)
+
+
+def require_plotly() -> None:
+    """Raise ScenarioError where Plotly is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("plotly") is None:
+        raise ScenarioError(_MISSING)

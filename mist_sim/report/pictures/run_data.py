@@ -1,0 +1,70 @@
+"""What pictures and reports read of a run: a summary and tables, of memory or of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mist_sim.metrics import Result
+
+_MS = 1e3
+
+
+class RunData(Protocol):
+    """A run's summary, its tables by name, and its scenario. `metrics.RunFolder` is one, too."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The metrics of the whole run."""
+
+    @property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None without any."""
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table. Raises ScenarioError for one that was not recorded."""
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a table, and whether it has rows or may have."""
+
+
+@dataclass(frozen=True)
+class OfResult:
+    """The data of a result in memory."""
+
+    result: Result
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The metrics of the whole run."""
+        return self.result.summary
+
+    @property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None without any."""
+        return self.result.scenario
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return one of `metrics.result.TABLES`."""
+        from mist_sim.metrics.tabular import frame_of
+
+        return frame_of(self.result.columns(name))
+
+    def has(self, name: str) -> bool:
+        """Tell whether a table has rows."""
+        from mist_sim.metrics.tabular import num_rows
+
+        return num_rows(self.result.columns(name)) > 0
+
+
+def limits_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits of the `slo` in seconds, by metric: ttft, tpot, e2el."""
+    found = {}
+    for name, verdict in summary.get("slo", {}).items():
+        metric = name.split("_")[1]
+        found[metric] = float(verdict["limit"]) / _MS
+    return found

@@ -1,0 +1,46 @@
+"""The statistics of a trace as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from mist_sim.report.elements.cells import count, number, percent, section
+from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.pairs import Row, pairs
+
+_MOST_MODELS = 10
+
+
+def trace_table(found: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of `traces.statistics.statistics`."""
+    return Group(
+        *section("Requests", pairs(_requests(found))),
+        *section("Tokens", _tokens(found)),
+    )
+
+
+def _requests(found: Mapping[str, Any]) -> Iterator[Row]:
+    yield "requests", count(found["num_requests"]), ""
+    if found["rate"] is None:
+        yield "times", "-", "none; choose arrivals"
+    else:
+        yield "time", number(found["seconds"]), "s from the first to the last"
+        yield "rate", number(found["rate"]), "/s"
+        yield "gaps", number(found["cv"]), "standard deviation over mean; 1 is Poisson"
+    if found["sessions"]:
+        turns = number(found["turns_a_session"])
+        yield "conversations", count(found["sessions"]), f"{turns} requests each"
+    if found["known_prompt_share"]:
+        share = percent(found["known_prompt_share"], 1)
+        yield "prompt tokens known", share, "that an earlier request began with"
+    for name, times in list(found["models"].items())[:_MOST_MODELS]:
+        yield f"model {name}", count(times), "requests"
+
+
+def _tokens(found: Mapping[str, Any]) -> RenderableType:
+    prompts, answers = found["prompt_tokens"], found["output_tokens"]
+    rows = [[title, number(prompts[title]), number(answers[title])] for title in prompts]
+    return columns(["", "prompts", "answers"], rows, right=[1, 2])

@@ -1,0 +1,89 @@
+"""A search that goes on until the interval of a goodput is known, and narrow where runs can tell.
+
+Bisection ends where two rates are near. In steady state the verdict of both may be unknown, and
+the interval of the goodput between rates further apart. Longer runs at these two halve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from math import inf
+
+from mist_sim.search.bracketing import Bracket, Search, rounded
+from mist_sim.search.goodput_result import SeedGoodput
+from mist_sim.search.trials import Trial
+
+_OUTWARD = 1.06  # from one rate to the next, where the end of an interval is beyond those tried
+_MOST_OUTWARD = 4
+_WIDE = 0.08  # of the rate: an interval that runs of more requests should narrow
+_LONGER = 4  # so many times as many, which halve it
+
+Asked = tuple[float, int]
+"""A rate, and so many times as many requests as others have at most."""
+
+SureSearch = Generator[list[Asked], Mapping[float, bool], Bracket]
+"""Yields what to try; is sent the verdicts."""
+
+
+def until_sure(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
+    """Search until the ends are near, and then further out until both of the interval are known.
+
+    Ends at which nobody can tell need not be as near: halving them tells little. But where the
+    interval is wide, they are tried again with more requests.
+    trials: of the rates that were tried by then.
+    """
+    bracket = yield from _until_near(search, trials, tolerance)
+    yield from _outward(bracket, trials)
+    if not _is_wide(SeedGoodput.of(0, bracket, trials)):
+        return bracket
+    ends = {bracket.low, bracket.high}
+    yield [(trial.rate, _LONGER) for trial in trials if trial.rate in ends and trial.margins]
+    while (middle := _bracket(trials).middle(2 * tolerance)) is not None:
+        yield [(rate, _LONGER) for rate in rounded([middle])]
+    yield from _outward(_bracket(trials), trials)
+    return _bracket(trials)
+
+
+def _bracket(trials: Sequence[Trial]) -> Bracket:
+    return Bracket.of({trial.rate: trial.seems_attained for trial in trials})
+
+
+def _is_wide(found: SeedGoodput) -> bool:
+    """Tell whether longer runs at the ends of a bracket may narrow its interval."""
+    bracket = found.bracket
+    if bracket.low is None or bracket.high is None:
+        return False
+    ends = [trial for rate in (bracket.low, bracket.high) if (trial := found.at(rate))]
+    low, high = found.interval
+    can_tell = any(trial.attained is None and trial.margins is not None for trial in ends)
+    return can_tell and high - low > _WIDE * bracket.low
+
+
+def _until_near(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
+    """Search until the ends of the bracket are near, or nobody can tell at either."""
+    asked = next(search)
+    while True:
+        answers = yield _once(asked)
+        bracket = _bracket(trials)
+        undecided = {trial.rate for trial in trials if trial.attained is None}
+        if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:
+            return bracket
+        try:
+            asked = search.send(answers)
+        except StopIteration as end:
+            found: Bracket = end.value
+            return found
+
+
+def _outward(bracket: Bracket, trials: Sequence[Trial]) -> Iterator[list[Asked]]:
+    """Ask for rates further out until both ends of the interval are known."""
+    for _ in range(_MOST_OUTWARD):
+        found = SeedGoodput.of(0, bracket, trials)
+        if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):
+            break
+        rates = [trial.rate for trial in found.trials]
+        yield _once(rounded([rates[0] / _OUTWARD if ends[1] < inf else rates[-1] * _OUTWARD]))
+
+
+def _once(rates: Iterable[float]) -> list[Asked]:
+    return [(rate, 1) for rate in rates]

@@ -1,0 +1,81 @@
+"""Writers of traces in forms that other tools read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from mist_sim.core.content_ids import OF_BLOCK, origin_of
+from mist_sim.errors import ScenarioError
+from mist_sim.traces.base import TraceRow
+
+_AZURE_START = datetime(2024, 1, 1, tzinfo=UTC)  # any; readers count from the first row
+_TICKS = 10_000_000  # of 100 ns a second, as Azure's files have
+
+
+def azure_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+    """Yield an Azure CSV file; times are rounded to 100 ns. Raises ScenarioError without times."""
+    yield "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    for row in rows:
+        seconds, ticks = divmod(round(_time(row) * _TICKS), _TICKS)
+        stamp = _AZURE_START + timedelta(seconds=seconds)
+        lengths = f"{row.num_prompt_tokens},{row.num_output_tokens}"
+        yield f"{stamp:%Y-%m-%d %H:%M:%S}.{ticks:07d},{lengths}\n"
+
+
+def vidur_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+    """Yield a CSV file that Vidur replays. Raises ScenarioError without times."""
+    yield "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+    for row in rows:
+        yield f"{_time(row)!r},{row.num_prompt_tokens},{row.num_output_tokens}\n"
+
+
+def mooncake_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+    """Yield Mooncake's JSON lines, with the ids of blocks where the rows have any.
+
+    Times are milliseconds as floats. Raises ScenarioError without times, and for content that is
+    not of blocks of one size.
+    """
+    for row in rows:
+        record = {
+            "timestamp": _time(row) * 1e3,
+            "input_length": row.num_prompt_tokens,
+            "output_length": row.num_output_tokens,
+            "hash_ids": _hash_ids(row),
+        }
+        yield json.dumps(record) + "\n"
+
+
+WRITERS: dict[str, Callable[[Iterable[TraceRow]], Iterator[str]]] = {
+    "azure": azure_lines,
+    "vidur": vidur_lines,
+    "mooncake": mooncake_lines,
+}
+"""By the name of the reader that reads what they write."""
+
+
+def _time(row: TraceRow) -> float:
+    if row.arrival_time is None:
+        raise ScenarioError(
+            "the trace has no times, which the form needs; give --rate, which draws Poisson "
+            "arrivals"
+        )
+    return row.arrival_time
+
+
+def _hash_ids(row: TraceRow) -> list[int]:
+    """Return the ids of the prompt's blocks."""
+    ids, tokens = [], 0
+    for span, length in row.content:
+        if tokens >= row.num_prompt_tokens:
+            break
+        origin, number = origin_of(span)
+        if origin != OF_BLOCK:
+            raise ScenarioError(
+                "prompts have conversations or parts in common, which hash_ids of blocks cannot "
+                "say; --without-prefixes leaves them out"
+            )
+        ids.append(number)
+        tokens += length
+    return ids

@@ -1,0 +1,361 @@
+"""A plain pipeline of vLLM v1: one scheduler whose batches follow one another through the ranks.
+
+Beside the rules of `stepwise` and `parallel`:
+
+- There is one lane, with all memory and seats. It keeps a queue of at most so many batches.
+- Whenever the oldest batch has returned, or a request comes while nothing is in the queue, it plans
+  the next one. It goes on to plan while there is room in the queue; otherwise it waits for the
+  oldest. After a plan that computes nothing it waits, too, or (`fills`) not before such plans have
+  filled the queue. They take a place in it, and return with the batch before them.
+- What a batch computes counts as computed when it is planned, so the next chunk of a prompt is
+  planned without waiting for it. Blocks that it fills can be found then, as far as their tokens
+  have come. Tokens come when it returns.
+- A decode is planned when its last token has come; or, where plans are made ahead, before, but for
+  an answer whose last token is on its way: `stagger` plans after its last one.
+- The first rank begins a batch that was planned ahead when the tokens of another have come: those
+  of the batch `stagger` plans before, where that gave any that are followed by others.
+- Who runs may be preempted although a batch computes it. The tokens on their way come all the
+  same. It is not admitted before; nor, with `drains`, before such batches have returned that give
+  it none. One whose last token is on its way just gives its blocks back.
+- Who gives up while it runs leaves when the next batch has returned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from mist_sim.core.batch import StepBatch
+from tests.reference.parallel import StepwiseGroup, num_tokens
+from tests.reference.stepwise import Live, Step, StepwiseChunked, StepwiseEngine, TimesSteps, prompt
+
+
+@dataclass(eq=False)
+class Pass:
+    """A batch on its way: who is computed, and who gets a token at its end.
+
+    planned, ready: when it was planned, and when the first rank may begin it.
+    """
+
+    members: list[Live]
+    given: list[Live]
+    batch: StepBatch
+    planned: float
+    ready: float = 0.0
+    end: float = 0.0
+    busy: float = 0.0
+    num_used: int = 0
+    decodes: list[Live] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class QueuedLane(StepwiseChunked):
+    """What is decided about requests; `BatchQueue` says when.
+
+    stagger: plans from one of a decode to its next one; 0: when its token has come.
+    """
+
+    stagger: int = 0
+    drains: bool = False
+
+    def reset(self) -> None:
+        super().reset()
+        self.number = 0  # of plans
+        self.passes: list[Pass] = []  # in flight
+        self.eligible: dict[Live, int] = {}  # number of the plan that may have a decode again
+        self.entered: dict[Live, int] = {}  # tokens of who runs that others find
+        self.all_decodes: list[Live] = []
+        self.decoded_in: dict[Step, list[Live]] = {}
+
+    def forget_after(self, time: float) -> None:
+        """Forget batches that return after a time: nobody waits for them."""
+        for step in [each for each in self.steps if each.end > time]:
+            self.steps.remove(step)
+            for live in self.decoded_in[step]:
+                live.outcome.num_decode_tokens -= 1
+
+    # --- what is on its way -------------------------------------------------------------------
+
+    def num_due(self, live: Live) -> int:
+        """Tokens on their way."""
+        return sum(live in each.given for each in self.passes)
+
+    def is_ending(self, live: Live) -> bool:
+        """Tell whether its last token is on its way."""
+        num_due = self.num_due(live)
+        num_emitted, num_known = live.num_emitted + num_due, live.num_known + num_due
+        is_complete = num_emitted == live.job.num_output_tokens or num_known >= self.longest
+        return num_due > 0 and is_complete
+
+    def is_stale(self, live: Live) -> bool:
+        """Tell whether a waiting request has to wait for what is in flight."""
+        in_flight = any(live in each.members for each in self.passes)
+        return in_flight if self.drains else self.num_due(live) > 0
+
+    def is_in_flight(self, live: Live) -> bool:
+        return live.decoding and live not in self.decodes
+
+    def is_ready(self, live: Live) -> bool:
+        if not self.stagger:
+            return self.num_due(live) == 0
+        return not self.is_ending(live) and self.number >= self.eligible[live]
+
+    # --- a plan -------------------------------------------------------------------------------
+
+    def next_batch(self) -> Pass | None:
+        """Plan once; None where that computes nothing."""
+        self.number += 1
+        self.decodes = [
+            live for live in self.running if live in self.all_decodes and self.is_ready(live)
+        ]
+        chunks, decodes = self.plan()
+        if not (chunks or decodes):
+            return None
+        batch = StepBatch(
+            tuple((num_new, live.num_cached) for live, num_new in chunks),
+            len(decodes),
+            sum(live.num_cached for live in decodes),
+        )
+        if self.needs_longest_context and decodes:
+            batch.longest_context = max(live.num_cached for live in decodes)
+        for live in decodes:
+            live.num_cached += 1
+        given = [*decodes]
+        for live, num_new in chunks:
+            live.num_cached += num_new
+            if live.num_cached == live.num_known:
+                given.append(live)
+                live.decoding = True
+                self.all_decodes.append(live)
+        for live in given:
+            self.eligible[live] = self.number + self.stagger
+        members = [*decodes, *(live for live, _ in chunks)]
+        found = Pass(members, given, batch, self.now, decodes=decodes)
+        found.num_used = self.num_blocks - self.num_free
+        self.memory.check(live.blocks for live in self.running)
+        self.passes.append(found)
+        return found
+
+    def begin_loads(self) -> bool:
+        return any(not self.is_stale(live) for live in self.queue)
+
+    def head(self) -> Live:
+        fresh = [live for live in self.queue if not self.is_stale(live)]
+        if self.order == "fcfs":
+            return fresh[0]
+        return min(fresh, key=lambda live: (self.rank(live), self.arrival(live)))
+
+    def head_fits(self, first_piece: int | None = None) -> bool:
+        return self.begin_loads() and super().head_fits(first_piece)
+
+    def next_slots(self, live: Live) -> int:
+        if live.decoding:
+            return live.num_cached + 1
+        return live.num_known + self.num_due(live)
+
+    def outgrows_pool(self, live: Live) -> bool:
+        return self.blocks_for(live.num_known + self.num_due(live)) > self.num_blocks
+
+    def take(
+        self, served: list[tuple[Live, int, int]]
+    ) -> tuple[list[tuple[Live, int]], list[Live]]:
+        decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
+        for live in decodes:
+            self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+            self.enter_known(live, live.num_cached + 1)
+        chunks = []
+        for live, num_new, need in served:
+            if not live.decoding and num_new:
+                self.memory.grow([(live, live.num_cached + num_new, need)])
+                chunks.append(self.chunk(live, num_new))
+        return chunks, decodes
+
+    def enter_known(self, live: Live, num_tokens: int) -> None:
+        """Let others find blocks with so many tokens, as far as these have come."""
+        number = min(num_tokens, live.num_known)
+        self.memory.enter(live, number)
+        self.entered[live] = max(number, self.entered.get(live, 0))
+
+    def chunk(self, live: Live, num_new: int) -> tuple[Live, int]:
+        self.enter_known(live, live.num_cached + num_new)
+        return live, num_new
+
+    def stop(self, live: Live) -> None:
+        for several in (self.decodes, self.all_decodes):
+            if live in several:
+                several.remove(live)
+        live.decoding = False
+
+    def preempt(self, victim: Live, *, was_served: bool = False) -> None:
+        is_ending, outgrows = self.is_ending(victim), self.outgrows_pool(victim)
+        self.stop(victim)
+        self.running.remove(victim)
+        number = self.entered.pop(victim, 0)
+        if was_served:
+            number = max(number, min(victim.num_cached, victim.num_known))
+        self.memory.leave(victim, number, preempted=not is_ending)
+        victim.num_cached = 0
+        if is_ending:
+            victim.outcome.gave_way = True
+        elif outgrows:
+            self.reject(victim, self.now)
+        else:
+            victim.outcome.preempted_at.append(self.now)
+            self.queue.insert(0, victim)
+
+    # --- a batch returns ----------------------------------------------------------------------
+
+    def give(self, found: Pass) -> None:
+        """Hand out the tokens of a batch that returns now."""
+        self.passes.remove(found)
+        used, planned = found.num_used, found.planned
+        self.steps.append(Step(found.ready, self.now, found.batch, used, used, planned, found.busy))
+        self.decoded_in[self.steps[-1]] = found.decodes
+        complete = []
+        for live in found.given:
+            outcome = live.outcome
+            if live in found.decodes:
+                outcome.num_decode_steps += 1
+                outcome.num_decode_tokens += 1
+            if outcome.left_at == outcome.left_at:
+                continue  # it has left, and nobody gets the token
+            outcome.chunk_times.append(self.now)
+            live.emit(self.now)
+            if live in self.running:
+                self.enter_known(live, live.num_cached - self.num_due(live))
+            if live.is_complete(self.longest):
+                complete.append(live)
+        for live in complete:
+            self.finish(live)
+        for live in self.leaving:
+            if live not in complete:
+                self.leave(live)
+        self.leaving.clear()
+
+    def leave(self, live: Live) -> None:
+        self.stop(live)
+        if live in self.running:
+            self.running.remove(live)
+            is_complete = live.is_complete(self.longest)
+            number = live.num_cached if is_complete else self.entered.get(live, 0)
+            self.memory.leave(live, number, preempted=False)
+        elif live in self.queue:
+            self.queue.remove(live)
+        if live.has_given_up:
+            self.let_go(live, self.now)
+
+
+class BatchQueue(StepwiseGroup):
+    """The queue of batches of one pipeline, and its ranks.
+
+    size: batches in it at most. fills: whether plans that compute nothing fill it.
+    """
+
+    def __init__(
+        self,
+        lane: QueuedLane,
+        ranks: list[TimesSteps],
+        hand_over: Callable[[int], float],
+        size: int,
+        *,
+        fills: bool,
+    ) -> None:
+        super().__init__([lane])
+        self.lane: QueuedLane = lane
+        self.ranks = ranks
+        self.hand_over = hand_over
+        self.size = size
+        self.fills = fills
+        self.queue: deque[Pass | None] = deque()  # None: nothing was to compute
+        self.planned: list[Pass | None] = []
+        self.free = [0.0] * len(ranks)
+        self.is_asleep = True
+        self.plans_at = inf
+
+    def choose(self) -> StepwiseEngine:
+        return self.lane
+
+    def wake(self, lane: StepwiseEngine, now: float) -> None:
+        if self.is_asleep and self.lane.num_inside:
+            self.is_asleep = False
+            self.plans_at = now
+
+    def is_computing(self, lane: StepwiseEngine) -> bool:
+        return any(self.queue)
+
+    def is_in_pass(self, lane: StepwiseEngine) -> bool:
+        return any(self.queue)
+
+    def next_time(self) -> float:
+        oldest = self.queue[0] if self.queue else None
+        return min(self.plans_at, oldest.end if oldest else inf)
+
+    def can_plan(self, now: float) -> bool:
+        return self.plans_at <= now
+
+    def prompt_times(self, live: Live) -> tuple[list[float], float]:
+        batch = prompt(live)
+        times = [rank.step_time(batch) for rank in self.ranks]
+        times[0] = self.lane.host.around(times[0], batch, overlaps=self.lane.stagger > 0)
+        return times, self.hand_over(num_tokens(batch))
+
+    def end_steps(self, now: float) -> None:
+        if self.queue and (oldest := self.queue[0]) and oldest.end == now:
+            self.queue.popleft()
+            self.lane.now = now
+            self.lane.give(oldest)
+            self.plans_at = now
+
+    def plan(self, now: float) -> None:
+        self.plans_at = inf
+        lane = self.lane
+        lane.now = now
+        before = None
+        while True:
+            if lane.num_inside:
+                number_in_flight = len(lane.passes)
+                found = lane.next_batch()
+                if found:
+                    self.pass_through(found, now, alone=not number_in_flight)
+                self.queue.append(found)
+                self.planned.append(found)
+                if len(self.queue) < self.size and (found or (self.fills and lane.num_inside)):
+                    continue
+            elif not self.queue:
+                self.is_asleep = True
+                return
+            if self.queue[0]:
+                return
+            self.queue.popleft()
+            if not any(self.queue):
+                if lane.members == before and not lane.all_decodes:  # nothing changes any more
+                    self.queue.clear()
+                    self.is_asleep = True
+                    return
+                before = lane.members
+
+    def pass_through(self, found: Pass, now: float, *, alone: bool) -> None:
+        ahead = self.lane.stagger
+        found.ready = now
+        if ahead and len(self.planned) >= ahead:
+            before = self.planned[-ahead]
+            if ahead == 1:  # whatever that gave
+                before = next((each for each in reversed(self.planned) if each), None)
+            if before and (ahead == 1 or self.goes_on(before)):
+                found.ready = max(now, before.end)
+        waits, time = self.hand_over(num_tokens(found.batch)), found.ready
+        for rank, predictor in enumerate(self.ranks):
+            seconds = predictor.step_time(found.batch)
+            if rank == 0:
+                overlaps = ahead > 0 and not alone
+                seconds = self.lane.host.around(seconds, found.batch, overlaps=overlaps)
+            start = time + waits if rank else time
+            time = self.free[rank] = max(start, self.free[rank]) + seconds
+            found.busy += seconds
+        found.end = time
+
+    def goes_on(self, found: Pass) -> bool:
+        """Tell whether tokens of a batch are needed for others."""
+        return bool(found.decodes) or any(live.job.num_output_tokens > 1 for live in found.given)

@@ -1,0 +1,50 @@
+"""Equivalence of latencies: its false-alarm rate and power on laws that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mist_sim.cli import main
+from mist_sim.rng import Streams
+from mist_sim.validation.agreement import agreement
+
+_RUNS = 400
+
+
+def _share(ratio: float, margin: float, spread: float = 0.2, requests: int = 400) -> float:
+    """Return how often latencies with this mean ratio are called equivalent."""
+    rng = Streams(3).generator("agreement")
+    called = 0
+    for _ in range(_RUNS):
+        measured = rng.exponential(100.0, requests) + 1
+        noise = rng.normal(np.log(ratio), spread, requests)
+        called += bool(agreement(measured, measured * np.exp(noise), margin).is_equivalent)
+    return called / _RUNS
+
+
+def test_what_differs_by_the_margin_is_seldom_called_equivalent():
+    """5 % at the margin; of 400 runs more than 8 % would be a rate above 5 % at 1 in 200."""
+    assert _share(1.05, 0.05) <= 0.08
+    assert _share(0.95, 0.05) <= 0.08
+    assert _share(1.10, 0.05) == 0
+
+
+def test_what_is_equal_is_found_to_be():
+    """The standard error is 0.2 / 20 = 1 %, a fifth of the margin: power above 99 %."""
+    assert _share(1.0, 0.05) >= 0.98
+
+
+def test_distances_of_distributions():
+    values = np.arange(1.0, 101.0)
+    assert agreement(values, values, 0.05).distance == 0
+    assert agreement(values, values, 0.05).is_equivalent
+    assert agreement(values, values + 1000, 0.05).distance == 1
+    assert agreement(values[:10], values[:10], 0.05).is_equivalent is None
+
+
+def test_a_margin_is_percent(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["validate", "--margin", "0"])
+    assert end.value.code == 2
+    assert "--margin must be percent above 0" in capsys.readouterr().err
