@@ -1,10 +1,11 @@
 """Simulates Seesaw's end-to-end cases (figures 10, 11), policies (2) and breakdown (12).
 
-    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
+    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown] [--v1]
 
 FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a
 case: the best layout that stays, over all that fit and three sizes of chunks; the best pair of
-layouts, of the two that appendix A ranks first; the gain beside the paper's.
+layouts, of the two that appendix A ranks first; the gain beside the paper's. Layouts that stay have
+the pipelines of the paper's vLLM 0.5.4, or with --v1 those of the newest version that is known.
 """
 
 from __future__ import annotations
@@ -114,8 +115,7 @@ def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: An
         data_parallel_size=layout.data,
         kv_cache=KvCacheConfig(enable_prefix_caching=False, gpu_memory_utilization=0.9),
         overhead=EngineOverhead(step=0.0, sequence=0.0),
-        async_scheduling=False,
-        **options,
+        **{"async_scheduling": False} | options,
     )
     prompts, outputs, *times = work
     workload = Workload.from_lists(prompts, outputs, times[0] if times else [0.0] * len(prompts))
@@ -128,16 +128,40 @@ def throughput(result: Result) -> float:
     return float(result.summary["request_throughput"]) if done else 0.0
 
 
-def best_static(gpu: GpuSpec, name: str, num_gpus: int, work: Any, piggyback: float) -> Any:
-    """Return (requests/s, layout, chunk) of the best layout that stays."""
+def chunked(
+    gpu: GpuSpec,
+    name: str,
+    layout: Layout,
+    work: Any,
+    chunk: int,
+    *,
+    piggyback: float = 0.0,
+    v1: bool = False,
+) -> Result:
+    """Simulate a layout that stays, with chunks of prompts.
+
+    v1: pipelines have one scheduler for all batches and plan ahead, as in vLLM's newest version
+    here, and not one for each batch, as in the 0.5.4 that the paper compares with.
+    """
+    form = {"async_scheduling": True} if v1 else {"virtual_engines": layout.pipeline > 1}
+    return simulated(
+        gpu,
+        name,
+        layout,
+        work,
+        scheduler=ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk),
+        predictor=partial(SeesawPredictor, piggyback=piggyback),
+        **form,
+    )
+
+
+def best_static(gpu: GpuSpec, name: str, num_gpus: int, work: Any, **options: Any) -> Any:
+    """Return (requests/s, layout, chunk) of the best layout that stays; options of `chunked`."""
     found = []
-    times = partial(SeesawPredictor, piggyback=piggyback)
     for layout in layouts_of(load_model(name), num_gpus):
         for chunk in CHUNKS:
-            scheduler = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk)
-            options = {"scheduler": scheduler, "predictor": times}
             try:
-                rate = throughput(simulated(gpu, name, layout, work, **options))
+                rate = throughput(chunked(gpu, name, layout, work, chunk, **options))
             except ScenarioError:  # does not fit
                 break
             found.append((rate, layout.label, chunk))
@@ -172,8 +196,8 @@ def resharded(gpu: GpuSpec, name: str, before: Layout, after: Layout, work: Any,
     )
 
 
-def end_to_end(folder: Path, gpus: list[str], piggyback: float) -> None:
-    """Print the cases of figures 10 and 11, a JSON row each, and the geometric means."""
+def end_to_end(folder: Path, gpus: list[str], **options: Any) -> None:
+    """Print the cases of figures 10 and 11, a JSON row each, and means; options of `chunked`."""
     for gpu_name in gpus:
         gpu, gains = table_1(gpu_name), []
         models = ["70B"] if gpu_name.startswith("A100") else list(MODELS)
@@ -181,7 +205,7 @@ def end_to_end(folder: Path, gpus: list[str], piggyback: float) -> None:
             name, num_gpus = MODELS[model]
             for kind in MEANS:
                 work = lengths(folder, kind, model)
-                static = best_static(gpu, name, num_gpus, work, piggyback)
+                static = best_static(gpu, name, num_gpus, work, **options)
                 pair = best_pair(gpu, name, num_gpus, work)
                 gains.append(pair[0] / static[0])
                 row = [gpu_name, model, kind, *static, *pair, round(gains[-1], 3)]
@@ -222,22 +246,11 @@ def breakdown(folder: Path) -> dict[str, dict[str, float]]:
     gpu, name, work = table_1("A10"), MODELS["34B"][0], lengths(folder, "arxiv", "34B")
     whole = ContinuousScheduler(max_num_seqs=256, max_num_batched_tokens=16384)
     apart = {"scheduler": whole, "predictor": SeesawPredictor}
-    chunked = [
-        simulated(
-            gpu,
-            name,
-            Layout(2, 2),
-            work,
-            scheduler=each,
-            predictor=SeesawPredictor,
-            virtual_engines=True,  # vLLM 0.5.4, as in the paper
-        )
-        for each in (ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=n) for n in CHUNKS)
-    ]
+    mixed = [chunked(gpu, name, Layout(2, 2), work, size) for size in CHUNKS]
     runs = {
         "TP4": (simulated(gpu, name, Layout(4), work, **apart), (1,)),
         "PP4": (simulated(gpu, name, Layout(1, 4), work, **apart), (4,)),
-        "TP2PP2, chunked": (max(chunked, key=throughput), (2,)),
+        "TP2PP2, chunked": (max(mixed, key=throughput), (2,)),
         "PP4 -> TP4": (resharded(gpu, name, Layout(1, 4), Layout(4), work), (1, 4)),
     }
     return {label: _by_kind(result, ranks) for label, (result, ranks) in runs.items()}
@@ -277,6 +290,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-PCIe-x16,A100-NVLink")
     parser.add_argument("--piggyback", type=float, default=0.0)
+    parser.add_argument("--v1", action="store_true")
     parser.add_argument("--only", choices=["policies", "breakdown", "links", "cases"])
     given = parser.parse_args()
     if given.only in (None, "policies"):
@@ -288,7 +302,7 @@ def main() -> None:
     if given.only in (None, "links"):
         links_and_buffers(given.folder)
     if given.only in (None, "cases"):
-        end_to_end(given.folder, given.cases.split(","), given.piggyback)
+        end_to_end(given.folder, given.cases.split(","), piggyback=given.piggyback, v1=given.v1)
 
 
 if __name__ == "__main__":
