@@ -1,11 +1,13 @@
 """Simulates Seesaw's end-to-end cases (figures 10, 11), policies (2) and breakdown (12).
 
-    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown] [--v1]
+    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
+        [--v1] [--host-ms 10]
 
 FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a
 case: the best layout that stays, over all that fit and three sizes of chunks; the best pair of
 layouts, of the two that appendix A ranks first; the gain beside the paper's. Layouts that stay have
 the pipelines of the paper's vLLM 0.5.4, or with --v1 those of the newest version that is known.
+--host-ms gives their steps time of the host: 5 to 13 ms in 0.5.4 (vllm-project/vllm#6854).
 """
 
 from __future__ import annotations
@@ -114,12 +116,15 @@ def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: An
         pipeline_parallel_size=layout.pipeline,
         data_parallel_size=layout.data,
         kv_cache=KvCacheConfig(enable_prefix_caching=False, gpu_memory_utilization=0.9),
-        overhead=EngineOverhead(step=0.0, sequence=0.0),
-        **{"async_scheduling": False} | options,
+        **{"async_scheduling": False, "overhead": _overhead(0.0)} | options,
     )
     prompts, outputs, *times = work
     workload = Workload.from_lists(prompts, outputs, times[0] if times else [0.0] * len(prompts))
     return Simulation(clients=[client], workload=workload).run()
+
+
+def _overhead(host: float) -> EngineOverhead:
+    return EngineOverhead(step=host, sequence=0.0)
 
 
 def throughput(result: Result) -> float:
@@ -136,12 +141,14 @@ def chunked(
     chunk: int,
     *,
     piggyback: float = 0.0,
+    host: float = 0.0,
     v1: bool = False,
 ) -> Result:
     """Simulate a layout that stays, with chunks of prompts.
 
-    v1: pipelines have one scheduler for all batches and plan ahead, as in vLLM's newest version
-    here, and not one for each batch, as in the 0.5.4 that the paper compares with.
+    host: seconds of the host before each step. v1: pipelines have one scheduler for all batches,
+    and plan ahead, as in the newest version of vLLM here; else one for each batch, as in the 0.5.4
+    that the paper compares with.
     """
     form = {"async_scheduling": True} if v1 else {"virtual_engines": layout.pipeline > 1}
     return simulated(
@@ -151,6 +158,7 @@ def chunked(
         work,
         scheduler=ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk),
         predictor=partial(SeesawPredictor, piggyback=piggyback),
+        overhead=_overhead(host),
         **form,
     )
 
@@ -273,12 +281,11 @@ def _by_kind(result: Result, ranks: tuple[int, ...]) -> dict[str, float]:
     return {kind: float(value) for kind, value in found.items()}
 
 
-def links_and_buffers(folder: Path) -> None:
-    """Print requests/s of a pair by links to the host and buffer: 34B on 8 A10, arXiv."""
+def links(folder: Path) -> None:
+    """Print requests/s of a pair by links to the host: 34B on 8 A10, arXiv."""
     gpu, work = table_1("A10"), lengths(folder, "arxiv", "34B")
     pair = Layout(1, 8), Layout(4, 2)
     cases = [{"host_bandwidth": share * 16.0 * GIB} for share in (0.1, 0.2, 0.5, 1, 4, 50)]
-    cases += [{"host_memory": size * GIB} for size in (3.0, 5.0, 10.0, 20.0, 40.0, 80.0)]
     for options in cases:
         result = resharded(gpu, MODELS["34B"][0], *pair, work, **options)
         changes = len(result.summary["layouts"]) - 1
@@ -290,6 +297,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-PCIe-x16,A100-NVLink")
     parser.add_argument("--piggyback", type=float, default=0.0)
+    parser.add_argument("--host-ms", type=float, default=0.0)
     parser.add_argument("--v1", action="store_true")
     parser.add_argument("--only", choices=["policies", "breakdown", "links", "cases"])
     given = parser.parse_args()
@@ -300,9 +308,10 @@ def main() -> None:
         for label, seconds in breakdown(given.folder).items():
             print(label, {kind: round(value) for kind, value in seconds.items()}, flush=True)
     if given.only in (None, "links"):
-        links_and_buffers(given.folder)
+        links(given.folder)
     if given.only in (None, "cases"):
-        end_to_end(given.folder, given.cases.split(","), piggyback=given.piggyback, v1=given.v1)
+        options = {"piggyback": given.piggyback, "host": given.host_ms / 1e3, "v1": given.v1}
+        end_to_end(given.folder, given.cases.split(","), **options)
 
 
 if __name__ == "__main__":
