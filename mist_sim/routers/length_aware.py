@@ -1,4 +1,4 @@
-"""TaiChi's length-aware prefill: short prompts go to slow clients that still meet the TTFT limit."""
+"""TaiChi's length-aware prefill: short prompts go to slow clients if these still meet the limit."""
 
 from __future__ import annotations
 
