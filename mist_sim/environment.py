@@ -225,7 +225,7 @@ class _Course:
         self._throw = steps.throw
 
     def go_on(self, event: Event) -> None:
-        """Resume the generator with the event's value, until it yields one that is still to come."""
+        """Resume the generator with the event's value, until it yields a pending one."""
         send = self._send  # an attribute is read faster than a method is looked up
         try:
             while True:

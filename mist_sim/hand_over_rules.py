@@ -147,7 +147,21 @@ class Members:
         return [client for client in self._clients if client.name in names]
 
     def check_roles(self) -> None:
-        """Raise ScenarioError for a client with a role and no client of its model on the other side.
+        """Raise ScenarioError for a role without its counterpart among the clients of a model."""
+        tenants = self.tenants
+        if not any(tenant.sends for tenant in tenants):
+            return
+        for tenant in tenants:
+            traits = self._traits[tenant.name]
+            if traits.role is None or not (tenant.sends or tenant.takes):
+                continue
+            if not any(self._may_exchange(tenant, other) for other in tenants):
+                does, others = _WORDS if tenant.sends else _WORDS[::-1]
+                model = traits.model
+                raise ScenarioError(
+                    f"clients: {tenant.name} {does} answers of {model}, and no client {others} any "
+                    f"of that model; give one the model {model}, or leave {tenant.name} out"
+                )
 
     def _may_exchange(self, one: Tenant, other: Tenant) -> bool:
         """Tell whether KV entries may go between two clients, in either direction.

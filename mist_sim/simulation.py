@@ -265,7 +265,9 @@ class Simulation:
         return roster
 
     def _recorder(self) -> ColumnRecorder:
-        """Return the recorder; for some policies it counts the requests within limits.
+        """Return the recorder; for some policies it counts the requests within limits."""
+        asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
+        return SloWatch(self.slo) if asks else ColumnRecorder()
 
     def _begin_lives(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
@@ -330,7 +332,9 @@ def _collectives(client: Client) -> str:
 
 
 def _settings(client: Client) -> Mapping[str, Setting | Borrowed | None]:
-    """Return the measured settings closest to a client's; None if its layout changed.
+    """Return the measured settings closest to a client's; None if its layout changed."""
+    settings = client.traits.times.settings if client.traits.times else {}
+    return dict.fromkeys(settings) if client.layouts else settings
 
 
 def _run_until(env: Environment, end: Event) -> bool:

@@ -141,7 +141,8 @@ class Slo(Limits):
 
     @property
     def groups(self) -> dict[str, Limits]:
-        """The limits by class name, in order; those without a class first, under "".
+        """The limits by class name, in order; those without a class first, under ""."""
+        return {"": self, **self.classes}
 
     @property
     def goes_by_priority(self) -> bool:

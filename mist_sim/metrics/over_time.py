@@ -119,7 +119,18 @@ def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Arr
 
 
 def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
-    """Return the joules of a client up to each time; a run's are spread evenly over its steps.
+    """Return the joules of a client up to each time; a run's are spread evenly over its steps."""
+    joules = np.zeros(len(edges))
+    left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
+    powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)
+    for number, group in enumerate(ledger.groups(client_id)):
+        busy = np.zeros(len(edges))
+        for runs in ledger.runs[client_id]:
+            if runs.group == number:
+                joules += _linear(runs.start, runs.end, runs.energy, edges)
+                busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)
+        joules = joules + (powered * group.num_gpus - busy) * ledger.idle_watts(group)
+    return joules
 
 
 def _events(times: Array, counts: Array, edges: Array) -> Array:

@@ -74,7 +74,11 @@ def _backlogs(begin: Array, end: Array, gap: float) -> list[tuple[float, float]]
 
 
 def _most(begin: Array, end: Array) -> int:
-    """Return the largest number waiting at once; departures at an instant come first.
+    """Return the largest number waiting at once; departures at an instant come first."""
+    times = np.concatenate([end, begin])
+    change = np.repeat([-1, 1], [len(end), len(begin)])
+    order = np.argsort(times, kind="stable")  # departures come first
+    return int(np.cumsum(change[order]).max())
 
 
 def _is_overload(arrival: Array, start: float, stop: float, growth: float, spread: float) -> bool:

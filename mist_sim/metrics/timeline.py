@@ -201,7 +201,10 @@ def _transfers(transfers: pd.DataFrame, start: float, end: float) -> Iterator[Ev
 def _span(
     pid: int, name: str, number: int, start: float, end: float, category: str, told: Event
 ) -> Iterator[Event]:
-    """Yield both ends of a span that may overlap others; equal numbers share a row.
+    """Yield both ends of a span that may overlap others; equal numbers share a row."""
+    both = {"cat": category, "id": int(number), "name": name, "pid": pid, "tid": 0}
+    yield {"ph": "b", "ts": _us(start), "args": told, **both}
+    yield {"ph": "e", "ts": _us(end), **both}
 
 
 def _name(what: str, pid: int, name: str, tid: int = 0) -> Event:

@@ -189,7 +189,13 @@ class Ledger:
         return [runs for runs in self.runs[client_id] if runs.group == group]
 
     def _machine_of(self, track: int, machine: GpuMachine) -> GpuMachine:
-        """Return the machine that computed a track's steps. machine: the client's first one.
+        """Return the machine that computed a track's steps. machine: the client's first one."""
+        client_id = self._recorder.track_clients[track]
+        later = self._by_layout.get(client_id)
+        found = (later and later[self._recorder.track_layouts[track]]) or machine
+        if isinstance(found, MachineByTrack):
+            return found.of_track(self._recorder.tracks_of(client_id).index(track))
+        return found
 
     def _of_track(self, track: int, machine: GpuMachine) -> list[Runs]:
         """Return the runs of a track, one item for each group."""
@@ -240,13 +246,32 @@ class Ledger:
         return Spent(energy, idle), tuple(seconds)
 
     def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
-        """Return the totals of a client's runs, by request. prompts: weights of the prompts.
+        """Return the totals of a client's runs, by request. prompts: weights of the prompts."""
+        to_decodes = float(sum((getattr(r, name) * r.decodes).sum() for r in runs))
+        to_prompts = float(sum((getattr(r, name) * (1 - r.decodes)).sum() for r in runs))
+        decodes = sum((self._decode_weights(r, name) for r in runs), np.zeros(len(prompts)))
+        of_decodes = _shared_out(to_decodes, decodes, prompts)
+        return np.asarray(of_decodes + _shared_out(to_prompts, prompts, decodes))
 
     def _decode_weights(self, runs: Runs, name: str) -> Array:
-        """Return the totals of a track's decodes by request; those of a step share equally.
+        """Return the totals of a track's decodes by request; those of a step share equally."""
+        tokens: dict[str, Any] = self._recorder.tokens.columns()
+        mine = tokens["track"] == runs.track
+        each = getattr(runs, name) * runs.decodes / np.maximum(runs.num_decodes, 1)
+        steps = np.concatenate([[0.0], np.cumsum(runs.num_steps)])
+        up_to = np.concatenate([[0.0], np.cumsum(each)])
+        stays = np.interp(tokens["end_step"][mine], steps, up_to)
+        stays -= np.interp(tokens["first_step"][mine], steps, up_to)
+        return self._rows.added(tokens["request_id"][mine], stays)
 
     def _prompt_weights(self, client_id: int) -> Array:
-        """Return the prompt tokens that each request computed at a client, or else its visits.
+        """Return the prompt tokens that each request computed at a client, or else its visits."""
+        visits: dict[str, Any] = self._recorder.visits.columns()
+        mine = visits["client_id"] == client_id
+        weights = visits["num_input_tokens"][mine].astype(float)
+        if not weights.any():
+            weights = np.ones(len(weights))
+        return self._rows.added(visits["request_id"][mine], weights)
 
     @cached_property
     def _rows(self) -> RequestRows:
