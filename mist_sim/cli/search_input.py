@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def goodput_options(**given: Any) -> GoodputOptions:
-    """Return how a goodput is searched: what is given, and defaults for what is None."""
+    """Return the options of a goodput search; None takes the default."""
     from mist_sim.search.goodput import GoodputOptions
 
     return GoodputOptions(**{name: value for name, value in given.items() if value is not None})

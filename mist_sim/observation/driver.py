@@ -56,8 +56,8 @@ class Observed:
 class Server:
     """A server to observe.
 
-    url: of its API, such as http://localhost:8000. model: name that requests ask for. prompts:
-    what is sent. timeout: seconds after which a request is given up.
+    url: of its API, such as http://localhost:8000. model: model name in requests. prompts: makes
+        the prompts. timeout: seconds after which a request is abandoned.
     """
 
     url: str
@@ -191,7 +191,7 @@ async def _open(
     send: Callable[[Observed], Awaitable[None]],
     start: float,
 ) -> None:
-    """Send each request at its arrival, whatever becomes of those before."""
+    """Send each request at its arrival, independently of earlier ones."""
     async with asyncio.TaskGroup() as tasks:
         for request in requests:
             wait = (request.arrival_time or 0.0) - (perf_counter() - start)
@@ -206,7 +206,7 @@ async def _awaited(work: Awaitable[None]) -> None:
 
 
 def _closed(users: int, think_time: float) -> Loop:
-    """Return a loop of users who each wait for their answer."""
+    """Return a loop of users, each waiting for an answer before the next request."""
 
     async def loop(
         requests: Iterator[Request],

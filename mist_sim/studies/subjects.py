@@ -56,7 +56,7 @@ def tasks_of(
 
 
 def check_subject(subject: object, keys: Sequence[str]) -> None:
-    """Raise ScenarioError unless something can be studied. keys: what is varied."""
+    """Raise ScenarioError for an invalid subject. keys: the varied keys."""
     if isinstance(subject, Scenario):
         return
     if isinstance(subject, Simulation) or not callable(subject):
@@ -83,7 +83,7 @@ def run_scenario(data: dict[str, Any], seed: int, figures: Figures | None) -> di
 def run_factory(
     factory: Factory, values: Mapping[str, Any], seed: int, figures: Figures | None
 ) -> dict[str, Any]:
-    """Run what a function makes once with a seed; return summary and figures."""
+    """Make and run a function's simulation once with a seed; return summary and figures."""
     arguments = dict(values)
     if "seed" in _parameters(factory):
         arguments.setdefault("seed", seed)
