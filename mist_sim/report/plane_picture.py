@@ -56,7 +56,7 @@ def draw(plane: Mapping[str, Any], path: Path) -> None:
 
 
 def _edges(limits_s: Sequence[float]) -> Any:
-    """Return the borders, in ms, of cells whose centres lie apart by equal ratios."""
+    """Return the borders, in ms, of cells with centres at equal ratios."""
     centres = np.array(limits_s) * 1e3
     half = np.sqrt(centres[1] / centres[0])
     return np.concatenate((centres / half, centres[-1:] * half))

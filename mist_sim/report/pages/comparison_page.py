@@ -1,4 +1,4 @@
-"""The report of a comparison: who wins, the goodputs with their intervals, latencies, costs."""
+"""The report of a comparison: the winner, goodputs with intervals, latencies, costs."""
 
 from __future__ import annotations
 

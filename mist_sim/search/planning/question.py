@@ -67,7 +67,7 @@ class PlanOptions:
         if self.routers is not None:
             _check_list("routers", self.routers)
             for name in self.routers:
-                ROUTERS[name]  # raises for one that is unknown
+                ROUTERS[name]  # raises for an unknown name
         for name in self.designs:
             if name not in DESIGNS:
                 raise ScenarioError(
@@ -193,7 +193,7 @@ class Question:
 
 
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a scenario says of its first engine, but what a plan decides."""
+    """Return the options of a scenario's first engine, without those that a plan decides."""
     clients = said.get("clients")
     for client in clients if isinstance(clients, list | tuple) else ():
         if isinstance(client, Mapping) and client.get("type", "llm") == "llm":
