@@ -143,8 +143,9 @@ class Simulation:
         """Simulate until every request has finished or failed.
 
         recorder: a new recorder in place of the default one, for example one that ends the run by
-            raising an exception. Raises ScenarioError for input found to be bad during the run (a
-            trace row), and InvariantError if the simulation breaks a law of its own.
+            raising an exception.
+        Raises ScenarioError for input found to be bad during the run (a trace row), and
+        InvariantError if the simulation breaks a law of its own.
         """
         env, recorder = Environment(), recorder or self._recorder()
         router = StageRouters(self.router, self.routers) if self.routers else self.router

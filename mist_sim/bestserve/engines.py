@@ -69,7 +69,8 @@ class Template:
         Instances are engines with the continuous scheduler, which computes prompts first and alone,
         as BestServe's do. Apart, KV entries arrive at once, unless the scenario has a network.
 
-        longest: tokens of the longest prompt. Raises ScenarioError for an engine that cannot be.
+        longest: tokens of the longest prompt.
+        Raises ScenarioError for an engine that cannot be.
         """
         data = as_data(self.scenario)
         first = data["clients"][0]

@@ -22,9 +22,9 @@ def fit_connector(
     connector's time for descriptors is not subtracted.
 
     num_bytes, seconds: of each transfer, alone on its route. bandwidth: of that route, bytes/s.
-    connector: connector whose other figures are kept; None: a plain one. Raises ValueError for
-        fewer than two transfers of different size, and if the best line has a speed above the
-        bandwidth.
+    connector: connector whose other figures are kept; None: a plain one.
+    Raises ValueError for fewer than two transfers of different size, and if the best line has a
+    speed above the bandwidth.
     """
     sizes, times = np.array(num_bytes), np.array(seconds)
     if len(set(num_bytes)) < 2:

@@ -62,8 +62,8 @@ class LoopProtocol:
     def simulated(self, gpu: GpuSpec, model: str, point: tuple[int, ...]) -> tuple[float, float]:
         """Return mean TPOT and mean TTFT in seconds.
 
-        point: tokens of a prompt and of an answer, users, and ranks. Raises ScenarioError for a
-            point with requests that the engine cannot serve.
+        point: tokens of a prompt and of an answer, users, and ranks.
+        Raises ScenarioError for a point with requests that the engine cannot serve.
         """
         prompt, output, concurrency, ranks = point
         client = llm_client(

@@ -89,8 +89,8 @@ def require_scenario(name: str | None, commands: list[str]) -> None:
 def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -> Scenario:
     """Return a scenario. name: None: the overrides contain all of it.
 
-    allow_programs: whether programs named in its file may run. Raises ScenarioError for errors in
-        it.
+    allow_programs: whether programs named in its file may run.
+    Raises ScenarioError for errors in it.
     """
     from mist_sim.scenario import Scenario
 

@@ -37,7 +37,8 @@ def interval_of(
 ) -> tuple[float, float]:
     """Return the two ends of an interval.
 
-    option: its name, for messages. number: reads an end. Raises ScenarioError for other texts.
+    option: its name, for messages. number: reads an end.
+    Raises ScenarioError for other texts.
     """
     low, colon, high = text.partition(":")
     try:

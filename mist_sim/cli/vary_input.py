@@ -26,8 +26,9 @@ _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
     """Return the values of each key; each is read as YAML, as it would be in the file.
 
-    settings: keys set by other options. Raises ScenarioError for text that is not KEY=A,B,..., for
-        a key that is repeated or set, and for values that are not YAML.
+    settings: keys set by other options.
+    Raises ScenarioError for text that is not KEY=A,B,..., for a key that is repeated or set, and
+    for values that are not YAML.
     """
     from mist_sim.scenario.format import yaml_text
 
@@ -52,8 +53,8 @@ def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
 def axes_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
     """Return the values of each key, given as KEY=A,B,... or as a range, KEY=FIRST:LAST:STEP.
 
-    settings: keys that are set besides. Raises ScenarioError as `vary_of` does, and for ranges
-    that have no end.
+    settings: keys that are set besides.
+    Raises ScenarioError as `vary_of` does, and for ranges that have no end.
     """
     from mist_sim.search.spaces.ranges import spread
 
@@ -103,7 +104,8 @@ def cases_of(options: list[str]) -> dict[str, dict[str, Any]]:
 def pieces_of(text: str, what: str) -> list[str]:
     """Return the parts of a text between commas, ignoring commas in quotes and brackets.
 
-    what: for messages. Raises ScenarioError for an empty part, and for an open quote or bracket.
+    what: for messages.
+    Raises ScenarioError for an empty part, and for an open quote or bracket.
     """
     pieces, begin, depth, quote, before = [], 0, 0, "", ","
     for place, letter in enumerate(text):

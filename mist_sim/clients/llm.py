@@ -65,7 +65,8 @@ class LlmClient(LaidOutClient):
     memory: the KV cache of each engine.
     rules: rules of the engines' version; None: those of vLLM 0.12.
     machine: its GPUs; None: unknown. origin: where its step times come from; None: only what the
-        predictor says. Raises ScenarioError for parts that contradict one another.
+        predictor says.
+    Raises ScenarioError for parts that contradict one another.
     """
 
     lane_type: ClassVar[type[Lane]] = Lane

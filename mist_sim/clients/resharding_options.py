@@ -58,7 +58,7 @@ class Resharding:
         (Seesaw 5.2), behind the link; without it, that takes no time.
     kv_layout_efficiency: share of the link's bandwidth that copies of KV entries reach, in (0, 1]:
         1 for entries by head (HND), less by token (NHD), which has not been measured (Seesaw 5.2).
-        Raises ScenarioError for options out of range or without effect.
+    Raises ScenarioError for options out of range or without effect.
     """
 
     tensor_parallel_size: _Count = 1

@@ -38,7 +38,8 @@ class SequenceState(Stay):
     num_brought: tokens whose entries come from elsewhere.
     has_rest: whether these are the first tokens of a prompt whose rest is computed here.
     num_before: tokens of the answer that other clients emitted.
-    num_coming: moves of its entries under way. The other fields belong to `DecodeClock`.
+    num_coming: moves of its entries under way.
+    The other fields belong to `DecodeClock`.
     """
 
     __slots__ = (

@@ -28,8 +28,9 @@ class Dispatch:
         """Return the client that the router chooses for a stage; None if no client serves it.
 
         source: name of the client that keeps the entries the stage continues from; None: no
-            entries. Raises RefusalError if the router rejects the request, and ScenarioError if it
-            chooses no candidate or no client ever served the request's model.
+            entries.
+        Raises RefusalError if the router rejects the request, and ScenarioError if it chooses no
+        candidate or no client ever served the request's model.
         """
         if request.chosen_ahead is not None:
             chosen, request.chosen_ahead = request.chosen_ahead, None

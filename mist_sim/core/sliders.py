@@ -26,7 +26,8 @@ class Sliders:
     num_p, num_d: P-heavy and D-heavy clients (>= 1). s_p, s_d: chunk size of each kind, tokens per
         step; s_d 0: D-heavy clients compute no prompts, and P-heavy clients do not cut prompts.
         watermark: of a hybrid, the share of a D-heavy client's blocks above which answers leave (>
-        0, <= 1); None: the policy's own. Raises ValueError for sliders that make no design.
+        0, <= 1); None: the policy's own.
+    Raises ValueError for sliders that make no design.
     """
 
     num_p: int

@@ -38,8 +38,8 @@ def draws(
 ) -> Iterator[float]:
     """Yield times in seconds without end, drawn in blocks.
 
-    name: name of the time in messages. Raises ScenarioError for a law that does not return the
-        requested number of times > 0 s.
+    name: name of the time in messages.
+    Raises ScenarioError for a law that does not return the requested number of times > 0 s.
     """
     while True:
         times = np.asarray(law.sample(rng, block), dtype=np.float64)

@@ -26,8 +26,9 @@ class EmpiricalDuration:
 
     times: the measured times in seconds (> 0).
     path: a file of times instead, with a number of seconds (> 0) in each line. Blank lines, and
-        lines that begin with #, are skipped. Raises ValueError for other times, TraceError for a
-        bad line of the file and ScenarioError for a file that cannot be read.
+        lines that begin with #, are skipped.
+    Raises ValueError for other times, TraceError for a bad line of the file and ScenarioError for a
+    file that cannot be read.
     """
 
     times: Sequence[Seconds] | None = None

@@ -76,7 +76,8 @@ class _Watch(ColumnRecorder):
 def step_at(simulation: Simulation, client: int, time: float) -> Moment:
     """Return the step that a client computes at a time, in seconds, of a run not begun yet.
 
-    client: its position. Raises ScenarioError if it computes no step at that time.
+    client: its position.
+    Raises ScenarioError if it computes no step at that time.
     """
     watch = _Watch(client, time)
     with suppress(_FoundError):

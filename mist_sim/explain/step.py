@@ -119,8 +119,8 @@ def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = Non
     """Return the step that a client of a scenario computes for a batch by hand.
 
     client: its name; by default the first with an engine. A step counts as planned ahead where the
-    engine plans ahead. Raises ScenarioError for a client that has no engine, or would never
-    compute such a step.
+        engine plans ahead.
+    Raises ScenarioError for a client that has no engine, or would never compute such a step.
     """
     built = Built(scenario)
     found = _engine(built, client)
@@ -130,7 +130,8 @@ def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = Non
 def explain_moment(scenario: Scenario, time: float, client: str | None = None) -> StepExplained:
     """Return the step that a client computes at a time, in seconds, of a scenario's run.
 
-    client: as in `explain_batch`. Raises ScenarioError if it computes no step then.
+    client: as in `explain_batch`.
+    Raises ScenarioError if it computes no step then.
     """
     built = Built(scenario)
     found = _engine(built, client)

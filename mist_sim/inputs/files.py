@@ -44,8 +44,8 @@ def names_in(folder: Path) -> list[str]:
 def content_of(path: Path, most_bytes: int, advice: str = _ADVICE) -> bytes:
     """Return the bytes of a file, unpacked if its name ends in .gz, .bz2 or .xz.
 
-    most_bytes: limit of its length. advice: remedy for a longer file. Raises ScenarioError unless
-        it is an ordinary, readable file within the limit.
+    most_bytes: limit of its length. advice: remedy for a longer file.
+    Raises ScenarioError unless it is an ordinary, readable file within the limit.
     """
     with opened(path) as file:
         content: bytes = file.read(most_bytes + 1)

@@ -16,8 +16,8 @@ _CHUNK = 1 << 16  # characters read at once
 def lines_of(file: TextIO, path: object) -> Iterator[str]:
     """Yield the lines of a text with their ends, as iterating over the file would.
 
-    file: opened with newline="". path: name in messages. Raises TraceError for a line longer than
-        `LINE_LENGTH`.
+    file: opened with newline="". path: name in messages.
+    Raises TraceError for a line longer than `LINE_LENGTH`.
     """
     return chain.from_iterable(_blocks(file, path))
 

@@ -19,8 +19,8 @@ def read_parquet(
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return columns of a Parquet file, and the notes in its schema.
 
-    columns: columns to keep, if the file has them; None: all. Raises ScenarioError for a file that
-        is unreadable, too large or not Parquet.
+    columns: columns to keep, if the file has them; None: all.
+    Raises ScenarioError for a file that is unreadable, too large or not Parquet.
     """
     from pyarrow import ArrowException, BufferReader, parquet
 

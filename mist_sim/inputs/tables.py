@@ -33,9 +33,9 @@ def read_csv(
     """Return columns of a CSV file with a header; the index is the line of each row.
 
     columns: columns to keep, if the file has them; None: all. needed: required columns.
-    words: text columns, even if they look like numbers. num_notes: lines before the header. Raises
-        ScenarioError for a file that is unreadable, too large or not CSV, lacks a column or has it
-        twice, and TraceError for a row that is longer than the header.
+    words: text columns, even if they look like numbers. num_notes: lines before the header.
+    Raises ScenarioError for a file that is unreadable, too large or not CSV, lacks a column or has
+    it twice, and TraceError for a row that is longer than the header.
     """
     import pandas as pd
 

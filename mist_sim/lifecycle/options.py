@@ -93,7 +93,8 @@ class Lifecycle:
     ) -> tuple[str, ...]:
         """Return the names of the clients of a failure, empty for that of a link.
 
-        place: its place in the file, for messages. Raises ScenarioError for a node without clients.
+        place: its place in the file, for messages.
+        Raises ScenarioError for a node without clients.
         """
         if failure.node is None:
             return failure.clients

@@ -111,8 +111,8 @@ class StartUp:
         """Return a client's start time, if it is not given.
 
         machine: its GPUs, which all load at once; a client without any has no weights and no
-            engine. name: for messages. Raises ScenarioError for an engine's weights on unknown
-            GPUs.
+            engine. name: for messages.
+        Raises ScenarioError for an engine's weights on unknown GPUs.
         """
         if machine is None:
             raise ScenarioError(

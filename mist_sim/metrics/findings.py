@@ -85,16 +85,17 @@ class Findings(ABC):
     def plot(self, name: str) -> Figure:
         """Return a picture as a Plotly figure, which a notebook draws.
 
-        name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings,
-        one of their report. Raises ScenarioError for a name that there is not, and without Plotly.
+        name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings, one
+            of their report.
+        Raises ScenarioError for a name that there is not, and without Plotly.
         """
         return self.presenter.plot(self, name)
 
     def report(self, path: str | Path, *, replace: bool = False) -> Path:
         """Write a report as one HTML file that needs no network; return its path.
 
-        replace: whether to overwrite an existing file. Raises ScenarioError if the file cannot be
-            written, and without Jinja2 or Plotly.
+        replace: whether to overwrite an existing file.
+        Raises ScenarioError if the file cannot be written, and without Jinja2 or Plotly.
         """
         with output_file(path, replace=replace) as file:
             file.write(self.presenter.report(self))

@@ -275,8 +275,8 @@ class Result(Findings):
     ) -> Path:
         """Write the files of `write_files` as `Findings.save` does.
 
-        tables: which ones, of `TABLES`; None: all but `breakdown` and `over_time`. Raises
-        ScenarioError also for tables that there are not.
+        tables: which ones, of `TABLES`; None: all but `breakdown` and `over_time`.
+        Raises ScenarioError also for tables that there are not.
         """
         if tables is not None:
             check_tables(tables)
@@ -287,8 +287,8 @@ class Result(Findings):
     def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
         """Write requests, steps and transfers as Chrome trace events (ui.perfetto.dev draws them).
 
-        replace: whether to overwrite an existing file. Raises ScenarioError if the file cannot be
-            written.
+        replace: whether to overwrite an existing file.
+        Raises ScenarioError if the file cannot be written.
         """
         with output_file(path, replace=replace) as file:
             tables = {name: getattr(self, name) for name in TIMELINE_TABLES}

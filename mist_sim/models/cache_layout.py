@@ -53,7 +53,8 @@ class CacheLayout:
 def cache_layout(layers: Layers, ranks: int, entry_bytes: int) -> CacheLayout:
     """Return the pages of some layers on a rank.
 
-    entry_bytes: of one cached value. Raises ScenarioError for layers of which vLLM has no layout.
+    entry_bytes: of one cached value.
+    Raises ScenarioError for layers of which vLLM has no layout.
     """
     full: dict[Mixer, int] = {}
     windows: dict[Mixer, int] = {}

@@ -75,8 +75,8 @@ class Fabric:
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, each layer's while the next one is computed.
     destination_missing: whether only blocks that the destination lacks are sent.
-    connector: cost of a transfer beyond latency and bytes. Raises ScenarioError for an unknown or
-        impossible topology.
+    connector: cost of a transfer beyond latency and bytes.
+    Raises ScenarioError for an unknown or impossible topology.
     """
 
     has_topology: ClassVar[bool] = True

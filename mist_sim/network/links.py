@@ -25,7 +25,8 @@ class Link:
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, each layer's while the next one is computed.
     destination_missing: whether only blocks that the destination lacks are sent.
-    connector: cost of a transfer beyond these. Raises ValueError for values outside these ranges.
+    connector: cost of a transfer beyond these.
+    Raises ValueError for values outside these ranges.
     """
 
     has_topology: ClassVar[bool] = False

@@ -75,10 +75,11 @@ class Server:
     ) -> list[Observed]:
         """Send requests, and return them in the order in which they were due.
 
-        users: of a closed loop, each of which sends its next request `think_time` seconds after
-        its last answer; None: requests are sent when they arrive. progress: is called with the
-        answers so far, and seconds. Raises ScenarioError without httpx, and where the server
-        cannot be reached or refuses the first request.
+        users: of a closed loop, each of which sends its next request `think_time` seconds after its
+            last answer; None: requests are sent when they arrive. progress: is called with the
+            answers so far, and seconds.
+        Raises ScenarioError without httpx, and where the server cannot be reached or refuses the
+        first request.
         """
         require_httpx()
         return asyncio.run(self._observe(requests, users, think_time, progress))

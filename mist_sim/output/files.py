@@ -54,8 +54,8 @@ class OutputFile:
 def output_file(named: str | Path, *, replace: bool = False) -> Iterator[OutputFile]:
     """Claim a file for the result of long work; the old file stays until the new one is written.
 
-    replace: also a file that is there and not empty. Raises ScenarioError where no file can be
-    written, or is there already, and when it is in use.
+    replace: also a file that is there and not empty.
+    Raises ScenarioError where no file can be written, or is there already, and when it is in use.
     """
     path = user_path(named)
     is_special = path.exists() and not path.is_file()  # a device or a pipe

@@ -27,8 +27,8 @@ def replace(room: Path, target: Path, old: Iterable[str], new: Iterable[str]) ->
 
     The sums go first and come last: where they are, the results are whole. An error or an
     interruption leaves all as it was.
-    room: the private folder. target: the folder. old, new: names of files. Raises OSError if a file
-        cannot be moved.
+    room: the private folder. target: the folder. old, new: names of files.
+    Raises OSError if a file cannot be moved.
     """
     away = sorted(old, key=sums.NAME.__ne__)
     here = sorted(new, key=sums.NAME.__eq__)

@@ -14,7 +14,8 @@ class Change:
 
     at: seconds of the run (>= 0). num_p: clients that are P-heavy from then on (>= 1).
     s_p, s_d: tokens of a step of P-heavy and of D-heavy clients; s_d is in [1, s_p]. Answers flow
-        at s_d = s_p, too, since roles stay. Raises ValueError for values out of range.
+        at s_d = s_p, too, since roles stay.
+    Raises ValueError for values out of range.
     """
 
     at: Seconds
@@ -44,8 +45,8 @@ class OnChange:
         window.
     delay: time from the look to the change, for the search and the change itself (>= 0). There are
         no looks meanwhile.
-    chunks: chunk sizes to try, at least two, in tokens per step. Raises ValueError for values out
-        of range.
+    chunks: chunk sizes to try, at least two, in tokens per step.
+    Raises ValueError for values out of range.
 
     Source: TaiChi (arXiv:2508.01989) §3.1 searches upon a significant change, in minutes; how much
     is significant, and how long a window is, are ours.
@@ -76,8 +77,8 @@ class Reconfigure:
     They change between two steps, keep their requests, and are never out of service.
 
     schedule: positions of the sliders at given times.
-    on_change: searches positions when the workload has changed; None: no search. Raises ValueError
-        unless exactly one of the two is set, and for two changes at one time.
+    on_change: searches positions when the workload has changed; None: no search.
+    Raises ValueError unless exactly one of the two is set, and for two changes at one time.
     """
 
     schedule: tuple[Change, ...] = ()

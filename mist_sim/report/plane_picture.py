@@ -24,7 +24,8 @@ def can_draw() -> bool:
 def draw(plane: Mapping[str, Any], path: Path) -> None:
     """Write a PNG: the winner's colour for each pair of limits, pale where it is not clear.
 
-    plane: `SloPlane.summary`. Raises ImportError without matplotlib.
+    plane: `SloPlane.summary`.
+    Raises ImportError without matplotlib.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import to_rgb

@@ -18,8 +18,8 @@ def can_draw() -> bool:
 def draw(summary: Mapping[str, Any], path: Path) -> None:
     """Write a PNG: each operator's rate over its FLOPs per byte, with areas by its time.
 
-    summary: `StepExplained.summary`, of a client with a known GPU. Raises ImportError without
-        matplotlib.
+    summary: `StepExplained.summary`, of a client with a known GPU.
+    Raises ImportError without matplotlib.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -56,8 +56,8 @@ def what_binds(
     """Return what binds a scenario at its goodput, as `find_goodput` found it.
 
     by: share by which resources are relaxed. num_requests: per run, if the workload is drawn.
-    jobs, progress, journal, resume: as in `find_goodput`. Raises ScenarioError if there is no
-        goodput, and all errors of `find_goodput`.
+    jobs, progress, journal, resume: as in `find_goodput`.
+    Raises ScenarioError if there is no goodput, and all errors of `find_goodput`.
     """
     if not goodput.rate > 0:
         raise ScenarioError(f"what binds is not known without a goodput, got {goodput.status}")

@@ -47,7 +47,8 @@ def run_until_known(
     """Run until a look at the run tells, or so many requests have ended.
 
     Returns the last look, and the limit that is worst, as in `Target.worst_limit`.
-    rate: requests per second, for messages. Raises ScenarioError where no request counts.
+    rate: requests per second, for messages.
+    Raises ScenarioError where no request counts.
     """
     recorder = _Watching(target, simulation.warmup, most)
     try:

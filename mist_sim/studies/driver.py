@@ -113,8 +113,9 @@ def studying(
         the subjects by name. jobs: parallel tasks, by default one per core; results do not depend
         on it.
     journal: a file that receives the rows as they come; None: none. resume: continue an existing
-        one. Raises ScenarioError for fewer than one job, `resume` without a journal, and the
-        journal of another study.
+        one.
+    Raises ScenarioError for fewer than one job, `resume` without a journal, and the journal of
+    another study.
     """
     if jobs is not None and jobs < 1:
         raise ScenarioError(f"jobs must be >= 1, got {jobs}")

@@ -26,8 +26,8 @@ class Executor(Protocol):
         """Yield tasks as they finish, in any order; each is run by `studies.task.answer`.
 
         tasks: taken one by one, few more than can run at a time. An exception in a task becomes its
-            answer. Closing the generator early ends running tasks. Raises StoppedError if no more
-            tasks can be run.
+            answer. Closing the generator early ends running tasks.
+        Raises StoppedError if no more tasks can be run.
         """
 
 

@@ -126,7 +126,7 @@ class Study(Findings):
         """Return a row per point: varied values; mean, low and high end of the 95 % interval.
 
         metric: a number of a run's summary, such as "p99_ttft_ms", or one of your own figures.
-            Raises ScenarioError for one that no run has.
+        Raises ScenarioError for one that no run has.
         """
         import pandas as pd
 

@@ -79,9 +79,9 @@ def journal_at(
     """Open the journal of a study, for only this process.
 
     identity: the study's identity, as plain data. resume: continue an existing journal; without
-        one, a new one is begun. A journal without rows is removed. Raises ScenarioError for an
-        existing file without `resume`, for the journal of another study or no journal, and for a
-        file that is in use or cannot be written; it stays unchanged.
+        one, a new one is begun. A journal without rows is removed.
+    Raises ScenarioError for an existing file without `resume`, for the journal of another study or
+    no journal, and for a file that is in use or cannot be written; it stays unchanged.
     """
     path = user_path(named)
     what = f"journal {path}"

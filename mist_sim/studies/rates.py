@@ -25,8 +25,8 @@ class Rates:
     own, so that at another rate the same requests come in the same order, closer together or
     further apart.
 
-    built: the scenario's parts, if already built. Raises ScenarioError for arrivals without a rate,
-        and a trace without one.
+    built: the scenario's parts, if already built.
+    Raises ScenarioError for arrivals without a rate, and a trace without one.
     """
 
     scenario: Scenario

@@ -32,8 +32,8 @@ def replicate(
 
     jobs: parallel processes, by default one per core. progress: called with the runs done.
     journal: a file that receives each run's results. resume: continue it; no run is repeated.
-        Raises ScenarioError for fewer than 2 replications, the journal of another study, and all
-        errors of `simulate`.
+    Raises ScenarioError for fewer than 2 replications, the journal of another study, and all errors
+    of `simulate`.
     """
     if scenario.replications < 2:
         raise ScenarioError(f"replications must be >= 2, got {scenario.replications}")

@@ -36,7 +36,8 @@ def tasks_of(
 ) -> list[Task]:
     """Return the runs of a subject at a point, one a seed; keys are the seeds.
 
-    rate: requests per second; None: its own. Raises ScenarioError for a point that cannot be.
+    rate: requests per second; None: its own.
+    Raises ScenarioError for a point that cannot be.
     """
     if isinstance(subject, Scenario):
         scenario = subject.changed(values) if values else subject

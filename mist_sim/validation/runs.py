@@ -47,8 +47,9 @@ class MeasuredRun:
 def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
     """Return the run of a folder with a `run.yaml` (see docs/validation.md).
 
-    allow_programs: whether programs named in its scenario may run. Raises ScenarioError for a
-        folder without one, unknown or missing keys, and files of another form.
+    allow_programs: whether programs named in its scenario may run.
+    Raises ScenarioError for a folder without one, unknown or missing keys, and files of another
+    form.
     """
     path = folder / "run.yaml"
     if not path.is_file():

@@ -26,8 +26,8 @@ def fit_file(
     """Learn step times from a file of measurements.
 
     form: "steps", our own form, or "splitwise"; `subset` names a part of that file.
-    model, gpu, tensor_parallel_size: of the measurement, if the file lacks them. Raises
-        ScenarioError for a file of another form, and if one of them is unknown.
+    model, gpu, tensor_parallel_size: of the measurement, if the file lacks them.
+    Raises ScenarioError for a file of another form, and if one of them is unknown.
     """
     if form not in FORMS:
         raise ScenarioError(

@@ -58,7 +58,8 @@ def read_splitwise(
     batch did not fit in memory and ran in parts.
 
     medians: combine all rows of a point into one step with their median time.
-    subset: MODEL/HARDWARE as in the file. Raises ScenarioError for files of another form.
+    subset: MODEL/HARDWARE as in the file.
+    Raises ScenarioError for files of another form.
     """
     rows, remarks = _run_at_once(_rows_of(path, subset, tensor_parallel_size))
     if medians:

@@ -70,7 +70,8 @@ class AfdClient(Client):
     static_graph: whether an empty slot costs as much FFN and communication time as a full one.
     layers: into which a step is divided evenly, each of which goes to the FFN and back; null: a
         step goes there and back once.
-    joint_steps: whether all batches begin each step together, as parts of one batch of an engine.
+    joint_steps: whether all batches begin each step together, as parts of one batch of an engine;
+        needs layers. Otherwise each begins its next step as soon as it is back.
     placement: how requests choose an attention worker: random among free slots, or least_load, the
         worker with the fewest tokens.
     max_model_len: longest context; answers are cut there.

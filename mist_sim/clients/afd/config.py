@@ -21,9 +21,9 @@ class BundleConfig:
     layers: into which a step is divided evenly, each of which goes to the FFN and back; None: a
         step goes there and back once.
     joint_steps: whether all batches begin each of their steps together, as parts of one batch of an
-        engine do; else each begins its next step when it is back from the last. Raises ValueError
-        for numbers below 1 and beyond the bounds (`mist_sim.bounds.BUNDLE`), and for joint steps
-        without layers.
+        engine do; else each begins its next step when it is back from the last.
+    Raises ValueError for numbers below 1 and beyond the bounds (`mist_sim.bounds.BUNDLE`), and for
+    joint steps without layers.
     """
 
     coefficients: AfdCoefficients

@@ -171,8 +171,8 @@ def num_gpu_blocks(
     (see `KvGroups`). In a pipeline the rank with the least room decides.
     gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
     drafter: a model that drafts; its weights lie beside the target's on the last rank, and every
-        block has room for its entries there, since both have the same block table (vLLM). Raises
-        ScenarioError when not even one block is left.
+        block has room for its entries there, since both have the same block table (vLLM).
+    Raises ScenarioError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override - NULL_BLOCKS

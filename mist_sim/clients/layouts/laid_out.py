@@ -141,10 +141,10 @@ class LaidOutClient(Client):
 
         layout: a layout on the same GPUs, usually taken from another client that was made with
             other options and takes no part in the run. seconds: time for weights and KV entries
-            together. Raises ScenarioError for a client that is in no run or already about to
-            change, for seconds that are not finite and >= 0, and for changes that are not
-            supported: other GPUs, another model or block size, sliding windows, tiers, swap space,
-            early rejection, flowing answers.
+            together.
+        Raises ScenarioError for a client that is in no run or already about to change, for seconds
+        that are not finite and >= 0, and for changes that are not supported: other GPUs, another
+        model or block size, sliding windows, tiers, swap space, early rejection, flowing answers.
         """
         if problem := self._why_not(layout, seconds):
             raise ScenarioError(f"{self.name}: {problem}")

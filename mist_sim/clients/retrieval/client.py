@@ -67,8 +67,8 @@ class KvRetrievalClient(Client):
     max_batch_size: most retrievals per batch; by default all that wait.
     device: a card or processor shared with other clients; a batch takes one of its slots.
     to: its place in a topology, such as node0/host, to which levels with `at` send their bytes.
-        Raises ValueError for values outside these ranges, for levels out of order, and for options
-        that a kind of hits lacks or ignores.
+    Raises ValueError for values outside these ranges, for levels out of order, and for options that
+    a kind of hits lacks or ignores.
     Source: MIST §III-E and §IV-A3.
     """
 

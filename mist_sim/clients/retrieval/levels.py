@@ -32,8 +32,8 @@ class StorageLevel:
         the links from there to the client's place with all else that travels; `read_bandwidth` is
         left out.
     measured: a CSV file of measured reads with the columns num_bytes and seconds, in place of
-        `latency` and `read_bandwidth`. Times between two sizes are interpolated linearly. Raises
-        ValueError for values outside these ranges, or that contradict one another.
+        `latency` and `read_bandwidth`. Times between two sizes are interpolated linearly.
+    Raises ValueError for values outside these ranges, or that contradict one another.
     """
 
     name: str

@@ -14,8 +14,8 @@ def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = Non
     Sequences before it that have blocks in lower tiers or at another client get memory, and wait
     for these.
 
-    max_new_tokens: None: its whole prompt. Returns its tokens, or 0 if memory or `max_num_seqs`
-        keeps it waiting, or no sequence waits.
+    max_new_tokens: None: its whole prompt.
+    Returns its tokens, or 0 if memory or `max_num_seqs` keeps it waiting, or no sequence waits.
     """
     sequence = next_to_admit(lane, plan)
     if sequence is None:

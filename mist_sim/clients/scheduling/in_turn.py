@@ -35,8 +35,8 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
 
     Sequences whose entries have come from another client join, if none is preempted.
 
-    budget: tokens of the step; decodes take theirs first. Returns whether any sequence was
-        preempted, and the remaining budget.
+    budget: tokens of the step; decodes take theirs first.
+    Returns whether any sequence was preempted, and the remaining budget.
     """
     if lane.paused:  # paused by a plan that computed nothing
         lane.end_pause()

@@ -30,8 +30,8 @@ class ApplicationClient(Client):
     Any number at once: the work of a gateway or an agent is small beside that of models.
 
     name: unique in the simulation.
-    base_time: time of each stage (>= 0 s), or a law of it. Raises ValueError for a time out of
-        range.
+    base_time: time of each stage (>= 0 s), or a law of it.
+    Raises ValueError for a time out of range.
     """
 
     name: str

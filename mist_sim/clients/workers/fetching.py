@@ -17,8 +17,8 @@ class Fetch:
 
     source: a place such as remote/storage. destination: another one, such as node0/host, or several
         that get the same at once, over each link once. They share links with all else that travels.
-    bytes_per_token: finite, > 0; the KV entries of Llama-3.1-8B take 128 KiB. Raises ValueError for
-        values out of range.
+    bytes_per_token: finite, > 0; the KV entries of Llama-3.1-8B take 128 KiB.
+    Raises ValueError for values out of range.
     """
 
     source: str

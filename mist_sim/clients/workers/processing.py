@@ -48,8 +48,8 @@ class SequentialClient(Workers):
         two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
         the client's own.
     fetch: bytes that each stage brings over a topology after these times.
-    device: a card or processor shared with other clients; a visit takes one of its slots. Raises
-        ValueError for values outside these ranges, and if no time is given.
+    device: a card or processor shared with other clients; a visit takes one of its slots.
+    Raises ValueError for values outside these ranges, and if no time is given.
     Source: MIST §III-E, scheduler "Sequential".
     """
 

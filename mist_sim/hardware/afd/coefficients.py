@@ -14,8 +14,9 @@ class AfdCoefficients:
 
     alpha_a, beta_a: attention of one worker, per token in its KV cache, and fixed.
     alpha_f, beta_f: FFN, per request in the batch of one FFN worker, and fixed.
-    alpha_c, beta_c: communication both ways, per such request, and fixed. Slopes of attention and
-        FFN are > 0, the others >= 0. Raises ValueError for other values.
+    alpha_c, beta_c: communication both ways, per such request, and fixed.
+    Slopes of attention and FFN are > 0, the others >= 0.
+    Raises ValueError for other values.
     Source: arXiv 2601.21351v3, section 3.1.
     """
 

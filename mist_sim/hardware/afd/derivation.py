@@ -23,7 +23,8 @@ class FfnCards:
 
     num_cards: >= 1. network_bandwidth: bytes/s at which activations reach one of them (> 0).
     expert_load_imbalance: tokens of the busiest card over the mean (from 1 to num_cards); all wait
-        for it. Raises ValueError for values outside these ranges.
+        for it.
+    Raises ValueError for values outside these ranges.
     """
 
     gpu: GpuSpec

@@ -127,9 +127,9 @@ def rising_plane(fixed: Array, moving: Array, values: Array, base: Array | float
     """Return a plane whose values, above a base, never fall, even where extrapolated.
 
     values: shape (len(fixed), len(moving)); with the base they never fall along an axis.
-    base: time of the rest of a step at each fixed point, shape (len(fixed), 1). The last slope
-        along the moving axis continues to a point far beyond, where a value is raised to those of
-        less work; otherwise a steeper slope at one number could cross that of a larger one.
+    base: time of the rest of a step at each fixed point, shape (len(fixed), 1).
+    The last slope along the moving axis continues to a point far beyond, where a value is raised to
+    those of less work; otherwise a steeper slope at one number could cross that of a larger one.
     """
     if len(moving) == 1:
         return Plane(fixed, moving, values)

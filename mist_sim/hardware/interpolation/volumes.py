@@ -106,10 +106,10 @@ def carried_on(axes: FourAxes, values: Array, base: Callable[..., Array]) -> Vol
     """Return a volume whose values, above a base, never fall where extrapolated.
 
     axes: measured chunks, decodes, contexts of chunks and of decodes. base: returns the time of the
-        rest of the step at such axes; with the values, more work never takes less time. The last
-        slopes of decodes and of their contexts continue to a point far beyond, where a value is
-        raised to those of less work; otherwise a steeper slope beside one chunk could cross that
-        beside a larger one.
+        rest of the step at such axes; with the values, more work never takes less time.
+    The last slopes of decodes and of their contexts continue to a point far beyond, where a value
+    is raised to those of less work; otherwise a steeper slope beside one chunk could cross that
+    beside a larger one.
     """
     chunks, counts, contexts, means = axes
     further = chunks, with_end(counts), contexts, with_end(means)

@@ -66,8 +66,8 @@ def device_of(
     Both phases have the efficiencies of prefill: appendix A has one rate each.
 
     gpu_memory_utilization: share of the memory for an engine (vLLM's name and default).
-    link_bandwidth, host_bandwidth: bytes/s in one direction, overriding the GPU's entry. Raises
-        ScenarioError for bandwidths that are not > 0, and a share outside (0, 1].
+    link_bandwidth, host_bandwidth: bytes/s in one direction, overriding the GPU's entry.
+    Raises ScenarioError for bandwidths that are not > 0, and a share outside (0, 1].
     """
     link = gpu.interconnect
     host = gpu.host_bandwidth if host_bandwidth is None else host_bandwidth

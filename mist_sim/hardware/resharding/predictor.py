@@ -30,8 +30,8 @@ class SeesawPredictor:
         way, or is not a dense one in 16 bits.
     piggyback: how much the linear layers of answers gain from those of prompts in a mixed step,
         from 0 (each by itself, summed as in eq. 1) to 1 (one pass for both). The paper does not
-        give its baseline's value, and its gain depends on it. Raises ValueError for a piggyback
-        outside [0, 1].
+        give its baseline's value, and its gain depends on it.
+    Raises ValueError for a piggyback outside [0, 1].
     """
 
     model: ModelSpec

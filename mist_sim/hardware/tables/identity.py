@@ -27,8 +27,9 @@ def check_measured(
 
     notes: model and gpu by any name of the catalog; hardware, another name of the GPU;
         tensor_parallel_size.
-    scale: factor of the measured times. A GPU based on the measured one counts as the same if it
-        has its rates, or if a scale is given. Raises ScenarioError with the key and both values.
+    scale: factor of the measured times.
+    A GPU based on the measured one counts as the same if it has its rates, or if a scale is given.
+    Raises ScenarioError with the key and both values.
     """
     gpus = [notes[key] for key in ("gpu", "hardware") if notes.get(key)]
     _check("model", [notes["model"]] if notes.get("model") else [], model.name, _model, where)

@@ -52,7 +52,8 @@ class SearchCores:
     memory_bandwidth: of the machine, shared by all cores; it bounds the time of a batch by the
         bytes its queries read.
     coefficients: a name of the package, or the path of a TOML file that `mist calibrate rag` has
-        written. Raises ValueError for values out of range, ScenarioError for unknown coefficients.
+        written.
+    Raises ValueError for values out of range, ScenarioError for unknown coefficients.
     """
 
     cores: int

@@ -83,8 +83,8 @@ class InterferenceLaw:
     def fit(cls, intensity: Array, tpot: Array) -> InterferenceLaw:
         """Return the least-squares line through requests; NaNs are left out.
 
-        intensity: prompt tokens per output token. tpot: seconds. Raises ValueError if fewer than
-            two intensities differ.
+        intensity: prompt tokens per output token. tpot: seconds.
+        Raises ValueError if fewer than two intensities differ.
         """
         from scipy.stats import linregress  # only now: it takes long to import
 

@@ -89,7 +89,7 @@ class Bill:
     """Dollars of a run, by client and request.
 
     prices: of one GPU per hour, by client and then by group; empty for a client without GPUs.
-        Raises ScenarioError if a machine has no price.
+    Raises ScenarioError if a machine has no price.
     """
 
     def __init__(self, ledger: Ledger, options: CostOptions) -> None:

@@ -37,8 +37,8 @@ class Topology:
     oversubscription: bandwidth of a rack's NICs divided by its leaf switch's uplink bandwidth.
     uplink: of a leaf switch to the spine; None: from the oversubscription.
     nvlink_latency, pcie_latency, nic_latency: the last also of links between switches.
-    about: one line of description. sources: origin of each figure, by field. Raises ValueError for
-        impossible values.
+    about: one line of description. sources: origin of each figure, by field.
+    Raises ValueError for impossible values.
     """
 
     name: str

@@ -68,7 +68,8 @@ _KINDS = {
 def folder_page(folder: Path, title: str) -> Page:
     """Return the report of a folder that `run` or a verb of `_KINDS` wrote.
 
-    title: of the page. Raises ScenarioError for other folders, and for damaged files.
+    title: of the page.
+    Raises ScenarioError for other folders, and for damaged files.
     """
     for name, kind in _KINDS.items():
         if (folder / f"{name}.json").is_file():

@@ -71,8 +71,8 @@ def simulate_bundle(
         (n,) each.
     placement: of a request among the slots that are freed at one time; None: in their order.
     start: "fresh": the slots begin with the first requests; "stationary": with requests as they are
-        met at a random step, drawn from all of these, part of their steps behind them. Raises
-        ScenarioError where there are too few requests.
+        met at a random step, drawn from all of these, part of their steps behind them.
+    Raises ScenarioError where there are too few requests.
     """
     p, d = np.asarray(prefill, dtype=np.int64), np.asarray(decode, dtype=np.int64)
     least = config.num_slots * (1 if start == "stationary" else 2)

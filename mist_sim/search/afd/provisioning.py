@@ -36,8 +36,8 @@ class BundleSpec:
 
     slots: of one attention worker in one batch (B). batches: in flight (m, >= 2, since attention
         and FFN work at the same time). ffn_weight: as how many attention workers an FFN worker
-        counts, such as the GPUs of the one over those of the other (> 0). Raises ValueError for
-        numbers below these and beyond the bounds (`mist_sim.bounds.BUNDLE`).
+        counts, such as the GPUs of the one over those of the other (> 0).
+    Raises ValueError for numbers below these and beyond the bounds (`mist_sim.bounds.BUNDLE`).
     """
 
     coefficients: AfdCoefficients

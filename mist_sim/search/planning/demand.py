@@ -63,8 +63,8 @@ class Demand:
 
         work: least engine seconds of each request. The required share of requests must be served
             whole, and the least demanding ones bound it from below. In steady state as many are
-            served as arrive, since seats limit those under way. For a workload as it stands, all
-            are served between the first arrival and the last deadline.
+            served as arrive, since seats limit those under way.
+        For a workload as it stands, all are served between the first arrival and the last deadline.
         """
         number = int(self.share * len(work))
         least = np.partition(work, number - 1)[:number] if number else work[:0]
@@ -118,7 +118,7 @@ def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False)
     """Return the demand on a scenario at a rate (requests per second).
 
     target: the condition to attain. as_is: for the workload as it stands, not in steady state.
-        Raises ScenarioError for a workload without requests.
+    Raises ScenarioError for a workload without requests.
     """
     simulation = built.simulation
     workload: Any = simulation.workload

@@ -112,8 +112,8 @@ class Question:
     """A scenario of which the clients are asked for; its workload, limits and options stay.
 
     scenario: its first client of type llm says the options that engines have beside GPU, count,
-    tensor parallel size and role. Raises ScenarioError for one without such a client or without
-    limits.
+        tensor parallel size and role.
+    Raises ScenarioError for one without such a client or without limits.
     """
 
     def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
@@ -161,7 +161,8 @@ class Question:
     def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:
         """Return the scenario with so many equal engines that do both, at its own rate.
 
-        width: GPUs that share every layer. Raises ScenarioError where that cannot be.
+        width: GPUs that share every layer.
+        Raises ScenarioError where that cannot be.
         """
         engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
         if width > 1:

@@ -144,7 +144,8 @@ def _ratios(number: int) -> list[int]:
 def scenario_of(candidate: Candidate, question: Question, rate: float | None = None) -> Scenario:
     """Return the scenario of a candidate, at a rate (requests per second).
 
-    rate: None: the required rate. Raises ScenarioError for an impossible design.
+    rate: None: the required rate.
+    Raises ScenarioError for an impossible design.
     """
     engine = candidate.engine
     base = question.having(engine.gpu, engine.width, candidate.num_engines, candidate.router)

@@ -30,8 +30,8 @@ class PairOptions:
     data_parallel_sizes: numbers of copies; None: all that the devices allow. Both layouts of a pair
         have the same (Seesaw 4.1).
     max_num_seqs: requests that each copy runs at once. host_memory: bytes of the KV buffer for each
-        device, 80 GiB in the paper. piggyback: see `PairModel`. Raises ScenarioError for figures
-        out of range.
+        device, 80 GiB in the paper. piggyback: see `PairModel`.
+    Raises ScenarioError for figures out of range.
     """
 
     data_parallel_sizes: tuple[int, ...] | None = None

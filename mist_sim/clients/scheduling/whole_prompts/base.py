@@ -66,8 +66,8 @@ class WholePromptScheduler(Scheduler):
 def decode_steps(lane: LaneState, plan: StepPlan, limit: int) -> StepPlan | None:
     """Plan steps for the running decodes, which have room for one, until something changes.
 
-    limit: the most steps. Returns the plan, or None if there are no decodes and nothing else is
-        planned.
+    limit: the most steps.
+    Returns the plan, or None if there are no decodes and nothing else is planned.
     """
     if not lane.clock.num_decodes:
         return None if plan.is_empty else plan
