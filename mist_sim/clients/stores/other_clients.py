@@ -57,7 +57,7 @@ class OtherClients(KvStore):
         return ready
 
     def fetch(self, move: KvMove) -> Transit:
-        """Send a request's entries over the network; cached ones too unless `destination_missing`."""
+        """Send entries over the network; cached ones too unless `destination_missing`."""
         network, form, kv = self._network, self._form, move.sequence.incoming
         if kv is None:
             raise InvariantError(f"no client keeps what {move} moves")
