@@ -36,6 +36,7 @@ _VALUES: Mapping[str, Handler] = {
     "--hf-overrides": models.hf_overrides,
     "--rope-scaling": models.rope,
     "--rope-theta": models.rope,
+    "--moe-backend": models.moe_backend,
     "--speculative-config": drafts.drafts,
     "--compilation-config": compilation.compilation,
     "--optimization-level": compilation.level,
@@ -112,6 +113,7 @@ def read_server(
     if fault:
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
+    models.marlin(server)
     environment.account_for(server, num_gpus=num_gpus)
     return server
 

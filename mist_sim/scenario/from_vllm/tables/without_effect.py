@@ -98,7 +98,7 @@ _SWITCHES: Mapping[str, str] = {
     _ADAPTERS: "fully-sharded-loras enable-tower-connector-lora specialize-active-lora",
 }
 _ASSUMED_VALUES: Mapping[str, str] = {
-    _KERNELS: "attention-backend attention-config moe-backend kernel-config gdn-prefill-backend "
+    _KERNELS: "attention-backend attention-config kernel-config gdn-prefill-backend "
     "override-attention-dtype mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size "
     "mamba-cache-mode model-impl additional-config logits-processors dcp-comm-backend",
     _EXPERTS: "eplb-config expert-placement-strategy",
