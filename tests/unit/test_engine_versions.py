@@ -50,8 +50,8 @@ def test_defaults_of_a_version_in_a_file_and_in_python(engine, ahead, share):
     made = llm_client("llm", engine=engine)
     assert made.async_scheduling is ahead
     assert made.num_gpu_blocks == build_one(found).num_gpu_blocks
-    whole = llm_client("llm", kv_cache=KvCacheConfig(gpu_memory_utilization=share))
-    assert made.num_gpu_blocks == whole.num_gpu_blocks
+    said = KvCacheConfig(gpu_memory_utilization=share)
+    assert made.num_gpu_blocks == llm_client("llm", engine=engine, kv_cache=said).num_gpu_blocks
 
 
 @pytest.mark.parametrize(
