@@ -9,6 +9,7 @@ from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs, ProfileRun, num
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import load_model
+from mist_sim.scenario import llm_client
 
 GIB = 2.0**30
 
@@ -206,3 +207,17 @@ def test_the_watermark_is_a_share_of_all_blocks(num_blocks, watermark, num_reser
     memory = EngineMemory(num_gpu_blocks=num_blocks - NULL_BLOCKS)
     lane = lane_memory(memory, config, 1, drafting=None, swaps=False)
     assert lane.pool().num_reserved == num_reserved
+
+
+def test_kernels_of_experts_that_cannot_run_are_refused():
+    """With what does; and a kernel that nobody timed leaves no error bar."""
+    with pytest.raises(ScenarioError, match="null for qwen3-8b, which has no experts in MXFP4"):
+        llm_client("llm", model="qwen3-8b", moe_backend="marlin")
+    with pytest.raises(ScenarioError, match="must be marlin on l40s, where no other kernel"):
+        llm_client("llm", model="gpt-oss-20b", gpu="l40s", moe_backend="triton")
+    own = llm_client("llm", model="gpt-oss-20b", moe_backend="triton")
+    assert own.num_gpu_blocks == llm_client("llm", model="gpt-oss-20b").num_gpu_blocks
+    other = llm_client("llm", model="gpt-oss-20b", moe_backend="marlin")
+    assert other.num_gpu_blocks < own.num_gpu_blocks
+    for setting in other.traits.times.settings.values():
+        assert setting.why == "not known: experts by marlin; what was timed is triton"

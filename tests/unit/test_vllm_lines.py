@@ -515,3 +515,49 @@ def test_damaged_lines_are_read_or_refused(line, damage):
 def test_flags_keep_their_values():
     flags = flags_of(["-tp=2", "--a_b", "x", "-1"], {TP: "one", "--a-b": "many"}, {"-tp": TP})
     assert [(flag.name, flag.values) for flag in flags] == [(TP, ("2",)), ("--a-b", ("x", "-1"))]
+
+
+ASKED = '{"temperature": 0.6, "top_p": 0.95}'
+SERVER = f"vllm serve qwen3-8b --override-generation-config '{ASKED}'"
+BENCHMARK = "vllm bench serve --random-input-len 20 --num-prompts 4"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sampling"),
+    [
+        ("", {"temperature": 0.6, "top_p": 0.95}),
+        ("--top-k 20", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
+        ("--temperature 0.8 --top-p 0.9", {"temperature": 0.8, "top_p": 0.9}),
+        ("--extra-body '{\"top_p\": 0.5}'", {"temperature": 0.6, "top_p": 0.5}),
+        ("--top-k -1", {"temperature": 0.6, "top_p": 0.95, "top_k": 0}),
+        ("--temperature 0", None),
+    ],
+)
+def test_requests_of_a_benchmark_are_sampled_as_it_asks(asked, sampling):
+    """What it does not say is as the server has it."""
+    keys = from_vllm([SERVER, f"{BENCHMARK} {asked}"], gpu="h100-sxm").keys
+    assert keys["clients"][0].get("sampling") == sampling
+
+
+def test_penalties_of_a_benchmark_are_told_to_be_left_out():
+    found = read_commands([f"{BENCHMARK} --repetition-penalty 1.05"])
+    (item,) = [item for item in found.account[0].items if "penalty" in item.flag]
+    assert item.is_assumed
+    assert "without penalties" in item.why
+
+
+def test_the_kernel_of_experts_is_taken_from_flags_and_variables():
+    """Where the model's experts are in MXFP4; a flag goes before the variable."""
+
+    def backend(line):
+        return from_vllm([line], gpu="h100-sxm").keys["clients"][0].get("moe_backend")
+
+    assert backend("vllm serve gpt-oss-20b") is None
+    assert backend("vllm serve gpt-oss-20b --moe-backend auto") is None
+    assert backend("vllm serve gpt-oss-20b --moe-backend marlin") == "marlin"
+    assert backend("VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b") == "marlin"
+    assert backend("VLLM_MXFP4_USE_MARLIN=0 vllm serve gpt-oss-20b") is None
+    line = "VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b --moe-backend triton"
+    assert backend(line) == "triton"
+    assert backend("VLLM_MXFP4_USE_MARLIN=1 vllm serve qwen3-8b") is None
+    assert backend("vllm serve qwen3-8b --moe-backend triton") is None
