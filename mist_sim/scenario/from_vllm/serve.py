@@ -12,6 +12,7 @@ from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
     compilation,
     drafts,
+    generation,
     limits,
     models,
     nodes,
@@ -44,7 +45,8 @@ _VALUES: Mapping[str, Handler] = {
     "--api-server-count": limits.api_servers,
     "--kv-offloading-size": limits.offloading_size,
     "--kv-offloading-backend": limits.offloading_backend,
-    "--override-generation-config": limits.generation,
+    "--generation-config": generation.source,
+    "--override-generation-config": generation.override,
     "--nnodes": nodes.nnodes,
     "--node-rank": nodes.rank,
     "--data-parallel-start-rank": nodes.rank,
@@ -114,6 +116,7 @@ def read_server(
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
     models.marlin(server)
+    generation.defaults(server)
     environment.account_for(server, num_gpus=num_gpus)
     return server
 

@@ -71,7 +71,7 @@ _VALUES: Mapping[str, str] = {
     _GONE: "swap-space max-seq-len-to-capture max-context-len-to-capture num-lookahead-slots "
     "num-scheduler-steps preemption-mode scheduler-delay-factor "
     "speculative-disable-by-batch-size",
-    _SAMPLING: "generation-config seed max-logprobs logprobs-mode",
+    _SAMPLING: "seed max-logprobs logprobs-mode",
     _TOKENIZER: "tokenizer tokenizer-mode tokenizer-revision tokenizer-pool-size",
     "all hashes take the same time": "prefix-caching-hash-algo",
     _ADAPTERS: "max-loras max-lora-rank max-cpu-loras lora-dtype lora-extra-vocab-size "
