@@ -56,8 +56,8 @@ class BesideTorch:
         return self.fused if cluster.gpu.architecture in _FUSES else self.several
 
     def __str__(self) -> str:
-        several = f"{self.several / _GIB:g} GiB with several ranks"
-        more = f", {self.fused / _GIB:g} on compute capability 9.0 and 10.x"
+        several = f"several ranks {self.several / _GIB:g}"
+        more = f", on H100 or B200 {self.fused / _GIB:g}"
         return f"{self.one / _GIB:g} GiB, {several}{more if self.fused != self.several else ''}"
 
 
