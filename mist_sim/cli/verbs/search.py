@@ -35,13 +35,14 @@ def search(
     context: typer.Context,
     space: str = typer.Argument(
         metavar="SPACE",
-        help="A YAML file with a scenario, what is tried of it, constraints and objectives; or a "
-        "folder of results, with --explain.",
+        help="A YAML file with a scenario, values to try, constraints and objectives; "
+        "or a folder of results, with --explain.",
         show_default=False,
     ),
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     method: str = typer.Option(
-        "exhaustive", help="exhaustive, or with Optuna tpe or nsga2, which learn what to try."
+        "exhaustive",
+        help="exhaustive; or tpe or nsga2 (need Optuna), which learn which values to try.",
     ),
     trials: int | None = typer.Option(
         None,
