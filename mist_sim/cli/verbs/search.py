@@ -81,7 +81,7 @@ def search(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the best configurations of a space: what is tried, constraints and objectives."""
+    """Find the best configurations of a space: values to try, constraints and objectives."""
     from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
     from mist_sim.report.front_picture import MISSING, can_draw
