@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ class MeasuredRun:
     fitted: what was fitted on these rows, and so is not tested by them; empty: nothing.
     rows: simulates and compares.
     missing: what has to be installed before `rows` can be called; empty: nothing.
+    scenario: that `rows` simulates; None where it simulates several.
+    requests: seconds of single requests, by id; summary: figures of all. None: not measured.
     """
 
     name: str
@@ -42,6 +45,9 @@ class MeasuredRun:
     fitted: str = ""
     rows: Callable[[], Iterator[Row]]
     missing: str = ""
+    scenario: Scenario | None = None
+    requests: pd.DataFrame | None = None
+    summary: Mapping[str, float] | None = None
 
 
 def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
@@ -63,16 +69,15 @@ def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
     starts_at = data.get("starts_at", "arrival")
     if starts_at not in ("arrival", "intake"):
         raise ScenarioError(f"{path}: starts_at must be arrival or intake, got {brief(starts_at)}")
+    measured: pd.DataFrame | None = None
+    summary: Mapping[str, float] | None = None
     if "requests" in data:
         measured = read_requests(folder / str(data["requests"]))
 
-        def rows() -> Iterator[Row]:
-            return request_rows(scenario, measured, from_intake=starts_at == "intake")
+        rows = partial(request_rows, scenario, measured, from_intake=starts_at == "intake")
     else:
         summary = _summary(data["summary"], folder, path)
-
-        def rows() -> Iterator[Row]:
-            return summary_rows(scenario, summary)
+        rows = partial(summary_rows, scenario, summary)
 
     return MeasuredRun(
         name=str(data["name"]),
@@ -80,6 +85,9 @@ def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
         provenance=str(data["provenance"]),
         fitted=str(data.get("fitted") or ""),
         rows=rows,
+        scenario=scenario,
+        requests=measured,
+        summary=summary,
     )
 
 
