@@ -16,17 +16,26 @@ _HEADERS = {
     "burstgpt": {"Timestamp", "Request tokens", "Response tokens"},
     "vidur": {"arrived_at", "num_prefill_tokens", "num_decode_tokens"},
     "splitwise": {"arrival_timestamp", "prompt_size", "token_size"},
+    "servegen": {"workload", "client", "window_start_s", "rate_req_s"},
     "lengths_csv": {"num_prefill_tokens", "num_decode_tokens"},
 }
 _KEYS = {
     "llmservingsim": ({"input_toks", "output_toks"}, {"sub_requests"}),
     "agentic": ({"block_size", "requests"},),
+    "otel": ({"resourceSpans"},),
+    "dynamo": ({"schema", "event_type"}, {"event"}),
+    "agentic_mooncake": (
+        {"input_length", "output_length", "wait_for"},
+        {"input_length", "output_length", "delay"},
+        {"input_length", "output_length", "session_id", "request_id"},
+    ),
     "mooncake": ({"timestamp", "input_length", "output_length", "hash_ids"},),
 }
 _COLUMNS = {
     "chat_parquet": {"conversation"},
     "mist": {"arrival_time", "num_prompt_tokens", "num_output_tokens"},
 }
+_TOLD_APART = 16  # tokens: shorter prompts are one block in both forms
 _FIRST = 1 << 16  # characters of the first line that are enough to know a CSV file
 
 
@@ -57,7 +66,7 @@ def reader_of(path: str, form: str | None = None, num_requests: int | None = Non
 def _of_parquet(path: str) -> str | None:
     from pyarrow import ArrowException, parquet
 
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise ScenarioError(f"trace {path}: no such file")
     try:
         names = set(parquet.read_schema(path).names)
@@ -77,7 +86,7 @@ def _of_text(path: str) -> str | None:
         if first.lstrip().startswith("["):
             return "sharegpt"
         if first.lstrip().startswith("{"):
-            return _of_object(first + file.readline())
+            return _of_object(first + file.read(_FIRST))
     try:
         header = {name.strip() for name in next(csv.reader([first]), [])}
     except csv.Error:
@@ -95,5 +104,20 @@ def _of_object(text: str) -> str | None:
         return "ragpulse"
     for form, either in _KEYS.items():
         if any(needed <= keys for needed in either):
+            return "timed_trace" if form == "mooncake" and _has_blocks_of_16(record) else form
+    return _of_cut_object(text)
+
+
+def _has_blocks_of_16(record: dict[str, Any]) -> bool:
+    """Tell whether a row of Mooncake's keys has as many ids as blocks of vLLM's timed_trace."""
+    ids, tokens = record["hash_ids"], record["input_length"]
+    is_count = type(ids) is list and type(tokens) is int and tokens > _TOLD_APART
+    return is_count and len(ids) in (tokens // 16, -(-tokens // 16))
+
+
+def _of_cut_object(text: str) -> str | None:
+    """Return the form of an object that goes on over many lines, by the keys of its beginning."""
+    for form in ("otel", "agentic"):
+        if any(all(f'"{key}"' in text for key in needed) for needed in _KEYS[form]):
             return form
     return None

@@ -118,14 +118,16 @@ class _Fit:
 
     def __init__(self, scenario: Scenario, measured: _Measured) -> None:
         self._scenario, self._measured = scenario, measured
-        self._engines = [
-            number for number, client in enumerate(scenario.clients) if client.engine is not None
-        ]
+        engines = {
+            number: client.engine
+            for number, client in enumerate(scenario.clients)
+            if client.engine is not None
+        }
+        self._engines = list(engines)
         if not self._engines:
             raise ScenarioError("calibrate run needs a client of type llm, whose time is fitted")
-        engine = scenario.clients[self._engines[0]].engine
-        assert engine is not None
-        self._step, self._sequence = _CHOICES[bool(engine.async_scheduling)]
+        first = engines[self._engines[0]]
+        self._step, self._sequence = _CHOICES[bool(first.async_scheduling)]
         nothing = dict.fromkeys((self._step, "request", self._sequence, "prompt_token"), 0.0)
         self._before = self._errors(self._simulated(scenario))
         self._bare = self._simulated(self._with(nothing))
@@ -147,7 +149,7 @@ class _Fit:
     def _grouped(self) -> dict[str, list[NDArray[np.int64]]]:
         """Return the places of the requests to fit, in groups of like prompts and of like load."""
         if self._measured.ids is None:
-            return dict.fromkeys(METRICS, [np.zeros(1, dtype=np.int64)])
+            return {metric: [np.zeros(1, dtype=np.int64)] for metric in METRICS}
         places = np.flatnonzero(self._measured.chosen)
         number = max(1, min(_MOST_GROUPS, len(places) // _GROUP))
         along = {"ttft": self._bare["num_prompt_tokens"].to_numpy(float), "tpot": self._load}
@@ -215,7 +217,9 @@ class _Fit:
 
     def _overrides(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         return {
-            f"clients.{number}.overhead.{name}": f"{float(value)!r} s" if value >= _NOTHING else "0 s"
+            f"clients.{number}.overhead.{name}": f"{float(value)!r} s"
+            if value >= _NOTHING
+            else "0 s"
             for number in self._engines
             for name, value in seconds.items()
         }
@@ -286,8 +290,8 @@ class _Fit:
         untold = [name for name in (self._sequence, "prompt_token") if name not in seconds]
         if untold:
             yield (
-                f"{' and '.join(untold)} keep their values: load and prompts of the run vary too "
-                "little to tell them"
+                f"not fitted: {', '.join(untold)}; load and prompts of the run vary too little to "
+                "tell"
             )
 
 
