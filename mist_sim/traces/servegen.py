@@ -26,7 +26,7 @@ _LEVELS = (0, 0.01, *(step / 20 for step in range(1, 20)), 0.97, 0.99, 0.995, 0.
 _COLUMNS = tuple(f"q{level:g}" for level in _LEVELS)
 _BESIDE = ("client_lengths.csv", "client_lengths.csv.gz")
 _GAMMA, _WEIBULL = "Gamma", "Weibull"
-_SHAPES = (1e-3, 1e3)
+_SHAPES = (1e-9, 1e9)
 _MOST = 10**7  # requests of a client in a window, which are drawn at once
 
 Floats = NDArray[np.float64]
@@ -47,9 +47,10 @@ class ServeGenReader(FileReader):
     A CSV of rates with workload, client, window_start_s (windows of 600 s), rate_req_s,
     arrival_law (Gamma, Weibull, or empty for a silent window) and param1, its shape; and beside it
     client_lengths.csv, or the same name with lengths for rates, a CSV with workload, client, field
-    and quantiles q0 to q1 of its tokens. A window of a client has as many requests as its rate says (a fraction at
-    random), at gaps of its law that fill the window. Prompt and answer are drawn from quantiles
-    each, so that they do not depend on one another beyond the client; of multimodal workloads a
+    and quantiles q0 to q1 of its tokens. A window of a client has as many requests as its rate says
+    (a fraction at random), at gaps of its law that fill the window. Prompt and answer are drawn
+    from quantiles each, so that they do not depend on one another beyond the client; of multimodal
+    workloads a
     prompt is text, images, audio and video together. Clients without lengths are left out.
 
     path: the file of rates. num_requests: the first so many requests; None: all.

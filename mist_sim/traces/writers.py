@@ -31,15 +31,15 @@ def vidur_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
         yield f"{_time(row)!r},{row.num_prompt_tokens},{row.num_output_tokens}\n"
 
 
-def mooncake_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+def mooncake_lines(rows: Iterable[TraceRow], a_second: float = 1e3) -> Iterator[str]:
     """Yield Mooncake's JSON lines, with the ids of blocks where the rows have any.
 
-    Times are milliseconds as floats. Raises ScenarioError without times, and for content that is
-    not of blocks of one size.
+    a_second: of the unit of times, by default in milliseconds; they are floats. Raises
+    ScenarioError without times, and for content that is not of blocks of one size.
     """
     for row in rows:
         record = {
-            "timestamp": _time(row) * 1e3,
+            "timestamp": _time(row) * a_second,
             "input_length": row.num_prompt_tokens,
             "output_length": row.num_output_tokens,
             "hash_ids": _hash_ids(row),
@@ -47,10 +47,16 @@ def mooncake_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
         yield json.dumps(record) + "\n"
 
 
+def timed_trace_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+    """Yield what vLLM's `timed_trace` reads: Mooncake's lines with seconds."""
+    return mooncake_lines(rows, 1.0)
+
+
 WRITERS: dict[str, Callable[[Iterable[TraceRow]], Iterator[str]]] = {
     "azure": azure_lines,
     "vidur": vidur_lines,
     "mooncake": mooncake_lines,
+    "timed_trace": timed_trace_lines,
 }
 """By the name of the reader that reads what they write."""
 
