@@ -46,7 +46,8 @@ class Session:
     """The destination of a command's results.
 
     out: the folder to write; None: none. force: earlier results in it make room. as_json: print
-    the summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: those
+    the summary as JSON in place of the tables. names: of the tool whose names it has there; empty:
+    vLLM's, with all that is known. quiet: no notes and no progress bar. tables: those
     of a run that are written; None: the usual ones. resume: go on with the study that was stopped.
     report: of a run is written beside the tables.
     """
@@ -54,6 +55,7 @@ class Session:
     out: Path | None = None
     force: bool = False
     as_json: bool = False
+    names: str = ""
     quiet: bool = False
     tables: Collection[str] | None = None
     resume: bool = False
@@ -136,9 +138,11 @@ class Session:
 
         folder = user_path(self.out) if self.out else None
         if self.as_json:
+            from mist_sim.metrics.other_names import NAMES
             from mist_sim.output.texts import json_text
 
-            typer.echo(json_text(result.summary), nl=False)
+            summary = NAMES[self.names](result.summary) if self.names else result.summary
+            typer.echo(json_text(summary), nl=False)
         else:
             result.show()
         if folder is not None and not self.quiet:

@@ -208,7 +208,8 @@ def _lengths(path: str, workload: str) -> dict[str, tuple[list[Floats], list[Flo
 def _tokens(fields: list[Floats], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return drawn tokens, 1 at least: the sum of the parts."""
     parts = [np.interp(rng.random(number), _LEVELS, quantiles) for quantiles in fields]
-    return np.maximum(np.rint(np.sum(parts, axis=0)), 1).astype(np.int64)
+    tokens: NDArray[np.int64] = np.maximum(np.rint(np.sum(parts, axis=0)), 1).astype(np.int64)
+    return tokens
 
 
 def _number(text: str, low: float, high: float, column: str, path: str, line: int) -> float:

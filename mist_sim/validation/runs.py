@@ -14,6 +14,7 @@ from mist_sim.inputs.files import check_ordinary, is_there, text_of
 from mist_sim.inputs.tables import read_csv
 from mist_sim.inputs.texts import check_plain
 from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.other_names import as_ours
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.format.paths import Origin
@@ -156,7 +157,10 @@ def _check_latencies(rows: pd.DataFrame, path: Path) -> None:
 
 
 def _summary(value: object, folder: Path, path: Path) -> dict[str, float]:
-    """Return a summary with the keys of `vllm bench serve`, inline or from its JSON file."""
+    """Return a summary with the keys of `vllm bench serve`, inline or from a JSON file.
+
+    The file may be of SGLang or AIPerf, too.
+    """
     if isinstance(value, str):
         file = folder / value
         text = text_of(file)
@@ -166,8 +170,4 @@ def _summary(value: object, folder: Path, path: Path) -> dict[str, float]:
             raise ScenarioError(f"{file}: cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise ScenarioError(f"{path}: summary must be a JSON file or a mapping, got {brief(value)}")
-    return {
-        str(key): float(figure)
-        for key, figure in value.items()
-        if isinstance(figure, int | float) and not isinstance(figure, bool)
-    }
+    return as_ours(value)

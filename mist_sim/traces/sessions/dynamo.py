@@ -35,7 +35,8 @@ class DynamoReader(CallReader):
 
     def _calls(self) -> Iterator[Call]:
         for line, whole in json_lines(self.path):
-            record = whole.get("event") if isinstance(whole.get("event"), dict) else whole
+            inside = whole.get("event")
+            record = inside if isinstance(inside, dict) else whole
             if record.get("schema") != _SCHEMA:
                 raise TraceError(
                     self.path,
