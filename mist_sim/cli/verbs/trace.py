@@ -33,7 +33,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="NAME",
-        help="azure, mooncake, timed_trace or vidur.",
+        help="azure, burstgpt, llmservingsim, mooncake, splitwise, timed_trace or vidur.",
         show_default=False,
     ),
 ]
