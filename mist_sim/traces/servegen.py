@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mist_sim.bounds import COUNT, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs.files import is_there
+from mist_sim.rng import Streams
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.files import FileReader, csv_records, open_trace
 from mist_sim.units import PerSecond, Seconds
@@ -86,7 +87,7 @@ class ServeGenReader(FileReader):
             for start, each in windows.items()
         }
         scale = self._scale(windows)
-        rng = np.random.Generator(np.random.PCG64(self.seed))
+        rng = Streams(self.seed).generator("servegen")
         first: float | None = None
         for start in sorted(windows):
             drawn = [self._drawn(start, window, lengths, scale, rng) for window in windows[start]]

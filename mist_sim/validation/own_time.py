@@ -11,6 +11,7 @@ from mist_sim.validation.runs import MeasuredRun
 __all__ = ["OwnTime", "fit_own_time"]
 
 _MILD = 0.1  # relative errors beyond this count less than their square: outliers are measured too
+_ENOUGH = 1e-3  # relative change of figures, or of their errors, with which a search is over
 _MOST_RUNS = 25  # of the search; each simulates once a figure and once more
 
 
@@ -39,6 +40,8 @@ def fit_own_time(run: MeasuredRun) -> OwnTime:
         diff_step=np.full(len(sizes), CHANGE),
         loss="soft_l1",
         f_scale=_MILD,
+        xtol=_ENOUGH,
+        ftol=_ENOUGH,
         max_nfev=_MOST_RUNS,
     )
     return fit.found(np.asarray(best.x) - sizes)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario import Scenario, simulate
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.build import build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +187,7 @@ class Fit:
         }
 
     def _simulated(self, scenario: Scenario) -> pd.DataFrame:
-        result = simulate(scenario).requests.set_index("request_id")
+        result = build(scenario).run().requests.set_index("request_id")
         if self._measured.ids is not None:
             missing = set(self._measured.ids.tolist()) - set(result.index)
             if missing:
@@ -232,7 +233,7 @@ class Fit:
                 }
             }
         )
-        row = simulate(alone).requests.iloc[0]
+        row = build(alone).run().requests.iloc[0]
         tpot = float(row["tpot"])
         return float(row["ttft"]), None if np.isnan(tpot) else tpot
 
