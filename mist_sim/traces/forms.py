@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mist_sim.bounds import LINE_LENGTH
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TRACE_READERS, TraceReader
 from mist_sim.traces.files import open_trace
@@ -86,7 +87,8 @@ def _of_text(path: str) -> str | None:
         if first.lstrip().startswith("["):
             return "sharegpt"
         if first.lstrip().startswith("{"):
-            return _of_object(first + file.read(_FIRST))
+            line = first if first.endswith("\n") else first + file.readline(LINE_LENGTH)
+            return _of_object(line, line + file.read(_FIRST))
     try:
         header = {name.strip() for name in next(csv.reader([first]), [])}
     except csv.Error:
@@ -94,9 +96,10 @@ def _of_text(path: str) -> str | None:
     return next((form for form, needed in _HEADERS.items() if needed <= header), None)
 
 
-def _of_object(text: str) -> str | None:
+def _of_object(line: str, text: str) -> str | None:
+    """Return the form of a first object. line: the first one. text: that and more."""
     try:
-        record: Any = json.JSONDecoder().raw_decode(text.lstrip())[0]
+        record: Any = json.JSONDecoder().raw_decode(line.lstrip())[0]
     except (ValueError, RecursionError):
         record = {}
     keys = set(record) if isinstance(record, dict) else set()

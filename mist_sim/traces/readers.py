@@ -169,7 +169,10 @@ class TimedTraceReader(MooncakeReader):
 
     These are the defaults of `vllm bench serve --dataset-name timed_trace`; with
     --timed-trace-sec-multiplier 0.001 a file is Mooncake's.
-    path, num_requests, hash_block_size, model_key: as of `mooncake`.
+
+    path: the file. num_requests: read the first so many rows; None reads all.
+    hash_block_size: tokens in a block.
+    model_key: key with the name of the model that has to answer; None: any does.
     Source: vLLM, vllm/benchmarks/datasets, TimedTrace.
     """
 

@@ -55,14 +55,15 @@ class ServeGenReader(FileReader):
     prompt is text, images, audio and video together. Clients without lengths are left out.
 
     path: the file of rates. num_requests: the first so many requests; None: all.
-    workload: such as language/m-large.
-    start, duration: seconds of the source's time; duration None: to its end.
+    service: the `workload` of the rows to take.
+    start: seconds of the source's time at which requests begin.
+    duration: seconds of requests; None: to the end of the source.
     rate: requests a second of all clients together, on average over the duration; None: theirs.
     seed: of what is drawn.
     Source: ServeGen (Xiang et al., NSDI 2026), its client data (Apache-2.0), condensed.
     """
 
-    workload: str = "language/m-large"
+    service: str = "language/m-large"
     start: Seconds = 0.0
     duration: Seconds | None = None
     rate: PerSecond | None = None
@@ -81,7 +82,7 @@ class ServeGenReader(FileReader):
 
     def _read(self) -> Iterator[TraceRow]:
         windows = self._windows()
-        lengths = _lengths(self._beside(), self.workload)
+        lengths = _lengths(self._beside(), self.service)
         windows = {
             start: [window for window in each if window.client in lengths]
             for start, each in windows.items()
@@ -109,7 +110,7 @@ class ServeGenReader(FileReader):
             for line, values in csv_records(file, self.path, _RATES):
                 workload, client, begins, rate, law, shape = values
                 known[workload] = None
-                if workload != self.workload:
+                if workload != self.service:
                     continue
                 at = _number(begins, 0, TRACE_TIME, "window_start_s", self.path, line)
                 per_s = _number(rate, 0, COUNT, "rate_req_s", self.path, line)
@@ -124,10 +125,10 @@ class ServeGenReader(FileReader):
                     )
                 of_law = _number(shape, *_SHAPES, "param1", self.path, line)
                 found.setdefault(at, []).append(_Window(client, per_s, law, of_law))
-        if self.workload not in known and known:
+        if self.service not in known and known:
             raise ScenarioError(
-                f"trace {self.path}: workload must be one of {', '.join(map(brief, known))}, got "
-                f"{brief(self.workload)}{did_you_mean(self.workload, known)}"
+                f"trace {self.path}: service must be one of {', '.join(map(brief, known))}, got "
+                f"{brief(self.service)}{did_you_mean(self.service, known)}"
             )
         return found
 

@@ -29,7 +29,8 @@ SIZES = {  # s: of usual figures, which steps of the search go by
 }
 CHANGE = 0.05  # by which a figure is changed to see its effect: single steps make less a noise
 _SHARES = (1.0, 0.5, 0.25)  # of what lacks, to begin at
-_GROUP, _MOST_GROUPS = 8, 16  # requests of a group at least, and groups
+_GROUP = 8  # requests of a group, where there are enough
+_FEWEST_GROUPS, _MOST_GROUPS = 4, 16  # the fewest tell every figure
 _NOTHING = 1e-9  # s: less is none
 _SHORT_OF = 0.05  # of a latency: a simulation that is so much slower has too slow steps
 _CHOICES = {True: ("exposed_step", "exposed_sequence"), False: ("step", "sequence")}
@@ -105,7 +106,7 @@ class Fit:
         if self._measured.ids is None:
             return {metric: [np.zeros(1, dtype=np.int64)] for metric in METRICS}
         places = np.flatnonzero(self._measured.chosen)
-        number = max(1, min(_MOST_GROUPS, len(places) // _GROUP))
+        number = min(_MOST_GROUPS, max(len(places) // _GROUP, _FEWEST_GROUPS), len(places))
         along = {"ttft": self._bare["num_prompt_tokens"].to_numpy(float), "tpot": self._load}
         return {
             metric: np.array_split(places[np.argsort(by[places], kind="stable")], number)

@@ -86,17 +86,17 @@ def test_what_an_engine_needs_is_found(engine, step, sequence):
 
 @pytest.mark.deep
 def test_a_fit_under_load_foretells_other_loads():
-    """Which of step and sequence has the time is told less well than what they make together."""
-    scenario = _write(number=200, arrivals="{type: poisson, rate: 40 /s}")
+    scenario = _write(number=200, arrivals="{type: poisson, rate: 20 /s}")
     scenario = scenario.changed({"workload.lengths.output.tokens": 60})
     Path("s.yaml").write_text(scenario.resolved())
     own = {"exposed_step": "3 ms", "exposed_sequence": "100 us", "request": "20 ms"}
     _measure(Scenario.load("s.yaml"), own)
     found = fit_own_time(read_run(Path()))
-    assert {"exposed_sequence"} < found.seconds.keys()
-    assert found.errors["tpot"][2] < 0.03
+    assert found.seconds["exposed_step"] == pytest.approx(3e-3, rel=0.05)
+    assert found.seconds["exposed_sequence"] == pytest.approx(1e-4, rel=0.05)
+    assert found.errors["tpot"][2] < 0.02
     truth = scenario.changed({f"clients.0.overhead.{key}": value for key, value in own.items()})
-    for rate in ("10 /s", "60 /s"):
+    for rate in ("10 /s", "40 /s"):
         at = {"workload.arrivals.rate": rate}
         real, ours = (simulate(each.changed(at)).summary for each in (truth, found.scenario))
         for figure in ("mean_tpot_ms", "median_ttft_ms"):
@@ -125,11 +125,10 @@ def _summary(scenario: Scenario) -> dict:
     return simulate(scenario.changed(own)).summary
 
 
-@pytest.mark.parametrize("names", [dict, as_sglang, as_aiperf])
-def test_a_summary_is_enough_and_may_have_the_names_of_others(names, capsys):
+def test_a_summary_is_enough_and_may_have_the_names_of_others(capsys):
     summary = _summary(_write(number=4))
     plain = {key: value for key, value in summary.items() if isinstance(value, int | float)}
-    Path("result.json").write_text(json.dumps(names(plain)))
+    Path("result.json").write_text(json.dumps(as_aiperf(plain)))
     Path("run.yaml").write_text(RUN + "summary: result.json\n")
     found = fit_own_time(read_run(Path()))
     assert found.seconds["exposed_step"] == pytest.approx(5e-3, rel=0.02)

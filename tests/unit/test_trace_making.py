@@ -160,8 +160,8 @@ def test_clients_send_at_their_rates(tmp_path):
 
 
 def test_a_workload_that_there_is_not_is_told(tmp_path):
-    with pytest.raises(ScenarioError, match=r"workload must be one of 'language/m-large', got 'm'"):
-        list(ServeGenReader(path=_servegen(tmp_path), workload="m").rows())
+    with pytest.raises(ScenarioError, match=r"service must be one of 'language/m-large', got 'm'"):
+        list(ServeGenReader(path=_servegen(tmp_path), service="m").rows())
     (tmp_path / "client_lengths.csv").unlink()
     with pytest.raises(ScenarioError, match="needs the lengths of clients beside it"):
         list(ServeGenReader(path=str(tmp_path / "rates.csv")).rows())
