@@ -39,6 +39,8 @@ def fetch(url: str, target: Path, *, sha256: str = "", progress: Progress | None
     try:
         _download(url, part, progress)
     except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()
         kept = f"; {part} keeps what has come, call again to go on" if _size(part) else ""
         raise ScenarioError(f"{cut(url, 200)}: cannot be read: {_reason(error)}{kept}") from None
     try:
@@ -65,6 +67,7 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
     except HTTPError as error:
         if error.code != _NOT_SATISFIABLE or not have:
             raise
+        error.close()
         answer = urlopen(url, timeout=_PATIENCE)  # noqa: S310 - the part is no beginning of it
     with answer:
         goes_on = have > 0 and getattr(answer, "status", _DONE) == _PARTIAL

@@ -55,9 +55,9 @@ def _bursty(number: int) -> list[TraceRow]:
 
 
 def test_what_is_made_has_the_statistics_of_what_it_was_learnt_from():
-    rows = _bursty(4000)
+    rows = _bursty(2000)
     before = statistics(rows)
-    made = list(fit_trace(rows).rows(20_000, Streams(0).generator("synth")))
+    made = list(fit_trace(rows).rows(8_000, Streams(0).generator("synth")))
     after = statistics(made)
     for kind in ("prompt_tokens", "output_tokens"):
         for figure in ("mean", "std", "p50", "p90", "p95"):
