@@ -1,4 +1,4 @@
-"""`mist trace inspect` and `convert`: what a trace holds, and the same in another form."""
+"""`mist trace inspect` and `convert`: the contents of a trace, and its conversion."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _require_picture(plot: Path, force: bool) -> None:
 
 
 def _drawn(rows: Iterator[TraceRow], rate: float, seed: int) -> Iterator[TraceRow]:
-    """Yield the rows with Poisson arrivals, those that a run with this seed has."""
+    """Yield the rows with the Poisson arrivals of a run with this seed."""
     from mist_sim.errors import ScenarioError
     from mist_sim.rng import Streams
     from mist_sim.traces import PoissonArrivals
