@@ -81,6 +81,18 @@ class Pass:
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_gone = 0
 
+    @classmethod
+    def of_decodes(cls, number: int, group: Group, step: int, batch: StepBatch) -> Pass:
+        """Return one of decodes alone that was planned already; its group does not know it yet."""
+        found = cls.__new__(cls)
+        found.number, found.group, found.step, found.batch = number, group, step, batch
+        found.plan = plan = StepPlan()
+        plan.decodes = True
+        found.completed, found.ending, found.joined = [], [], []
+        found.left, found.released, found.before = [], [], ()
+        found.num_gone = 0
+        return found
+
     def gives(self, sequence: SequenceState) -> bool:
         """Tell whether a sequence that is in its group, or was when it left, gets a token."""
         is_decode = self.plan.decodes and sequence.join_step <= self.step
