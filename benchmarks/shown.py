@@ -103,7 +103,9 @@ def _ratio(scenario: dict[str, Any], base: dict[str, Any]) -> str:
 ROWS: dict[str, Callable[[Path], str]] = {
     "one": lambda _: _timed(azure(**AHEAD), 5),
     "process": lambda folder: f"{process_s(azure(**AHEAD), folder):.2f} s",
-    "few": lambda folder: f"{process_s(ahead(lognormal(num_requests=20, num_clients=4)), folder):.2f} s",
+    "few": lambda folder: (
+        f"{process_s(ahead(lognormal(num_requests=20, num_clients=4)), folder):.2f} s"
+    ),
     "prefixes": lambda folder: f"{process_s(few_prompts(), folder):.2f} s",
     "mooncake": lambda _: _timed(mooncake()),
     "pressed": lambda folder: _timed(pressed("chunked", folder)),

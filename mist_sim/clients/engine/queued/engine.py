@@ -18,7 +18,8 @@ from simpy.events import Event
 
 from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.lane import QueuedLane
-from mist_sim.clients.engine.queued.stretch import Ahead, Stretches
+from mist_sim.clients.engine.queued.settled import Stretches
+from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -61,7 +62,7 @@ class QueueEngine:
         self._begins_at = 0.0
         self._wake: Event = env.event()
         self._stretches = Stretches(lane, predictor) if is_alone else None
-        self._stretch: Ahead | None = None
+        self._stretch: Stretch | None = None
         lane.engine = self
 
     @property
@@ -115,8 +116,8 @@ class QueueEngine:
     def _await_return(self) -> None:
         """Sleep until the oldest batch returns, or the first one after which something changes."""
         if self._stretches is not None and self._then is None:
-            flight, ends = self._in_flight, self._rank_ends
-            self._stretch = found = self._stretches.begin(flight, self._number, ends)
+            now = EngineQueue(self._queue, self._recent, self._number, self._rank_ends)
+            self._stretch = found = self._stretches.begin(now)
             if found is not None:
                 self._wake = self.env.at(found.ends[found.num_over], self._step_end)
                 self._wake.callbacks.append(self._end_stretch)
@@ -195,17 +196,15 @@ class QueueEngine:
             self._wake = env.at(self._in_flight[0].end, self._step_end)
             self._wake.callbacks.append(self._return)
 
-    def _enter(self, found: Ahead, num_over: int, num_planned: int) -> None:
+    def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Be as if so many batches of a stretch had returned, and so many were planned."""
         self._stretch = None
         if not num_over or self._stretches is None:
             return
-        self._in_flight = deque(self._stretches.settle(found, num_over, num_planned))
-        self._queue = deque(self._in_flight)
-        self._number += num_planned
-        self._recent.extend(self._in_flight)
-        if num_planned:
-            self._rank_ends = list(found.rank_ends[num_planned - 1])
+        now = self._stretches.settle(found, num_over, num_planned)
+        self._queue, self._recent = now.queue, now.recent
+        self._in_flight = deque(now.in_flight)
+        self._number, self._rank_ends = now.number, now.rank_ends
 
     # --- begin and stop -------------------------------------------------------------------
 

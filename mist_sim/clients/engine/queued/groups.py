@@ -82,15 +82,14 @@ class Pass:
         self.num_used = self.num_gone = 0
 
     @classmethod
-    def of_decodes(cls, number: int, group: Group, step: int, batch: StepBatch) -> Pass:
+    def of_decodes(cls, group: Group, step: int) -> Pass:
         """Return one of decodes alone that was planned already; its group does not know it yet."""
         found = cls.__new__(cls)
-        found.number, found.group, found.step, found.batch = number, group, step, batch
+        found.group, found.step, found.num_gone, found.before = group, step, 0, ()
         found.plan = plan = StepPlan()
         plan.decodes = True
         found.completed, found.ending, found.joined = [], [], []
-        found.left, found.released, found.before = [], [], ()
-        found.num_gone = 0
+        found.left, found.released = [], []
         return found
 
     def gives(self, sequence: SequenceState) -> bool:

@@ -1,300 +1,250 @@
 """Stretches: batches of decodes alone, computed ahead without an event for each.
 
 While nobody comes or ends and memory suffices, a pipeline does the same over and over: the oldest
-batch returns, and its group, or the next one, is planned again. A stretch computes such batches in
-one loop, as `QueueEngine` would one by one, and keeps a row of each. Nothing outside sees them
-until the stretch ends, at the first return whose plan does something else, or is cut since
-somebody comes or asks: then `settle` enters what has happened by that time, and leaves the state as
-if every batch had had its events. The bits are the same (`tests/property/test_exactness.py`).
+batch returns, and the next one is planned. A stretch computes such batches in one loop, as
+`QueueEngine` would one by one, and keeps a row of each. Nothing outside sees them until the stretch
+ends, at the first return whose plan does something else, or is cut since somebody comes or asks:
+then `settled.py` enters what has happened by that time, and leaves the state as if every batch had
+had its events. The bits are the same (`tests/property/test_exactness.py`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
-from mist_sim.clients.engine.queued.lane import QueuedLane
 from mist_sim.clients.engine.step_records import Row
-from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
-
-_FIRST = 64  # batches of the first stretch
-_MOST = 65536
-_FEWEST = 3  # a shorter stretch costs more than its events
 
 Seconds = Callable[[int], float]
 """Seconds of a batch of certain decodes on a rank, by their tokens in the cache."""
 
 
-class Ahead(NamedTuple):
-    """What is in flight when a stretch begins, and what it finds.
+@dataclass(slots=True)
+class EngineQueue:
+    """What an engine knows of its batches.
 
-    groups: that take turns, first that of the oldest batch. flight: the batches in flight, oldest
-    first. number: of the next plan. rows: of the records, for those in flight and those that are
-    computed ahead. ends: when each returns, seconds. rank_ends: when each has left which rank.
+    queue: oldest first; None: there was nothing to compute. recent: the latest plans. number: of
+    the next plan. rank_ends: when each rank has done the latest batch, seconds.
     """
 
-    groups: list[Group]
-    flight: list[Pass]
+    queue: deque[Pass | None]
+    recent: deque[Pass | None]
     number: int
+    rank_ends: list[float]
+
+    @property
+    def in_flight(self) -> list[Pass]:
+        """The batches on their way, oldest first."""
+        return [each for each in self.queue if each is not None]
+
+
+class Rhythm(NamedTuple):
+    """How the plans after each return follow one another, while the groups stay the same.
+
+    num_plans: after each return. place: of the one that computes something, from 0.
+    last: number of the group that is planned last, after returns of each group in turn.
+    """
+
+    num_plans: int
+    place: int
+    last: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What is in flight when a stretch begins, and the batches that follow.
+
+    A batch is told by its place: first come those in flight, oldest first, then those computed
+    ahead. The batch at a place has the group at the same place of `groups`, which take turns.
+
+    before: the queue at the beginning. flight: the batches in it.
+    rows, ends: of each batch its row in the records, and when it returns (seconds).
+    rank_ends: of those computed ahead, when each has left which rank.
+    """
+
+    before: EngineQueue
+    rhythm: Rhythm
+    flight: list[Pass]
+    groups: list[Group]
     rows: list[Row]
     ends: list[float]
     rank_ends: list[tuple[float, ...]]
 
     @property
     def num_over(self) -> int:
-        """Returns whose plans it has computed; what the next one leads to, it does not know."""
-        return len(self.ends) - len(self.flight)
+        """Returns whose plans it has; after the next one something else happens."""
+        return len(self.rank_ends)
 
 
-class Stretches:
-    """Computes stretches of a lane, and enters them in its state.
+class StretchLoop:
+    """Computes stretches of a pipeline.
 
     predictor: of its ranks.
     """
 
-    def __init__(self, lane: QueuedLane, predictor: PipelinePredictor) -> None:
-        self._lane, self._state, self._form = lane, lane.state, lane.form
-        self._predictor = predictor
-        self._most = _FIRST
-        scheduler, state = lane.scheduler, lane.state
-        self._scheduler = scheduler if type(scheduler) is ChunkedScheduler else None
-        self._is_possible = (
-            self._scheduler is not None
-            and self._scheduler.long_prefill_token_threshold is None
-            and type(state.clock) is DecodeClock
-            and not state.clock.tells_longest
-            and state.cadence is None
-            and state.by_piece
-            and all(group.records.takes_rows for group in state.groups)
-        )
-        self._timed: dict[tuple[int, int], Seconds] = {}
+    def __init__(self, predictor: PipelinePredictor, form: QueueForm) -> None:
+        self._predictor, self._form = predictor, form
+        self._rhythms: dict[tuple[object, ...], Rhythm | None] = {}
+        self._times: dict[int, list[Seconds]] = {}  # by number of decodes, of every rank
 
-    # --- whether nothing changes ----------------------------------------------------------
-
-    def begin(
-        self, flight: Sequence[Pass], number: int, rank_ends: Sequence[float]
-    ) -> Ahead | None:
-        """Return the batches that follow those in flight; None where something changes soon.
-
-        flight: oldest first. number: of the next plan. rank_ends: of the latest batch, seconds.
-        """
-        form = self._form
-        if not self._is_possible or len(flight) != form.size or not self._is_calm(flight):
+    def begin(self, now: EngineQueue, groups: Sequence[Group], num_waiting: int) -> Stretch | None:
+        """Return a stretch of no batch so far; None where plans have no rhythm."""
+        flight = now.in_flight
+        turns = list(dict.fromkeys([each.group for each in flight]))
+        shape = tuple([-1 if each is None else each.group.number for each in now.queue])
+        decoding = tuple([group.clock.num_decodes > 0 for group in groups])
+        key = shape, decoding, now.number % (self._form.stagger or 1)
+        if key not in self._rhythms:
+            self._rhythms[key] = _rhythm(shape, decoding, now.number, self._form)
+        rhythm = self._rhythms[key]
+        if rhythm is None:
             return None
-        groups = _in_turn(flight, self._state.groups, number, form)
-        if groups is None or not self._are_calm(groups, flight):
-            return None
-        found = self._found(groups, list(flight), number)
-        self._go_on(found, list(rank_ends))
-        return found if found.num_over >= _FEWEST else None
-
-    def _is_calm(self, flight: Sequence[Pass]) -> bool:
-        """Whether all that is in flight are decodes that go on, and nobody may be admitted."""
-        state, lane, scheduler = self._state, self._lane, self._scheduler
-        if not all(map(_goes_on, flight)):
-            return False
-        if state.prefilling or state.awaiting or state.leaving or state.ends_with or state.paused:
-            return False
-        if state.taken or state.kv_cache.shares_blocks or lane.given_up or state.num_taken:
-            return False
-        if not state.waiting or not state.has_seat():
-            return True
-        head = state.head()
-        if head is None or scheduler is None or not scheduler.scheduler_reserve_full_isl:
-            return False
-        return state.kv_cache.blocks_to_admit(head) > state.num_admissible(0)
-
-    def _are_calm(self, groups: list[Group], flight: Sequence[Pass]) -> bool:
-        """Whether groups have decodes that all had a token in them, and go on without a gap."""
-        ends: dict[Group, float] = {}
-        for each in flight:
-            group = each.group
-            if each.ready != ends.get(group, group.records.last_decode_end):
-                return False
-            ends[group] = each.end
-        return all(
-            group.clock.num_decodes and not group.newcomers and group.records.is_settled
-            for group in groups
-        )
-
-    # --- what follows ---------------------------------------------------------------------
-
-    def _found(self, groups: list[Group], flight: list[Pass], number: int) -> Ahead:
-        """Return the rows of the batches in flight."""
-        num_waiting = self._lane.load.num_waiting
         rows = [
-            _row(each.ready, each.batch, each.busy, num_waiting, each.num_used) for each in flight
+            decode_row(
+                *(each.ready, each.batch.num_decodes, each.batch.context_sum, each.busy),
+                *(num_waiting, each.num_used),
+            )
+            for each in flight
         ]
-        # when those in flight left which rank matters for none but the last, which the engine has
-        return Ahead(groups, flight, number, rows, [each.end for each in flight], [])
+        return Stretch(now, rhythm, flight, turns, rows, [each.end for each in flight], [])
 
-    def _go_on(self, found: Ahead, ranks: list[float]) -> None:
-        """Compute batch after batch until a plan has something else to do.
+    def extend(self, found: Stretch, free: tuple[int, int], most: int) -> None:
+        """Compute what follows `most` returns, or those before a plan that does something else.
 
-        ranks: when each rank has done the latest batch, seconds.
+        free: of how many blocks, how many.
         """
-        groups, rows, ends = found.groups, found.rows, found.ends
-        pool, stagger, num_waiting = self._state.pool, self._form.stagger, rows[0][9]
-        num_free, num_blocks, size = pool.num_free, pool.num_blocks, pool.block_size
-        num_flight, num_groups = len(ends), len(groups)
-        decodes = [group.clock.num_decodes for group in groups]
-        contexts = [group.clock.context_sum for group in groups]
-        steps = [group.clock.steps for group in groups]
-        last_steps = [group.clock.steps + group.clock.steps_to_change() - 1 for group in groups]
-        phases = [group.clock.phases for group in groups]
-        delays = [self._predictor.rank_delay(number) for number in decodes]
-        times = [self._times(number) for number in decodes]
-        for index in range(num_flight, num_flight + self._most):
-            now, turn = ends[index - num_flight], index % num_groups
+        groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
+        (num_free, num_blocks), stagger = free, self._form.stagger
+        ranks, num_waiting = list(found.before.rank_ends), rows[0][9]
+        num_flight, num_groups, block_size = len(ends), len(groups), groups[0].clock.block_size
+        clocks = [group.clock for group in groups]
+        decodes = [clock.num_decodes for clock in clocks]
+        contexts = [clock.context_sum for clock in clocks]
+        steps = [clock.steps for clock in clocks]
+        last_steps = [clock.steps + clock.steps_to_change() - 1 for clock in clocks]
+        phases = [clock.phases for clock in clocks]
+        delays = list(map(self._predictor.rank_delay, decodes))
+        times = list(map(self._timed, decodes))
+        turn = (num_flight - 1) % num_groups
+        for place in range(num_flight, num_flight + most):
+            turn = turn + 1 if turn + 1 < num_groups else 0
             step, num_decodes, context = steps[turn], decodes[turn], contexts[turn]
-            num_free -= phases[turn][step % size]
-            if step == last_steps[turn] or num_free < 0:
-                return
-            ready = now
+            num_free -= phases[turn][step % block_size]
+            ready, before = ends[place - num_flight], ends[place - num_groups]
             if stagger == 1:
-                ready = max(now, ranks[-1])
-            elif stagger and ends[index - stagger] > now:
-                ready = ends[index - stagger]
-            if ready != ends[index - num_groups]:  # a gap
+                ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
+            elif stagger and before > ready:
+                ready = before
+            if step == last_steps[turn] or num_free < 0 or ready != before:  # or with a gap
                 return
             time, busy, delay, rank = ready, 0.0, delays[turn], 0
             for seconds_of in times[turn]:
                 if rank:
                     time += delay
-                seconds = seconds_of(context)
-                time = ranks[rank] = (time if time > ranks[rank] else ranks[rank]) + seconds  # noqa: FURB136
+                seconds, start = seconds_of(context), ranks[rank]
+                ranks[rank] = time = (time if time > start else start) + seconds  # noqa: FURB136
                 busy += seconds
                 rank += 1  # noqa: SIM113
-            steps[turn], contexts[turn] = step + 1, context + num_decodes
             num_used = num_blocks - num_free
             rows.append(
-                (ready, 1, 0, 0, num_decodes, context, 0, 0, busy, num_waiting, num_used)
-                + (num_decodes, 0)
+                (
+                    ready,
+                    1,
+                    0,
+                    0,
+                    num_decodes,
+                    context,
+                    0,
+                    0,
+                    busy,
+                    num_waiting,
+                    num_used,
+                    num_decodes,
+                    0,
+                )
             )
             ends.append(time)
-            found.rank_ends.append(tuple(ranks))
-        self._most = min(2 * self._most, _MOST)
+            rank_ends.append(tuple(ranks))
+            steps[turn], contexts[turn] = step + 1, context + num_decodes
 
-    def _times(self, num_decodes: int) -> list[Seconds]:
+    def _timed(self, num_decodes: int) -> list[Seconds]:
         """Return what times batches of so many decodes, on every rank."""
-        timed = []
-        for rank, predictor in enumerate(self._predictor.ranks):
-            key = rank, num_decodes
-            if key not in self._timed:
-                self._timed[key] = _seconds_of(predictor, num_decodes)
-            timed.append(self._timed[key])
-        return timed
-
-    # --- what has happened ----------------------------------------------------------------
-
-    def settle(self, found: Ahead, num_over: int, num_planned: int) -> list[Pass]:
-        """Enter what has happened: so many batches have returned, and so many were planned.
-
-        Returns those that are in flight then, oldest first.
-        """
-        state, num_flight, num_groups = self._state, len(found.flight), len(found.groups)
-        if num_over < found.num_over:
-            self._most = max(self._most // 2, _FIRST)
-        end = num_flight + num_planned
-        made = _Made(found)
-        for turn, group in enumerate(found.groups):
-            rows = found.rows[turn:num_over:num_groups]
-            if rows:
-                group.records.rows(rows, found.ends[turn:num_over:num_groups])
-            num_steps = len(range(num_flight + (turn - num_flight) % num_groups, end, num_groups))
-            group.clock.advance(num_steps)
-            of_group = range(turn, end, num_groups)
-            group.in_flight = [made[index] for index in of_group if index >= num_over]
-            group.last = last = made[of_group[-1]]
-            if of_group[-1] >= num_flight:
-                last.before = tuple([made[index] for index in made.before(of_group[-1])])
-        if num_planned:
-            num_used = int(found.rows[end - 1][10])
-            state.kv_cache.grow(num_used - state.pool.num_used)
-            state.group = found.groups[(end - 1) % num_groups]
-            state.clock = state.group.clock
-        return [made[index] for index in range(num_over, end)]
+        if num_decodes not in self._times:
+            ranks = self._predictor.ranks
+            self._times[num_decodes] = [_seconds_of(each, num_decodes) for each in ranks]
+        return self._times[num_decodes]
 
 
-class _Made(dict[int, Pass]):
-    """By place in a stretch, its batches as those that others ask for; made when asked for."""
-
-    def __init__(self, found: Ahead) -> None:
-        super().__init__(enumerate(found.flight))
-        self._found = found
-        self._steps = [group.clock.steps for group in found.groups]  # before the stretch
-
-    def before(self, index: int) -> range:
-        """Return the places of the batches of its group that were in flight when it was planned."""
-        num_groups, num_flight = len(self._found.groups), len(self._found.flight)
-        first = index - (num_flight - 1) // num_groups * num_groups
-        return range(first, index + 1, num_groups)
-
-    def __missing__(self, index: int) -> Pass:
-        found, num_flight = self._found, len(self._found.flight)
-        turn = index % len(found.groups)
-        first = num_flight + (turn - num_flight) % len(found.groups)
-        row = found.rows[index]
-        batch = StepBatch((), int(row[4]), int(row[5]))
-        self[index] = made = Pass.of_decodes(
-            found.number + index - num_flight,
-            found.groups[turn],
-            self._steps[turn] + (index - first) // len(found.groups),
-            batch,
-        )
-        made.ready, made.end, made.busy = row[0], found.ends[index], row[8]
-        made.num_used = int(row[10])
-        return made
+def decode_row(
+    ready: float, num_decodes: int, context: int, busy: float, num_waiting: int, num_used: int
+) -> Row:
+    """Return the row of a batch of decodes, none of whom had to wait for it (see `Row`)."""
+    first = (ready, 1, 0, 0, num_decodes, context, 0, 0, busy)
+    return (*first, num_waiting, num_used, num_decodes, 0)
 
 
-def _in_turn(
-    flight: Sequence[Pass], groups: Sequence[Group], number: int, form: QueueForm
-) -> list[Group] | None:
-    """Return the groups with decodes, in the order in which they take turns; None: they do not."""
-    turns = list(dict.fromkeys([each.group for each in flight]))
-    num_turns = len(turns)
-    if num_turns != (form.stagger or len(groups)):
+def _rhythm(
+    shape: tuple[int, ...], decoding: tuple[bool, ...], number: int, form: QueueForm
+) -> Rhythm | None:
+    """Return how plans follow one another; None where they do not keep the queue as it is.
+
+    shape: the groups of the batches in the queue, oldest first; -1: nothing was to compute.
+    decoding: whether each group has decodes. number: of the next plan.
+    """
+    turns = list(dict.fromkeys([each for each in shape if each >= 0]))
+    flight, queue = [each for each in shape if each >= 0], deque(shape)
+    if len(turns) != sum(decoding):
         return None
-    for place, each in enumerate(flight):
-        is_next = each.number == number - len(flight) + place
-        if not is_next or each.group is not turns[place % num_turns]:
+    plans, last, start = set(), [], number
+    for turn in range(len(turns)):
+        if queue.popleft() != turns[turn] or flight.pop(0) != turns[turn]:
             return None
-    if any(group.clock.num_decodes for group in groups if group not in turns):
+        planned = []
+        while True:
+            group = number % form.stagger if form.stagger else _free(flight, decoding)
+            if group is None or (form.stagger and not flight and decoding[group]):
+                return None  # groups would join, or it would be planned on the spot
+            number += 1
+            planned.append(decoding[group])
+            queue.append(group if decoding[group] else -1)
+            flight += [group] if decoding[group] else []
+            if len(queue) < form.size and (decoding[group] or form.fills):
+                continue
+            if queue[0] >= 0:
+                break
+            queue.popleft()
+            if not flight:
+                return None
+        if sum(planned) != 1:
+            return None
+        last.append(group)
+        plans.add((len(planned), planned.index(True)))
+        follows = {each: turns[(place + turn + 1) % len(turns)] for place, each in enumerate(turns)}
+        if list(queue) != [follows.get(each, -1) for each in shape]:
+            return None
+    if len(plans) != 1 or (form.stagger and (number - start) % form.stagger):
         return None
-    follows = turns[len(flight) % num_turns]
-    is_due = groups[number % form.stagger] if form.stagger else flight[0].group
-    return turns if follows is is_due else None
+    (num_plans, place) = plans.pop()
+    return Rhythm(num_plans, place, tuple(last))
 
 
-def _goes_on(each: Pass) -> bool:
-    """Whether a batch has decodes alone, all of whom were there before and go on."""
-    plan = each.plan
-    return plan.decodes and not (
-        plan.prefills
-        or plan.preempted
-        or plan.dropped
-        or plan.paused
-        or each.completed
-        or each.ending
-        or each.joined
-        or each.left
-        or each.released
-        or each.num_gone
-    )
+def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
+    """Return the group that is planned next where no step is planned ahead.
 
-
-def _row(ready: float, batch: StepBatch, busy: float, num_waiting: int, num_used: int) -> Row:
-    num_decodes = batch.num_decodes
-    return (
-        *(ready, 1, 0, 0, num_decodes, batch.context_sum, 0, 0, busy),
-        *(num_waiting, num_used, num_decodes, 0),
-    )
+    That is one with no batch in flight; None where several of these would join.
+    """
+    free = [each for each in range(len(decoding)) if each not in flight]
+    able = [each for each in free if decoding[each]]
+    if len(able) > 1:
+        return None
+    return able[0] if able else free[0]
 
 
 def _seconds_of(predictor: Predictor, num_decodes: int) -> Seconds:
