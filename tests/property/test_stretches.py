@@ -62,7 +62,9 @@ def columns(result: Result) -> dict[str, bytes]:
         for name, table in tables.items()
         for column, values in table.columns().items()
     }
-    return found | {f"ends {track}": ends.tobytes() for track, ends in enumerate(recorder.step_ends)}
+    return found | {
+        f"ends {track}": ends.tobytes() for track, ends in enumerate(recorder.step_ends)
+    }
 
 
 @pytest.mark.exact

@@ -20,6 +20,7 @@ from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 Seconds = Callable[[int], float]
@@ -250,14 +251,14 @@ def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
 def _seconds_of(predictor: Predictor, num_decodes: int) -> Seconds:
     """Return what times batches of so many decodes on one rank."""
     line_of = getattr(predictor, "decode_line", None)
-    line = line_of(num_decodes) if line_of is not None else None
+    line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
     if line is None:
         return lambda context: predictor.step_time(StepBatch((), num_decodes, context))
     per_key, fixed, least, beyond = line
 
     def seconds(context: int) -> float:
         """What `DecodeLine.step` returns."""
-        found: float = (context + num_decodes) * per_key + fixed
+        found = (context + num_decodes) * per_key + fixed
         return (least if found < least else found) + beyond  # noqa: FURB136
 
     return seconds
