@@ -122,6 +122,10 @@ class QueueEngine:
                 self._wake = self.env.at(found.ends[found.num_over], self._step_end)
                 self._wake.callbacks.append(self._end_stretch)
                 return
+        self._sleep()
+
+    def _sleep(self) -> None:
+        """Sleep until the oldest batch returns."""
         self._wake = self.env.at(self._in_flight[0].end, self._step_end)
         self._wake.callbacks.append(self._return)
 
@@ -193,8 +197,7 @@ class QueueEngine:
             self._wake = env.at(now, self._plan_phase)
             self._wake.callbacks.append(self._plan)
         else:
-            self._wake = env.at(self._in_flight[0].end, self._step_end)
-            self._wake.callbacks.append(self._return)
+            self._sleep()
 
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Be as if so many batches of a stretch had returned, and so many were planned."""
@@ -228,8 +231,7 @@ class QueueEngine:
         """Tell when no batch is in flight any more."""
         self._queue = deque(self._in_flight)
         if self._in_flight:
-            self._wake = self.env.at(self._in_flight[0].end, self._step_end)
-            self._wake.callbacks.append(self._return)
+            self._sleep()
         elif self._then is not None:
             then, self._then = self._then, _nothing
             self._lane.state.gather()

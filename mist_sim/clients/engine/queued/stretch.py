@@ -136,7 +136,7 @@ class StretchLoop:
         turn = (num_flight - 1) % num_groups
         for place in range(num_flight, num_flight + most):
             turn = turn + 1 if turn + 1 < num_groups else 0
-            step, num_decodes, context = steps[turn], decodes[turn], contexts[turn]
+            step, number, context = steps[turn], decodes[turn], contexts[turn]
             num_free -= phases[turn][step % block_size]
             ready, before = ends[place - num_flight], ends[place - num_groups]
             if stagger == 1:
@@ -154,26 +154,11 @@ class StretchLoop:
                 busy += seconds
                 rank += 1  # noqa: SIM113
             num_used = num_blocks - num_free
-            rows.append(
-                (
-                    ready,
-                    1,
-                    0,
-                    0,
-                    num_decodes,
-                    context,
-                    0,
-                    0,
-                    busy,
-                    num_waiting,
-                    num_used,
-                    num_decodes,
-                    0,
-                )
-            )
+            row = (ready, 1, 0, 0, number, context, 0, 0, busy, num_waiting, num_used, number, 0)
+            rows.append(row)
             ends.append(time)
             rank_ends.append(tuple(ranks))
-            steps[turn], contexts[turn] = step + 1, context + num_decodes
+            steps[turn], contexts[turn] = step + 1, context + number
 
     def _timed(self, num_decodes: int) -> list[Seconds]:
         """Return what times batches of so many decodes, on every rank."""
