@@ -145,10 +145,8 @@ class QueueEngine:
         found.ready = time = self._ready()
         delay = predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
         first = predictor.ranks[0]
-        overlaps = self._form.stagger and self._in_flight
+        overlaps = not self._form.stagger or self._in_flight
         seconds = first.step_time(batch) if overlaps else self._on_the_spot(batch)
-        if not self._form.stagger:
-            seconds = first.step_time(batch)
         last, last_seconds = first, seconds if not self._form.stagger else -1.0
         busy = 0.0
         for rank, predictor_of_rank in enumerate(predictor.ranks):
