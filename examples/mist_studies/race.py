@@ -11,7 +11,6 @@ grown yet, only long ones tell that limits are kept.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -55,7 +54,7 @@ class Race:
 
     tokens: of a mean answer. starts: rates (1/s) at which designs are overloaded, or nearly.
     bounds: rates that are proved to be beyond them. run: of a design at a rate.
-    run_all: a `map`, over processes perhaps.
+    run_all: a `map`, over processes perhaps. tell: of each design that takes the lead.
     """
 
     tokens: float
@@ -64,6 +63,7 @@ class Race:
     bounds: Mapping[Design, float]
     run: Try
     run_all: Callable[[Try, Iterable[tuple[Design, float]]], Iterable[Measured | None]] = map
+    tell: Callable[[Measured], None] | None = None
 
     def best(self, designs: Iterable[Design], best: Measured | None = None) -> Measured | None:
         """Return the design with most tokens for a dollar; None where none keeps any rate.
@@ -102,8 +102,8 @@ class Race:
         if found is None:
             return best
         won = self._highest(found)
-        name, tokens = won.design.name, won.tokens_per_dollar
-        print(f"  ahead: {name}, {tokens:,.0f} tokens/$", file=sys.stderr, flush=True)
+        if self.tell is not None:
+            self.tell(won)
         return won
 
     def _beating(self, best: Measured, design: Design) -> float:

@@ -125,10 +125,15 @@ def raced(
         heats = list(pool.map(race.best, some))
         known = [each for each in heats if each is not None]
         best = max(known, key=lambda each: each.tokens_per_dollar, default=None)
-        whole = replace(race, run_all=pool.map)
+        print(f"\n{len(order)} designs are tried against {len(known)} baselines", flush=True)
+        whole = replace(race, run_all=pool.map, tell=lead)
         winner = whole.best([each.design for each in order], best)
     found = {"search": winner} | dict(zip(grids, heats, strict=True))
     return {name: each for name, each in found.items() if each is not None}
+
+
+def lead(each: Measured) -> None:
+    print(f"  ahead: {each.design.name}, {each.tokens_per_dollar:,.0f} tokens/$", flush=True)
 
 
 def at_rate(question: Question, measured: list[Measured]) -> None:
