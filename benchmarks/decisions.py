@@ -44,7 +44,9 @@ RAMP = 0.2  # of a long run's requests, which do not count
 MARGIN = 0.03  # by which no other design may be better than one with a star
 APART = 0.05  # by which the best two may differ where nothing is decided
 LONG, LONGEST = 60_000, 200_000  # requests of a run that tells the truth
-_FAR = 0.1  # below the share that is asked for; a quarter of a long run tells that
+_PARTS = ((16, 0.2), (4, 0.1), (1, 0.0))
+"""Of a long run, and how far below the share that is asked for it must be to tell."""
+
 _OF_BINDING = 30_000  # of one whose difference to another with the same requests counts
 _LEAST_GAIN = 0.005  # fall of the quantile's logarithm of a resource that is searched
 _STEP = 1.03  # from one rate of the reference to the next
@@ -293,9 +295,15 @@ def _against_long_runs(
 
 
 def _clear_share(scenario: Scenario, rate: float) -> float:
-    """Return the share of good requests at a rate, of a short run where that is far from enough."""
-    share = good_share(scenario, rate, LONG // 4)
-    return share if share < SHARE - _FAR else good_share(scenario, rate, LONG)
+    """Return the share of good requests at a rate, of a shorter run where that is far from enough.
+
+    Queues grow while a run lasts, so that a short one flatters a design that cannot keep up.
+    """
+    for part, far in _PARTS:
+        share = good_share(scenario, rate, LONG // part)
+        if share < SHARE - far:
+            break
+    return share
 
 
 def rows(

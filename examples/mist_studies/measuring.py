@@ -1,13 +1,13 @@
-"""Runs of designs: each at the printed rate, the best by goodput, long ones at their goodput."""
+"""A use case, and runs of designs of it."""
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.load import as_data
-from mist_sim.search import SearchOptions, Space, search_space
+from mist_sim.search import SearchOptions, Space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.prepared import Preparation
@@ -27,10 +27,7 @@ from mist_sim.units import DURATION
 
 START = 300.0  # seconds until a server answers: weights, compilation, CUDA graphs
 _ATTAINED = 0.9
-_CHANCE = 0.25  # by how much a short run may show too few tokens a second
 _INTERVALS = 400  # of a run
-_LOWER, _STEPS = 0.92, 12  # of rates in a long run: 8 % less at a time, and 60 % in all
-_NO_RATE = 1e-3
 _MIDDLE = (0.25, 0.75)  # of the tokens: neither the ramp nor the last long answers
 
 
@@ -113,7 +110,7 @@ class Question:
         return 8
 
     def space(self, designs: list[Design]) -> Space:
-        """Return designs as a space that `search_space` searches for tokens for a dollar."""
+        """Return designs as a space, of which more is known before anything runs."""
         kept = {"attainment": _ATTAINED, "at_goodput": {"p50_ttft": self.p50}}
         return Space(
             scenario=self.scenario,
@@ -122,20 +119,18 @@ class Question:
             objectives=objectives_of(["goodput_per_usd"]),
         )
 
-    def valid(self, designs: list[Design]) -> tuple[list[Design], Counter[str], set[Design]]:
-        """Return designs that can be, why others cannot, and which are proved to be too slow.
+    def valid(self, designs: list[Design]) -> tuple[dict[Design, float], Counter[str]]:
+        """Return designs that can be, each with a bound of its rate (1/s), and why others cannot.
 
-        Nothing runs: the last are those of which a bound says that they serve less than the
-        printed rate, whatever is batched with what.
+        Nothing runs: a design is proved to serve less, whatever is batched with what.
         """
         space = self.space(designs)
         goodput = SearchOptions().goodput(_ATTAINED, space.constraints.at_goodput)
         known = Preparation(space.objectives, space.constraints, goodput, judged=True)
         prepared = known.all(space.configurations())
         reasons = Counter(_reason(str(each.failure)) for each in prepared if each.failure)
-        pairs = [(d, each) for d, each in zip(designs, prepared, strict=True) if not each.failure]
-        too_slow = {design for design, each in pairs if each.bound < self.rate}
-        return [design for design, _ in pairs], reasons, too_slow
+        pairs = zip(designs, prepared, strict=True)
+        return {design: each.bound for design, each in pairs if not each.failure}, reasons
 
     def _problem(self, design: Design) -> str:
         try:
@@ -223,81 +218,14 @@ def measure(question: Question, design: Design, **changes: Any) -> Measured:
 
 
 def measure_all(
-    question: Question, designs: list[Design], too_slow: set[Design], jobs: int | None
+    question: Question, bounds: Mapping[Design, float], jobs: int | None
 ) -> list[Measured]:
-    """Run each design once at the scenario's own rate. too_slow: they are proved to be unstable."""
+    """Run each design once at the scenario's own rate. bounds: what rates (1/s) are beyond them."""
     with ProcessPoolExecutor(jobs) as pool:
-        found = pool.map(partial(measure, question), designs, chunksize=8)
+        found = pool.map(partial(measure, question), bounds, chunksize=8)
         return [
-            replace(each, stability="proved unstable") if each.design in too_slow else each
+            replace(each, stability="proved unstable")
+            if bounds[each.design] < question.rate
+            else each
             for each in found
         ]
-
-
-def best_by_rate(question: Question, designs: list[Design], asked: Namespace) -> Measured:
-    """Return the design with the most requests for a dollar at the highest rate that it keeps.
-
-    Its rate is 0 where none of them keeps any.
-    """
-    by_name = {design.name: design for design in designs}
-    options = SearchOptions(most_requests=asked.most, tolerance=0.03)
-    try:
-        found = search_space(question.space(designs), options, jobs=asked.jobs).front[0]
-    except ScenarioError as error:
-        if "no configuration keeps" not in str(error):
-            raise
-        return Measured(designs[0], designs[0].dollars(question.prices))
-    design = by_name[found["values"]["case"]]
-    rate = found["figures"]["goodput"]
-    return Measured(design, design.dollars(question.prices), rate, rate * question.mean_answer)
-
-
-def best_by_ladder(
-    question: Question, measured: list[Measured], tried: list[Design], asked: Namespace
-) -> Measured:
-    """Return the design with the most tokens for a dollar at a rate that a long run keeps.
-
-    tried: each of them is run at the rate at which it emitted tokens under overload, and below.
-    """
-    by_design = {each.design: each for each in measured}
-    found = []
-    for design in tried:
-        each = by_design[design]
-        start = max(
-            each.rate if each.keeps(question) else 0.0, each.throughput / question.mean_answer
-        )
-        found.append(measure_long(question, replace(each, rate=start), asked))
-    return max(found, key=lambda each: each.tokens_per_dollar)
-
-
-def candidates(question: Question, measured: list[Measured], least: float) -> list[Design]:
-    """Return the designs that may give more tokens for a dollar than `least`.
-
-    What a design emits under an overload bounds what it emits at a rate that it keeps, up to
-    chance; one that is not overloaded at the printed rate may serve any. Those first that keep the
-    limits there, the furthest below them first; then those with the highest bound.
-    """
-    most = {
-        each: inf if each.stability == "stable" else (1 + _CHANCE) * each.tokens_per_dollar
-        for each in measured
-    }
-    found = [each for each in measured if most[each] > least]
-    found.sort(key=lambda each: (not each.keeps(question), each.over(question), -most[each]))
-    return [each.design for each in found]
-
-
-def measure_long(question: Question, each: Measured, asked: Namespace) -> Measured:
-    """Run a design so long that the ramp counts for little, at its rate or below.
-
-    Where a run of so many requests does not keep the limits, since shorter ones flattered the
-    design, the rate is lowered step by step until one does.
-    """
-    rate, found = each.rate, each
-    for _ in range(_STEPS):
-        if rate > _NO_RATE:
-            changes = {"arrivals.rate": f"{rate:.4g} /s", "lengths.num_requests": asked.long}
-            found = measure(question, each.design, **changes)
-            if found.keeps(question):
-                return found
-            rate *= _LOWER
-    return replace(found, rate=0.0, throughput=0.0)

@@ -2,9 +2,9 @@
 
     python study.py summarization|reasoning|code [--out DIR] [--jobs N]
 
-Every design is run once at 8 requests a second (Fig. 10). Then `search_space` finds the design with
-the most tokens for a dollar at the highest rate that it keeps, and so it does among what vLLM's
-auto-tune tries on each kind of GPU (Fig. 11). The best of these are held against long runs.
+Every design is run once at 8 requests a second (Fig. 10). Then a race finds the design with the
+most tokens for a dollar at the highest rate that it keeps in a long run, of all designs, and of
+what vLLM's auto-tune tries on each kind of GPU (Fig. 11).
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ import argparse
 import csv
 import sys
 import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from designs import APART, GPUS, SKUS, Batching, Design, Engine, Prices, apart, together, tuned
 from figures import draw, table
-from measuring import (
-    Measured,
-    Question,
-    best_by_ladder,
-    best_by_rate,
-    candidates,
-    measure_all,
-    measure_long,
-)
+from measuring import Measured, Question, measure_all
+from race import AHEAD, LENGTHS, Race, attempt
 
 from mist_sim.errors import MistError
 from mist_sim.report.front_picture import can_draw
@@ -73,11 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prices", type=Path, default=HERE / "aws_prices.csv")
     parser.add_argument("--whole", action="store_true", help="price machines of eight GPUs alone")
     parser.add_argument("--requests", type=int, help="of a run at 8 /s; the scenario's without it")
-    parser.add_argument("--race", type=int, default=6, help="designs that are tried for the best")
-    parser.add_argument("--tuned", type=int, default=3, help="of each auto-tune grid")
-    parser.add_argument("--search", action="store_true", help="search goodputs in steady state")
-    parser.add_argument("--most", type=int, default=2000, help="requests of a verdict")
-    parser.add_argument("--long", type=int, default=1_500, help="requests of the runs at the end")
+    parser.add_argument("--long", type=int, default=LENGTHS[-1], help="of the runs that decide")
     parser.add_argument("--every", type=int, default=1, help="take every n-th design alone")
     return parser.parse_args()
 
@@ -90,51 +83,57 @@ def study(question: Question, asked: argparse.Namespace) -> None:
     own = list(dict.fromkeys([*together(), *apart()]))[:: asked.every]
     tried = [design for grid in tuned_by_sku.values() for design in grid]
     designs = list(dict.fromkeys([*own, REFERENCE, question.paper, *tried]))
-    valid, left_out, too_slow = question.valid(designs)
+    bounds, left_out = question.valid(designs)
     print(f"{question.title}\nprices of AWS, on demand, {', '.join(prices.dates)}")
-    print(f"{len(designs)} designs of {GPUS} GPUs, {len(valid)} of them valid")
+    print(f"{len(designs)} designs of {GPUS} GPUs, {len(bounds)} of them valid")
     for reason, number in left_out.most_common(3):
         print(f"  {number} left out: {reason}")
-    print(f"  {len(too_slow)} cannot be stable at {question.rate:g} /s: proved before any run")
+    too_slow = sum(bound < question.rate for bound in bounds.values())
+    print(f"  {too_slow} cannot be stable at {question.rate:g} /s: proved before any run")
 
-    measured = measure_all(question, valid, too_slow, asked.jobs)
+    measured = measure_all(question, bounds, asked.jobs)
     at_rate(question, measured)
-    baselines = {sku: tuned_best(question, measured, tuned_by_sku[sku], asked) for sku in SKUS}
-    best = max(baselines.values(), key=lambda each: each.tokens_per_dollar)
-    tried = candidates(question, measured, best.tokens_per_dollar)
-    print(f"\n{len(tried)} may give more tokens for a dollar than {best.design.name}", end="")
-    print(f"; the {asked.race} that promise most are tried" if len(tried) > asked.race else "")
-    finalists = {f"auto-tune {sku}": each for sku, each in baselines.items()}
-    if question.paper in valid:
-        finalists["the paper's"] = best_of(question, measured, [question.paper], asked)
-    winner = best_of(question, measured, tried[: asked.race] or [best.design], asked)
-    finalists["search"] = max(winner, *finalists.values(), key=lambda each: each.tokens_per_dollar)
-    found = dict(reversed(finalists.items()))
-    at_goodput(found)
-    costs(question, valid, measured, tuned_by_sku, found)
+    found = raced(question, measured, bounds, tuned_by_sku, asked)
+    at_goodput(found, ["the paper's", *(f"auto-tune {sku}" for sku in SKUS)])
+    costs(question, measured, tuned_by_sku)
     print(f"\ntook {time.perf_counter() - began:.0f} s")
     if asked.out is not None:
         save(asked.out / question.path.stem, question, measured, found)
 
 
-def tuned_best(
-    question: Question, measured: list[Measured], grid: list[Design], asked: argparse.Namespace
-) -> Measured:
-    """Return what auto-tune finds on a kind of GPU, of those that emit most under overload."""
-    known = [each for each in measured if each.design in grid]
-    if not known:
-        return Measured(grid[0], grid[0].dollars(question.prices))
-    known.sort(key=lambda each: (not each.keeps(question), -each.tokens_per_dollar))
-    few = known if asked.search else known[: asked.tuned]
-    return best_of(question, measured, [each.design for each in few], asked)
+def raced(
+    question: Question,
+    measured: list[Measured],
+    bounds: Mapping[Design, float],
+    tuned_by_sku: dict[str, list[Design]],
+    asked: argparse.Namespace,
+) -> dict[str, Measured]:
+    """Return the best of all designs, the paper's, and the best of each grid of auto-tune."""
+    order = sorted(measured, key=lambda each: -each.tokens_per_dollar)
+    lengths = (*(number for number in LENGTHS if number < asked.long), asked.long)
+    race = Race(
+        question.mean_answer,
+        {each.design: each.dollars for each in order},
+        {each.design: each.throughput / question.mean_answer for each in order},
+        bounds,
+        partial(attempt, question, lengths),
+    )
+    grids = {f"auto-tune {sku}": set(grid) for sku, grid in tuned_by_sku.items()}
+    grids = {"the paper's": {question.paper}} | grids
+    some = [[each.design for each in order if each.design in grid] for grid in grids.values()]
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        heats = list(pool.map(race.best, some))
+        known = [each for each in heats if each is not None]
+        best = max(known, key=lambda each: each.tokens_per_dollar, default=None)
+        print(f"\n{len(order)} designs are tried against {len(known)} baselines", flush=True)
+        whole = replace(race, run_all=pool.map, tell=lead)
+        winner = whole.best([each.design for each in order], best)
+    found = {"search": winner} | dict(zip(grids, heats, strict=True))
+    return {name: each for name, each in found.items() if each is not None}
 
 
-def best_of(
-    question: Question, measured: list[Measured], tried: list[Design], asked: argparse.Namespace
-) -> Measured:
-    if asked.search:
-        return measure_long(question, best_by_rate(question, tried, asked), asked)
-    return best_by_ladder(question, measured, tried, asked)
+def lead(each: Measured) -> None:
+    print(f"  ahead: {each.design.name}, {each.tokens_per_dollar:,.0f} tokens/$", flush=True)
 
 
 def at_rate(question: Question, measured: list[Measured]) -> None:
@@ -165,9 +164,15 @@ def at_rate(question: Question, measured: list[Measured]) -> None:
     ))  # fmt: skip
 
 
-def at_goodput(found: dict[str, Measured]) -> None:
+def at_goodput(found: dict[str, Measured], baselines: list[str]) -> None:
     """Print what each serves at the highest rate that it keeps."""
-    print("\nAt the highest rate that keeps the limits, in a long run")
+    if not found:
+        print("\nNo design keeps the limits at any rate that was tried")
+        return
+    print(
+        f"\nAt the highest rate that keeps the limits, in a long run; no other design gives "
+        f"{AHEAD - 1:.0%} more"
+    )
     best = found["search"].tokens_per_dollar
     print(table(
         ["", "design", "/s", "$/h", "tokens/$", "search is", "busy", "TTFT p50", "p90", ""],
@@ -182,17 +187,13 @@ def at_goodput(found: dict[str, Measured]) -> None:
             for name, each in found.items()
         ],
     ))  # fmt: skip
-    for name, each in found.items():
-        if not each.rate:
+    for name in baselines:
+        if name not in found:
             print(f"  {name}: no rate that was tried keeps the limits")
 
 
 def costs(
-    question: Question,
-    valid: list[Design],
-    measured: list[Measured],
-    tuned_by_sku: dict[str, list[Design]],
-    found: dict[str, Measured],
+    question: Question, measured: list[Measured], tuned_by_sku: dict[str, list[Design]]
 ) -> None:
     """Print what it would cost to run all designs on GPUs (Fig. 11, footnote 13)."""
     dollars = {each.design: each.benchmark_dollars for each in measured}
@@ -200,7 +201,7 @@ def costs(
     every = sum(dollars.values())
     print(f"\nOn GPUs, {question.num_requests:,} requests of each design and 5 min to start:")
     tuned_cost = sum(dollars[design] for design in grid)
-    print(f"  all {len(valid)} designs {every:,.0f} $, the auto-tune grids {tuned_cost:,.0f} $")
+    print(f"  all {len(dollars)} designs {every:,.0f} $, the auto-tune grids {tuned_cost:,.0f} $")
 
 
 def save(

@@ -6,7 +6,6 @@ import importlib
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -85,17 +84,17 @@ def test_reasoning_is_known_to_be_unstable_before_anything_runs(modules):
     designs, study = modules["designs"], modules["study"]
     question = study.STUDIES["reasoning"].loaded(designs.Prices(), 100)
     eight = [designs.Design((8, designs.Engine(sku, 1))) for sku in designs.SKUS]
-    valid, left_out, too_slow = question.valid(eight)
-    assert valid == eight
+    bounds, left_out = question.valid(eight)
+    assert list(bounds) == eight
     assert not left_out
-    assert too_slow == set(eight)
+    assert max(bounds.values()) < question.rate
 
 
 def test_two_l40s_hold_no_long_context_of_code_in_bf16(modules):
     """The paper's best design for code takes weights and KV entries of 8 bits."""
     designs, measuring, study = (modules[name] for name in ("designs", "measuring", "study"))
     question = study.STUDIES["code"].loaded(designs.Prices(), 100)
-    assert question.valid([question.paper])[0] == [question.paper]
+    assert list(question.valid([question.paper])[0]) == [question.paper]
     wide = {"model": "qwen3-32b", "clients.0.kv_cache.kv_cache_dtype": "auto"}
     with pytest.raises(ScenarioError, match="max_model_len: must be <="):
         measuring.build(question.make(question.paper).changed(wide))
@@ -117,22 +116,6 @@ def test_faster_gpus_emit_more_under_overload_and_the_papers_design_is_overloade
     assert h100.keeps(question)
     assert not a100.keeps(question)
     assert not l40s.keeps(question)
-
-
-def test_nothing_that_may_be_best_is_left_out(modules):
-    """A design that emits less for a dollar under overload than another at its goodput is."""
-    designs, measuring = modules["designs"], modules["measuring"]
-    some = list(designs.together())[:4]
-    plain = measuring.Measured(some[0], dollars=3600.0, p50=99.0, p90=99.0)
-    measured = [
-        replace(plain, design=design, throughput=tokens, stability=stability)
-        for design, tokens, stability in zip(
-            some, (100, 79, 81, 1), ("unstable",) * 3 + ("stable",), strict=True
-        )
-    ]
-    question = modules["study"].STUDIES["summarization"].loaded(designs.Prices(), 100)
-    kept = measuring.candidates(question, measured, 100.0)
-    assert kept == [some[3], some[0], some[2]]
 
 
 def test_layouts_of_a_simple_rule_are_those_counted_by_hand(modules):
@@ -158,7 +141,7 @@ def test_no_rule_of_enumeration_gives_the_three_sizes(modules):
 @pytest.mark.deep
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_winner_gives_as_many_tokens_for_a_dollar_as_every_baseline(name, tmp_path):
-    few = ["--every", "40", "--requests", "60", "--long", "400", "--race", "2"]
+    few = ["--every", "40", "--requests", "60", "--long", "400"]
     done = run(name, *few, "--out", str(tmp_path), "--jobs", "2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.partition("At the highest rate")[2]
