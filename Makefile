@@ -11,7 +11,7 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pages test-deep fuzz kills exact lint bench clean
+.PHONY: help demo test pages test-deep fuzz kills exact lint bench docs clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
@@ -23,6 +23,7 @@ help:
 	@echo "make kills  500 commands that are stopped at random moments: nothing is lost"
 	@echo "make lint   ruff, mypy and import-linter"
 	@echo "make bench  the speed budgets"
+	@echo "make docs   build the documentation as a site into site/, and check its links"
 	@echo "make clean  remove the environment, caches and results"
 
 demo: $(VENV)/.installed
@@ -61,8 +62,12 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
+	$(BIN)/python docs/check_site.py site
+
 clean:
-	rm -rf .venv build dist out results mist-demo mist-demo-* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist site out results mist-demo mist-demo-* .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -74,6 +79,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP_INSTALL) -e ".[dev]"
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP_INSTALL) -e ".[docs]"
+	@touch $@
 
 $(BIN)/pip:
 	@command -v "$(PYTHON)" >/dev/null || { echo '$(NEEDS), but there is no $(PYTHON)$(HINT)'; exit 1; }
