@@ -56,7 +56,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def _api_page(title: str, modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
     public = re.findall(r"^from mist_sim\.(\w+)\S* import \w+ as (\w+)$", STUB.read_text(), re.M)
-    names = [f"mist_sim.{name}" for module, name in public if module in modules]
+    names = [f"mist_sim.{name}" for wanted in modules for module, name in public if module == wanted]
     for package in packages:
         everything = import_module(f"mist_sim.{package}").__all__
         names += [f"mist_sim.{package}.{name}" for name in everything]
