@@ -166,6 +166,18 @@ def _study_page(found: Any, title: str) -> Page:
     return study_page(found, title)
 
 
+def _goodput_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.goodput_page import goodput_page
+
+    return goodput_page(found.summary, title)
+
+
+def _plan_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.plan_page import plan_page
+
+    return plan_page(found.summary, title)
+
+
 def _comparison_page(found: Any, title: str) -> Page:
     from mist_sim.report.pages.comparison_page import comparison_page
 
@@ -186,12 +198,12 @@ def _sweep_page(found: Any, title: str) -> Page:
 
 RUN = Tables(_of_run, page=_run_page, draw=_draw_run)
 REPLICATIONS = Tables(_of_replications, page=_replications_page)
-GOODPUT = Tables(_of_goodput)
+GOODPUT = Tables(_of_goodput, page=_goodput_page)
 BESTSERVE = Tables(_of_bestserve)
 SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False, page=_comparison_page)
 STUDY = Tables(_of_study, page=_study_page)
-PLAN = Tables(_of_plan)
+PLAN = Tables(_of_plan, page=_plan_page)
 RESHARDING = Tables(_of_resharding)
 STEP = Tables(_of_step)
 SPACE = Tables(_of_space, page=_space_page)

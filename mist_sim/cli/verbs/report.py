@@ -11,7 +11,7 @@ def report(
     folder: Path = typer.Argument(
         ...,
         metavar="DIR",
-        help="The folder that mist run, compare, search or sweep wrote with --out.",
+        help="The folder that mist run, compare, goodput, plan, search or sweep wrote with --out.",
         show_default=False,
     ),
     out: Path = typer.Option(

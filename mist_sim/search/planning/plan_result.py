@@ -125,6 +125,7 @@ class Plan(Findings):
         energy = "energy_per_output_token_j"
         at_goodput = self.at_goodput or {}
         return {
+            "title": self.title,
             "name": self.name,
             "rate": self.rate,
             "usd_per_hour": self.usd_per_hour,

@@ -149,7 +149,7 @@ def _one_less(found: Mapping[str, Mapping[str, Any]]) -> list[Line]:
 
 def _left(found: Mapping[str, Any]) -> str:
     if found["nobody"]:
-        return "nobody is left to serve"
+        return "no engine is left"
     share = f"{100 * found['good']:.1f} % are good"
     if found["attains"]:
         return f"still keeps the limits: {share}"
