@@ -66,19 +66,19 @@ def while_processes_start() -> Iterator[None]:
 @contextmanager
 def _terminal_blocked() -> Iterator[None]:
     """Block what terminals send, in processes that are started inside, for all their time."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    if sys.platform == "win32":  # has no masks
         yield
-        return
-    from multiprocessing import resource_tracker
+    else:
+        from multiprocessing import resource_tracker
 
-    both = [signal.SIGINT, signal.SIGHUP]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
-    try:
-        resource_tracker.ensure_running()  # which would let Ctrl-C through when it starts later
-        signal.pthread_sigmask(signal.SIG_BLOCK, both)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        both = [signal.SIGINT, signal.SIGHUP]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        try:
+            resource_tracker.ensure_running()  # which would let Ctrl-C through when it starts later
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with(parent: int) -> None:
@@ -87,11 +87,10 @@ def end_with(parent: int) -> None:
     The first thing that a worker does. Does nothing on Windows, which does not tell.
     parent: the id of a process. What is computed by then is lost, and nobody could take it.
     """
-    if sys.platform == "win32":
-        return
-    if os.getppid() != parent:
-        os._exit(1)
-    threading.Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
+    if sys.platform != "win32":
+        if os.getppid() != parent:
+            os._exit(1)
+        threading.Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
 
 
 def _wait_for_the_end_of(parent: int) -> None:
