@@ -56,6 +56,7 @@ class LaneState:
     paused: decodes that sit the present step out.
     lacks_tokens: whether the next plan does not know the tokens that the latest step gave decodes.
     notes: what a scheduler remembers of the lane from plan to plan.
+    time: seconds of the run at which the plan is made, for schedulers that see it.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class LaneState:
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
+        self.time = 0.0
         self.lacks_tokens = False
         self.num_arrived = 0
 
