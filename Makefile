@@ -57,6 +57,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typed
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-dev
