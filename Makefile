@@ -11,7 +11,7 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pages test-deep fuzz kills exact lint bench docs clean
+.PHONY: help demo test pages test-deep fuzz kills exact lint bench docs package clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint   ruff, mypy and import-linter"
 	@echo "make bench  the speed budgets"
 	@echo "make docs   build the documentation as a site into site/, and check its links"
+	@echo "make package  build the sdist and the wheel, and try the wheel in a clean environment"
 	@echo "make clean  remove the environment, caches and results"
 
 demo: $(VENV)/.installed
@@ -62,6 +63,10 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
+
+# The wheel, built from the sdist, in an environment that knows no checkout.
+package: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m deep tests/packages/test_wheel.py $(PYTEST_ARGS)
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet

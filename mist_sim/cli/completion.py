@@ -54,7 +54,7 @@ def _inlined(node: Any, schema: Node) -> Any:
 
 def _scenario_of(ctx: typer.Context) -> Any:
     """Return the scenario that the command names, with every default; None without one."""
-    name = ctx.params.get("scenario")
+    name = ctx.params.get("scenario") or next(iter(ctx.args), None)  # what is not parsed yet
     if not isinstance(name, str):
         return None
     from mist_sim.scenario import Scenario

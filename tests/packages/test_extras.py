@@ -65,7 +65,7 @@ def test_every_extra_is_tried():
 
 def test_report(install):
     user = install("report")
-    assert "report.html" in mist(user, "demo")
+    mist(user, "demo")
     assert "<html" in (user.folder / "mist-demo" / "report.html").read_text("utf-8")
 
 
@@ -88,7 +88,7 @@ def test_fit(install):
     (user.folder / "steps.csv").write_text("\n".join(rows) + "\n")
     mist(user, "fit", "steps.csv", "--out", "regression.json")
     chosen = "clients.0.predictor={type: regression, path: regression.json}"
-    assert "regression" in mist(user, "run", "demo", "--set", chosen, *FEW, "--json")
+    assert '"completed": 20' in mist(user, "run", "demo", "--set", chosen, *FEW, "--json")
 
 
 def test_search(install):
@@ -102,7 +102,7 @@ def test_search(install):
 def test_observe(install):
     user = install("observe")
     with server(Delays(first=0.01, gap=0.001)) as url:
-        mist(user, "observe", url, "demo", *FEW, "--out", "seen")
+        mist(user, "observe", url, "demo", *FEW, "--model", "any", "--out", "seen")
     assert (user.folder / "seen" / "run.yaml").is_file()
 
 

@@ -57,12 +57,14 @@ def test_every_value_offered_for_the_router_is_accepted(schema, demo):
         Scenario.load("demo", overrides={"router": name})
 
 
-def test_a_shell_gets_it():
-    asked = {
-        "_MIST_COMPLETE": "complete_zsh",
-        "_TYPER_COMPLETE_ARGS": "mist run demo --set clients.0.gpu=h100-s",
-    }
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("clients.0.gpu=h100-s", "clients.0.gpu=h100-sxm"), ("clients.0.attention_w", None)],
+)
+def test_a_shell_gets_it(typed, offered):
+    """In zsh, with the scenario read, whose clients are no bundles of attention workers."""
+    asked = {"_MIST_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"mist run demo --set {typed}"}
     out = subprocess.check_output(
         [sys.executable, "-m", "mist_sim"], env={**os.environ, **asked}, text=True
     )
-    assert "clients.0.gpu=h100-sxm" in out.replace("\\", "")
+    assert offered in out.replace("\\", "") if offered else "attention" not in out
