@@ -39,8 +39,8 @@ def on_files(files: Any, config: Any) -> Any:
     for name in COPIED:
         text = (ROOT / name).read_text("utf-8").replace("](docs/", "](")
         files.append(File.generated(config, name, content=text))
-    for page in API:
-        content = _api_page(*API[page])
+    for page, (title, modules, packages) in API.items():
+        content = _api_page(title, modules, packages)
         files.append(File.generated(config, f"reference/python/{page}.md", content=content))
     linked = {name for path in (ROOT / "docs").rglob("*.md") for name in _examples_on(path)}
     for name in sorted(linked):
@@ -55,8 +55,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _api_page(title: str, modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
-    public = re.findall(r"^from mist_sim\.(\w+)\S* import \w+ as (\w+)$", STUB.read_text(), re.M)
-    names = [f"mist_sim.{name}" for wanted in modules for module, name in public if module == wanted]
+    public = re.findall(
+        r"^from mist_sim\.(\w+)\S* import \w+ as (\w+)$", STUB.read_text(), re.MULTILINE
+    )
+    names = [
+        f"mist_sim.{name}" for wanted in modules for module, name in public if module == wanted
+    ]
     for package in packages:
         everything = import_module(f"mist_sim.{package}").__all__
         names += [f"mist_sim.{package}.{name}" for name in everything]

@@ -1,4 +1,4 @@
-"""What a shell may complete of `--set KEY=VALUE`: keys by the schema, values where they have names."""
+"""Completion of `--set KEY=VALUE` in a shell: keys, and values that have names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests whose client is gone: they wait, are sent elsewhere, or are lost."""
+"""Requests whose client is gone: they wait, are sent to another client, or are lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mist_sim.lifecycle.recovery import num_lost_tokens, rest, rest_of
 
 
 class Policy:
-    """The coordinator's `Absences`: a gateway where requests wait, and what follows a loss.
+    """The coordinator's `Absences`: a gateway where requests wait, and the recovery from a loss.
 
-    numbers: of the clients, by name.
+    numbers: client numbers by name.
     """
 
     def __init__(

@@ -47,9 +47,9 @@ class SloWatch(ColumnRecorder):
         return bool(self._slo.kept(times[0], times[1], times[2], gaps, group)[0])
 
     def reader(self) -> Callable[[], float]:
-        """Return what tells the share of requests that kept the limits since its last call.
+        """Return a function: the share of requests within the limits since its last call.
 
-        NaN where none has ended.
+        NaN if none has ended.
         """
         seen = [0, 0]
 

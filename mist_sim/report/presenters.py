@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Tables:
     """Shows findings as tables below their title, and as a report.
 
-    make: returns the tables of what is found. has_title: whether it has one. page: returns its
-    report, under a title; None: a page of the tables alone. draw: returns a picture by its name;
-    None: one of the report's.
+    make: returns the tables of the findings. has_title: whether there is a title. page: returns the
+        report, under a title; None: a page of only the tables. draw: returns a picture by its name;
+    None: one of the report's pictures.
     """
 
     make: Callable[[Any], RenderableType]

@@ -1,4 +1,4 @@
-"""The site of the documentation: what of it can be checked without MkDocs (`make docs` builds it)."""
+"""The site of the documentation, as far as it can be checked without MkDocs (`make docs`)."""
 
 import re
 
@@ -18,7 +18,9 @@ def test_every_page_stands_in_the_navigation_once():
 
 def test_the_python_reference_has_every_public_name():
     shown = {module for _, modules, _ in API.values() for module in modules}
-    homes = re.findall(r"^from mist_sim\.(\w+)\S* import \w+ as \w+$", STUB.read_text(), re.M)
+    homes = re.findall(
+        r"^from mist_sim\.(\w+)\S* import \w+ as \w+$", STUB.read_text(), re.MULTILINE
+    )
     assert len(homes) == len(mist_sim.__all__) - 1  # __version__ comes from elsewhere
     assert set(homes) == shown
 
@@ -29,7 +31,9 @@ def test_a_list_after_text_is_parted_from_it_but_not_in_code():
             src_uri = "guides/page.md"
 
     text = "Text:\n- one\n- two\n\n```console\nText:\n- one\n```\n"
-    assert on_page_markdown(text, Page) == text.replace("Text:\n- one\n- two", "Text:\n\n- one\n- two")
+    assert on_page_markdown(text, Page) == text.replace(
+        "Text:\n- one\n- two", "Text:\n\n- one\n- two"
+    )
     linked = on_page_markdown("[code](../../examples/own_router.py)", Page)
     assert linked == "[code](../examples/own_router.py.md)\n"
 

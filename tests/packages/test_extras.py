@@ -124,7 +124,9 @@ def test_genz(install):
     )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="aiconfigurator-core has wheels for Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="aiconfigurator-core has wheels for Linux alone"
+)
 def test_silicon(install):
     user = install("silicon")
     chosen = "clients.0.predictor={type: silicon, engine: vllm}"

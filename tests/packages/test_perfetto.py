@@ -84,8 +84,8 @@ def answers(site: Path) -> list[int]:
 def first_number(reply: bytes) -> int:
     """Return the one whole number of a query's answer.
 
-    QueryResult.batch (field 3) holds cells (field 1: kinds) and varint_cells (field 2), both packed:
-    one cell of kind 2, then its value.
+    QueryResult.batch (field 3) holds cells (field 1: kinds) and varint_cells (field 2), both
+    packed: one cell of kind 2, then its value.
     """
     found = re.search(rb"\x0a\x01\x02\x12.(?P<value>[\x80-\xff]*[\x00-\x7f])", reply, re.DOTALL)
     assert found, reply

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
 from mist_sim.simulation import Simulation
 from mist_sim.testing import check_scheduler
-from tests.effort import examples, features_seen, missing
+from tests.effort import examples
 from tests.property.strategies import ahead, ahead_together, cases
 from tests.reference.comparison import POLICIES, Case, assert_exact, workload
 from tests.reference.predictors import AWKWARD

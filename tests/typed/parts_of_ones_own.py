@@ -1,4 +1,4 @@
-"""Parts of one's own with types, as a user writes them; `make lint` checks them with strict mypy."""
+"""Parts of one's own with types, as users write them; `make lint` checks them with mypy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -63,7 +63,10 @@ def test_every_value_offered_for_the_router_is_accepted(schema, demo):
 )
 def test_a_shell_gets_it(typed, offered):
     """In zsh, with the scenario read, whose clients are no bundles of attention workers."""
-    asked = {"_MIST_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"mist run demo --set {typed}"}
+    asked = {
+        "_MIST_COMPLETE": "complete_zsh",
+        "_TYPER_COMPLETE_ARGS": f"mist run demo --set {typed}",
+    }
     out = subprocess.check_output(
         [sys.executable, "-m", "mist_sim"], env={**os.environ, **asked}, text=True
     )

@@ -1,4 +1,4 @@
-"""`mist report`: one HTML file of what a command wrote."""
+"""`mist report`: one HTML file of a command's results."""
 
 from __future__ import annotations
 

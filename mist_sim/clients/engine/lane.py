@@ -176,12 +176,16 @@ class Lane:
                 if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
-            if plan.is_empty:
-                raise InvariantError(
-                    f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
-                )
+            self._check_moves(plan)
             if plan_on_the_spot:
                 plan_on_the_spot()
+
+    def _check_moves(self, plan: StepPlan) -> None:
+        """Raise InvariantError for a plan that neither computes nor changes anything."""
+        if plan.is_empty:
+            raise InvariantError(
+                f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
+            )
 
     def _note(self, plan: StepPlan) -> int:
         """Note who goes, who goes on and what moves; return the blocks that the step waits for."""

@@ -1,4 +1,4 @@
-"""How many KV-cache blocks an engine has: what its memory holds beside weights and activations."""
+"""The number of KV-cache blocks of an engine: memory left by weights and activations."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _LARGEST_BLOCK = 2**20  # tokens; longer than any context
 class KvCacheConfig:
     """Paged KV-cache memory of one engine; names and defaults as vLLM's.
 
-    block_size: tokens in a block (>= 1).
-    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1]. None:
-        what the version of `engine` takes, 0.9 up to vLLM 0.19 and 0.92 from 0.20 on.
-    kv_cache_dtype: how keys and values are stored; "auto": as the model says.
+    block_size: tokens per block (>= 1).
+    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1]. None: the
+        default of the `engine` version, 0.9 up to vLLM 0.19 and 0.92 from 0.20 on.
+    kv_cache_dtype: dtype of keys and values; "auto": the model's.
     num_gpu_blocks_override: block count of a real engine (>= 2), of which requests get all but
         vLLM's null block; None computes it from gpu_memory_utilization and context_memory.
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
@@ -48,9 +48,9 @@ class KvCacheConfig:
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
     watermark: share of the blocks that admissions leave free for running requests, in [0, 1)
         (vLLM's name from 0.24 on; v0 kept 0.01 free).
-    enable_prefix_caching: whether full blocks are kept for later requests that begin with the
-        same tokens.
-    tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
+    enable_prefix_caching: whether full blocks are kept for later requests that begin with the same
+        tokens.
+    tiers: memory below the GPU's that also keeps these blocks, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
     """
@@ -222,9 +222,10 @@ def _blocks_on_rank(
     max_num_seqs: int,
     drafter: Drafter | None,
 ) -> int:
-    """Return the blocks for which a rank with one part of the model has room.
+    """Return the number of blocks that fit on a rank with one part of the model.
 
-    token_bytes: of a block there, over its tokens. drafter: what drafts on that rank.
+    token_bytes: bytes of a block there, divided by its tokens. drafter: the drafting model on that
+        rank.
     """
     tp = cluster.tensor_parallel_size
     share = _SHARE if config.gpu_memory_utilization is None else config.gpu_memory_utilization

@@ -18,19 +18,18 @@ from mist_sim.core.views import ContentWatcher
 class PrefixCachingManager(KvCacheManager):
     """Keeps full blocks after their sequence has left, until the space is needed (vLLM v1).
 
-    A sequence begins with the longest run of cached blocks that its content has, as far as these
-    do not have its last token, which is always computed: what is behind them it computes in new
-    blocks, although some may be cached. Blocks are entered when the step that computes them is
-    planned, those of an answer, too (see `Answers`), and beside those that are there already. A
-    preempted sequence finds its own again, unless it is swapped: then all its blocks are copied to
-    new ones, and entered anew.
+    A sequence begins with its longest cached run of blocks, without the block of its last token,
+    which is always computed. It computes the rest in new blocks, even if some of these are cached.
+    Blocks are entered when the step that computes them is planned, those of an answer too (see
+    `Answers`), beside copies already there. A preempted sequence finds its own blocks again; a
+    swapped one has all its blocks copied to new ones and entered anew.
 
-    As long as no sequence has content or was preempted, nothing can be cached, and blocks are
+    As long as no sequence has content or was preempted, no block can be found again, and blocks are
     only counted.
 
-    num_recomputed: last blocks of what is found that are not used
+    num_recomputed: number of last found blocks that are recomputed
         (`SpeculativeConfig.num_recomputed_blocks`).
-    uncached_first: whether free blocks that no step has filled are used before all others (see
+    uncached_first: whether free blocks without cached content are used before all others (see
         `EngineRules`).
     """
 
@@ -86,7 +85,7 @@ class PrefixCachingManager(KvCacheManager):
         self.cache.unwatch()
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
-        """Free blocks that an admission takes: all but those that others hold already."""
+        """Free blocks that an admission takes: all but those that other sequences already hold."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
         if sequence.chain is None or not sequence.chain.num_shared:
             return num_blocks
@@ -119,7 +118,7 @@ class PrefixCachingManager(KvCacheManager):
         return num_blocks if sequence.chain is None else max(num_blocks, sequence.chain.num_held)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
-        """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
+        """Hold the cached blocks of a sequence, and take new ones for its other entries."""
         num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
         if chain is not None:
             num_full = num_tokens // self.pool.block_size
@@ -177,9 +176,9 @@ class PrefixCachingManager(KvCacheManager):
         return min([each for each in steps if each is not None], default=None)
 
     def _may_be_held(self, found: Found) -> bool:
-        """Whether others hold a copy of a block that was found in one which nobody holds.
+        """Whether other sequences hold another copy of a block found in an unheld copy.
 
-        That is found when this is evicted, and takes no free block.
+        After the unheld copy is evicted, that copy is found, and takes no free block.
         """
         if self.answers:
             self.answers.catch_up([key for key, _, _ in found.unheld])
@@ -244,9 +243,9 @@ class PrefixCachingManager(KvCacheManager):
             sequence.chain.start_over()
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
-        """Queue the blocks of a sequence, its last one first.
+        """Queue the blocks of a sequence as free, its last one first.
 
-        Those that its computed tokens fill have a hash in vLLM, whether anybody asks for it or not.
+        In vLLM the full blocks of its computed tokens have a hash, even if no request can match it.
         """
         if not self.shares_blocks:
             self.pool.release(num_blocks)
@@ -276,7 +275,7 @@ class PrefixCachingManager(KvCacheManager):
         return Chain(content, self.pool.block_size)
 
     def _most_found(self, sequence: SequenceState) -> int:
-        """Blocks that a sequence uses of the cache at most: those before its last token's."""
+        """The largest number of cached blocks a sequence can use: those before its last token's."""
         return (sequence.num_tokens - 1) // self.pool.block_size
 
     def _find(self, sequence: SequenceState, chain: Chain) -> Found:
@@ -294,7 +293,7 @@ class PrefixCachingManager(KvCacheManager):
         return found
 
     def _without_last(self, chain: Chain, found: Found) -> Found:
-        """Return what is left of what was found for a model that has a layer which drafts."""
+        """Return the found blocks without the last ones, which a drafting layer recomputes."""
         num_found = max(0, found.num_found - self.num_recomputed)
         shorter = self.cache.find(chain, num_found)
         return shorter._replace(missing=found.missing, num_cached=found.num_cached)

@@ -17,10 +17,10 @@ _EPSILON = 1e-9  # of a client, so that rounding does not add one
 @AUTOSCALERS.register("queue_length")
 @dataclass(frozen=True, kw_only=True)
 class QueueLength:
-    """As many clients as there are requests for, so many to a client.
+    """One client per `target` requests.
 
-    target: requests for each client (> 0).
-    counts: all that are there (outstanding), or only those that wait.
+    target: requests per client (> 0).
+    counts: all requests (outstanding), or only waiting ones.
 
     Source: the Kubernetes autoscaler with a target for an average value, ceil(requests / target);
     with all of them it is the concurrency target of Knative and KServe.
@@ -75,7 +75,7 @@ class SloAttainment:
     """More clients while too few requests keep the limits of the slo, fewer while nearly all do.
 
     below: attainment under which `step` clients are added, in (0, 1].
-    above: attainment from which one is taken away, in [below, 1]; while any wait, none is.
+    above: attainment from which one is removed, in [below, 1], unless requests wait.
     step: clients that are added at a time (>= 1).
     """
 

@@ -1,4 +1,4 @@
-"""LatentMixer: latent attention, of all entries or of those that an indexer chooses (DSA)."""
+"""LatentMixer: latent attention over all entries, or over those an indexer chooses (DSA)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a folder that a command wrote, by the file that says what it holds."""
+"""The report of a folder written by a command; the file in it determines the kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 512 * 2**20  # a search keeps all that it tried
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of folder. restore: gives back what JSON cannot say. make: returns the page."""
+    """A kind of folder. restore: rebuilds values that JSON cannot hold. make: returns the page."""
 
     restore: Callable[[Mapping[str, Any]], dict[str, Any]]
     make: Callable[[Mapping[str, Any], str], Page]
@@ -68,7 +68,8 @@ _KINDS = {
 def folder_page(folder: Path, title: str) -> Page:
     """Return the report of a folder that `run` or a verb of `_KINDS` wrote.
 
-    title: of the page. Raises ScenarioError for other folders, and for damaged files.
+    title: of the page.
+    Raises ScenarioError for other folders, and for damaged files.
     """
     for name, kind in _KINDS.items():
         if (folder / f"{name}.json").is_file():
