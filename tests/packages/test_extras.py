@@ -147,7 +147,7 @@ def test_dask(install):
         words = ("-m", "distributed.cli.dask_worker", address, "--nthreads", "1")
         with _started(user, *words, "--no-dashboard", "--no-nanny"):
             mist(user, *SWEEP, "--cluster", address.replace("tcp", "dask"))
-    assert (user.folder / "found" / "sweep.parquet").is_file()
+    assert (user.folder / "found" / "sweep.csv").is_file()
 
 
 def test_ray(install):
@@ -157,7 +157,7 @@ def test_ray(install):
     with _started(user, *words, *more) as head:
         _address(head, "(Ray runtime started)")
         mist(user, *SWEEP, "--cluster", "ray://127.0.0.1:10001")
-    assert (user.folder / "found" / "sweep.parquet").is_file()
+    assert (user.folder / "found" / "sweep.csv").is_file()
 
 
 @contextmanager
