@@ -35,6 +35,7 @@ from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Pred
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
+from mist_sim.models.expert_padding import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
@@ -86,6 +87,9 @@ class EngineConfig:
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
     expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
+    moe_backend: kernel of MXFP4 experts, which says how their weights are padded in memory. By
+        default the one that vLLM takes on that GPU. What was timed is that one: with another the
+        results have no error bar.
     all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
     host: host of the GPUs, for those on PCIe: a catalog name (`mist list hosts`), the path of a
         .toml spec, or a mapping of a spec's keys. By default a slow one without peer access, and
@@ -132,6 +136,7 @@ class EngineConfig:
     data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
+    moe_backend: MoeBackend | None = field(default=None, metadata=_flag("--moe-backend"))
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None

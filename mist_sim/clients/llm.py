@@ -385,6 +385,7 @@ class LlmClient(LaidOutClient):
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
+        """Serve a request whole; without content or delays it enters an engine with one call."""
         first = stages[0]
         if request.content or not self._enters_at_once or type(first) is not Prefill:
             super().serve_whole(request, stages, leaves)
@@ -405,6 +406,7 @@ class LlmClient(LaidOutClient):
             self._engines.add_request(sequence)
 
     def accept(self, visit: Visit) -> None:
+        """Refuse a visit that can never be served or finds the engines too busy, or queue it."""
         sequence, content = self.stays[visit], visit.request.content
         if content:
             self._kv_state.accept(visit.request)
@@ -473,6 +475,7 @@ class LlmClient(LaidOutClient):
             self.abort(visit)
 
     def abort(self, visit: Visit) -> None:
+        """Give up a sequence at its lane, or end it at once if it has not entered an engine."""
         sequence = self.stays[visit]
         if sequence.lane is not None:
             sequence.lane.give_up(sequence)

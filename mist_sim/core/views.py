@@ -280,6 +280,7 @@ class ClientState:
 
     @property
     def num_remaining_tokens(self) -> float:
+        """Tokens that outstanding requests may still emit; without a KV cache, whole answers."""
         if self.answers is None:
             return 0
         answers = self.answers()

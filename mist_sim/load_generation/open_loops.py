@@ -35,6 +35,7 @@ class OpenLoop(LoadGenerator):
         )
 
     def start(self, requests: Iterator[Request]) -> None:
+        """Start to send; plain walks need one event per arrival and no process."""
         if self._plain is None:
             super().start(requests)
             return

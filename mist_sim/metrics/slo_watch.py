@@ -31,6 +31,7 @@ class SloWatch(ColumnRecorder):
         num_attempts: int = 1,
         in_vain: Sequence[Visit] = (),
     ) -> None:
+        """Record the end, and count whether a user's request kept the limits."""
         super().record_end(request, visits, time, failure, num_attempts, in_vain)
         if request.parent_id is None:
             self._num_ended += 1

@@ -40,6 +40,7 @@ class PrefixAffinityRouter(LoadBound):
             raise ValueError(f"cache_threshold must be in [0, 1], got {self.cache_threshold}")
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the longest cached prefix, or the least loaded one."""
         least = candidates.least("num_outstanding")
         found, num_tokens = candidates.longest_prefix(request, self.most_outstanding(least))
         if found is None or num_tokens < self.cache_threshold * request.num_prompt_tokens:
@@ -76,6 +77,7 @@ class SessionAffinityRouter(LoadBound):
         self._homes = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the session's candidate, or the least loaded one as its new home."""
         least = candidates.least("num_outstanding")
         if request.session_id is None:
             return least.client_id

@@ -87,6 +87,7 @@ class FlowingPolicy:
         return here.role == P_HEAVY and any(view.role == D_HEAVY for view in candidates)
 
     def flow(self, role: str | None) -> FlowRule | None:
+        """Return the rule for p_heavy (too slow) or d_heavy clients (too full); None: none."""
         if role == P_HEAVY:
             return Backflow(self.tpot * self.approach_factor, self.max_backflows)
         if role == D_HEAVY:

@@ -48,6 +48,7 @@ class ConditionalPolicy:
         """Do nothing: the policy keeps no state."""
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return local candidates for a short or cached prompt, else prefill clients if free."""
         num_tokens = getattr(stage, "num_prompt_tokens", None)
         if num_tokens is None:
             return candidates
@@ -135,6 +136,7 @@ class FlippingPolicy:
         self._changed_at = -inf
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return the clients on the side of the stage, after a change of sides if one is due."""
         alone = [view for view in candidates if view.role is None]
         if self._prefills is None:
             first = alone[: max(1, min(self.num_prefill, len(alone) - 1))]

@@ -70,6 +70,7 @@ class LengthAwareRouter:
         self._ties, self._errors = rng.spawn(2)
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the fewest prompt tokens that is in time."""
         if stage.continues:
             least = candidates.least("num_outstanding").num_outstanding
             return self._take([v for v in candidates if v.num_outstanding == least]).client_id

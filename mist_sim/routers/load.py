@@ -41,6 +41,7 @@ class PowerOfTwoRouter:
         self._rng = rng
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the less loaded of two candidates drawn at random."""
         number = len(candidates)
         first = int(self._rng.random() * number)
         if number == 1:
@@ -105,6 +106,7 @@ class HeavyLightRouter:
         self._medians = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the least work in the request's part."""
         is_heavy = self._is_heavy(weight(request, candidates, self.by), group_of(request, stage))
         number = len(candidates)
         if number > 1:

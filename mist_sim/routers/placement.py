@@ -27,6 +27,7 @@ class PlacementAwareRouter(LoadBound):
     """
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate that the request's entries reach first."""
         least = candidates.least("num_outstanding")
         if request.kv is None:
             return least.client_id

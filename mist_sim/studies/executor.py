@@ -35,6 +35,7 @@ class InTurn:
     """Does one task after the other, in this process."""
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Run tasks one after the other in this process."""
         for task in tasks:
             try:
                 found: str | Exception = answer(task.run, task.arguments)

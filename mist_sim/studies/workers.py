@@ -61,6 +61,7 @@ class Workers:
     what: str
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Run tasks in worker processes, which are killed if the generator is closed early."""
         with variables_for_workers() as variables:
             here = _Here(Path.cwd(), plugins_of_others(), variables)
             with while_processes_start():  # more of them, where the last study had fewer

@@ -73,7 +73,7 @@ def convert(
     ),
     seed: int = typer.Option(0, help="Of these arrivals."),
     without_prefixes: bool = typer.Option(
-        False, "--without-prefixes", help="Leave out what prompts have in common."
+        False, "--without-prefixes", help="Leave out common prefixes of prompts."
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
 ) -> None:

@@ -270,6 +270,7 @@ class AfdClient(Client):
         return stay
 
     def accept(self, visit: Visit) -> None:
+        """Queue an answer for a slot; one that has no steps left ends at once."""
         stay = self._stay(visit)
         if stay.num_steps > 0:
             self._engine.add_request(stay)

@@ -56,6 +56,7 @@ class SpeculativeWindowClock(SpeculativeClock):
         self._seen_by: Vector = np.zeros_like(self._tokens_by)  # as `_tokens_by`
 
     def join(self, sequence: SequenceState) -> None:
+        """Add a sequence and the tokens that its windows see after each of its steps."""
         super().join(sequence)
         stay = self._path(sequence, 0).stay
         seen = self._seen(sequence.num_tokens - 1, stay)
@@ -84,6 +85,7 @@ class SpeculativeWindowClock(SpeculativeClock):
         return num_slots
 
     def advance(self, num_steps: int) -> int:
+        """Make steps, and note the blocks that windows leave; return the tokens given."""
         start, seen = self.steps - self._first, self._seen_by
         self.window_sum += seen.item(start + num_steps) - seen.item(start)
         if self._drops is not None and self._drops.is_kept:

@@ -62,6 +62,7 @@ class PrefixCachingManager(KvCacheManager):
         return self._find(sequence, sequence.chain).num_found * self.pool.block_size
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens found in the cache, after the effects of the run's steps so far."""
         if not self.shares_blocks:
             return 0
         probe.chain = chain = self._chain(probe.visit.request.content)
@@ -94,6 +95,7 @@ class PrefixCachingManager(KvCacheManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """Blocks of all or of a first piece, without those that others may hold."""
         num_blocks = self.pool.blocks_for(
             sequence.num_tokens if first_piece is None else first_piece
         )
@@ -129,6 +131,7 @@ class PrefixCachingManager(KvCacheManager):
         return num_blocks
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Enter the blocks that a step fills; decodes' blocks of the same ids come first."""
         chain = sequence.chain
         if chain is not None and chain.is_entering:
             num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
@@ -163,6 +166,7 @@ class PrefixCachingManager(KvCacheManager):
         return self.answers.ahead(num_over, num_begun) if self.answers else []
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """1 if a found block may be held soon; else steps until a decode fills the next block."""
         chain = sequence.chain
         if chain is None:
             return None
@@ -191,6 +195,7 @@ class PrefixCachingManager(KvCacheManager):
         return sequence.chain is not None and sequence.chain.is_entering
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        """Whether the sequences enter different content ids, none of which a decode fills."""
         chains = [sequence.chain for sequence in several if sequence.chain is not None]
         if self.answers and any(self.answers.are_written(chain) for chain in chains):
             return False
@@ -214,6 +219,7 @@ class PrefixCachingManager(KvCacheManager):
         num_computed_tokens: int,
         num_unknown: int = 0,
     ) -> None:
+        """Enter the last full blocks of a sequence, and queue all its blocks as free."""
         if sequence.chain is not None:
             self.compute(sequence, num_computed_tokens)
             self.answers.end(sequence)

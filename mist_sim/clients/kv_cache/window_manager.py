@@ -54,6 +54,7 @@ class WindowCachingManager(PrefixCachingManager):
         return bool(self._full_pages) and super().watch(watcher)
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Pages that an admission takes: full-attention blocks held by others are shared."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None or not self._full_pages or sequence.is_brought:
             return num_pages
@@ -63,6 +64,7 @@ class WindowCachingManager(PrefixCachingManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """Pages of a sequence if others hold all of its shared full-attention blocks."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None:
             return num_pages
@@ -139,6 +141,7 @@ class WindowCachingManager(PrefixCachingManager):
         return len(pieces)
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """1 if a found block may be held soon; None otherwise."""
         chain = sequence.chain
         if chain is None or not self._full_pages:
             return None

@@ -51,6 +51,7 @@ class BatchedClient(Client):
         """Note that the batch is over; its visits are handed back next."""
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation with an empty queue and no batch."""
         super().start(env, client_id, recorder)
         self._waiting = Waiting(self.max_batch_size)
         self._batch: list[Visit] = []
@@ -63,6 +64,7 @@ class BatchedClient(Client):
         self._end_phase, self._plan_phase = engine_phases(client_id, 0)
 
     def accept(self, visit: Visit) -> None:
+        """Queue a visit; start a batch if the client is idle, or end the wait if one is full."""
         self._waiting.add(visit)
         if not self._is_serving:
             self._is_serving = True

@@ -210,6 +210,7 @@ class RagClient(BatchedClient):
         return min(super().takes(stages), 1)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation: start the draws of passages, and open a track for each model."""
         super().start(env, client_id, recorder)
         self._passages = self._lengths()
         self._found: dict[Visit, int] = {}

@@ -27,8 +27,8 @@ class LatencyTable:
     num_probes: lists that a query scans; required if the file has the column.
 
     Between rows the seconds are linear in the size, and in the probes. There is no extrapolation: a
-    table begins at batch_size 1, and reaches the client's largest batch. Raises ScenarioError for
-    any other file, ValueError for other parameters.
+    table begins at batch_size 1, and reaches the client's largest batch.
+    Raises ScenarioError for any other file, ValueError for other parameters.
     """
 
     path: str

@@ -36,8 +36,8 @@ class EncoderPass:
     gpu_price: dollars per hour of a GPU; by default the median of the catalog's offers.
 
     A text is cut at the model's longest input (`max_position_embeddings`). Passes are timed by the
-    roofline of the model's operators, without tokenising. Raises ScenarioError for unknown names,
-    and for a model that does not fit in the GPUs' memory.
+    roofline of the model's operators, without tokenising.
+    Raises ScenarioError for unknown names, and for a model that does not fit in the GPUs' memory.
     """
 
     model: str

@@ -42,6 +42,7 @@ class HostBuffer(KvStore):
         self._shared_at = shared_at
 
     def keep(self, move: KvMove) -> Transit:
+        """Start a copy to pinned memory, and the host's copy to shared memory after it."""
         end = self._out.send(move.num_blocks * self._seconds, self._env.now)
         if self._seconds_behind:
             behind = move.num_blocks * self._seconds_behind

@@ -157,6 +157,7 @@ class KvRetrievalClient(Client):
     # --- a run ----------------------------------------------------------------------------
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation: make the links of the levels, and find shared contents."""
         super().start(env, client_id, recorder)
         parts = self.shared_parts
         self._waiting = Waiting(self.max_batch_size)

@@ -73,6 +73,7 @@ class DrawnHits(_SideBySide):
         self._rng = rng
 
     def find(self, request: Request, num_tokens: int) -> Found:
+        """Return all tokens from one level, drawn by the shares, or from none."""
         drawn, found = self._rng.random(), [0.0] * len(self._shares)
         for number, share in enumerate(self._shares):
             if drawn < share:

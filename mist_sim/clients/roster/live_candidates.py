@@ -63,6 +63,7 @@ class LiveCandidates(Candidates):
         self._knows_prefixes = False
 
     def least(self, count: Count = "num_outstanding") -> ClientView:
+        """Return the candidate with the smallest count, the first of equals, from an index."""
         if self._are_few and count == "num_outstanding":
             return min(self._states, key=_outstanding)
         if count in _OF_TOKENS:
@@ -76,6 +77,7 @@ class LiveCandidates(Candidates):
         return self._column(count).numbers.copy()
 
     def part(self, first: int, end: int) -> Candidates:
+        """Return the candidates from one position up to another; the object is reused."""
         if (first, end) not in self._parts:
             of_it = self._states[first:end]
             part = LiveCandidates(of_it, self._holders, self._poll, self._polls)
@@ -83,6 +85,7 @@ class LiveCandidates(Candidates):
         return self._parts[first, end]
 
     def polled(self, interval: float, *, counts_sent: bool) -> Candidates:
+        """Return the candidates as of polls; the object is reused."""
         if self._poll is None:
             return self
         found = self._polled.get((interval, counts_sent))
@@ -107,6 +110,7 @@ class LiveCandidates(Candidates):
     def longest_prefix(
         self, request: Request, most_outstanding: float
     ) -> tuple[ClientView | None, int]:
+        """Return the candidate with the longest cached prefix, by the index of prefix holders."""
         if not request.content:
             return None, 0
         if not self._knows_prefixes:

@@ -79,6 +79,7 @@ class SlowestFlow(Flow):
         self._let_in(lane)
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        """Return the first step after which an answer exceeds the limit, at most `limit`."""
         self._let_in(lane)
         self._forget_gone()
         if _clock(lane).joined:
@@ -92,6 +93,7 @@ class SlowestFlow(Flow):
         return first + 1 if is_above[first] else limit
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        """Return the answers above the limit now, in order of their tickets."""
         # a preempted sequence may rejoin with this step, and already be too slow
         self._let_in(lane)
         left = now - self._limit * lane.clock.steps + _slack(now)
@@ -155,6 +157,7 @@ class LongestFlow(Flow):
         """Do nothing: the rule keeps no state."""
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        """Return the first step above the watermark, by bisection, at most `limit`."""
         if not plan.decodes:
             return limit
         if self._seats_below(lane) < 0:
@@ -172,6 +175,7 @@ class LongestFlow(Flow):
         return low
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        """Return the longest answers, until blocks and seats are below the watermark."""
         num_above, seats_above = -self._num_below(lane), -self._seats_below(lane)
         if num_above <= 0 and seats_above <= 0:
             return []

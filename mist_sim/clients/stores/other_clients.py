@@ -49,6 +49,7 @@ class OtherClients(KvStore):
         return kv is None or not kv.is_awaited or kv.is_there
 
     def ready(self, move: KvMove) -> Event:
+        """Return an event: entries not computed yet are there, or will not come."""
         kv, ready = move.sequence.incoming, Event(self._env)
         if not isinstance(kv, AwaitedKv):
             return super().ready(move)
@@ -56,6 +57,7 @@ class OtherClients(KvStore):
         return ready
 
     def fetch(self, move: KvMove) -> Transit:
+        """Send entries over the network; cached ones too unless `destination_missing`."""
         network, form, kv = self._network, self._form, move.sequence.incoming
         if kv is None:
             raise InvariantError(f"no client keeps what {move} moves")

@@ -65,6 +65,7 @@ class ApplicationClient(Client):
         return min(1, super().takes(stages))
 
     def accept(self, visit: Visit) -> None:
+        """Serve a visit at once, or after its drawn time."""
         self.begin(visit)
         seconds = next(self._times)
         if seconds:

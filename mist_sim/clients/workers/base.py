@@ -41,6 +41,7 @@ class Workers(Client):
         """Return the function for a stage's seconds, with its random streams at their start."""
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation with all workers free."""
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
         self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)

@@ -59,6 +59,7 @@ class Utilisation:
             raise ValueError(f"target must be in (0, 1], got {self.target}")
 
     def wanted(self, group: GroupView) -> int:
+        """Return the number at which utilisation would meet the target; unchanged near it."""
         used = group.busy if self.of == "time" else group.kv_usage
         ratio = used / self.target
         if ratio != ratio or abs(ratio - 1) <= _TOLERANCE:
@@ -92,6 +93,7 @@ class SloAttainment:
             raise ValueError(f"step must be >= 1, got {self.step}")
 
     def wanted(self, group: GroupView) -> int:
+        """Return more clients below the lower attainment, one fewer above the upper one."""
         if group.attainment < self.below:
             return group.num_clients if group.num_starting else group.num_clients + self.step
         if group.attainment >= self.above and not group.num_waiting:

@@ -211,6 +211,7 @@ class ColumnRecorder:
             self._pack()
 
     def record_whole(self, client_id: int, visit: Visit) -> None:
+        """Add the rows of a request that one visit served whole, and of that visit."""
         request, stages = visit.request, visit.stages
         first_token_at, time = visit.first_token_at, visit.finished_at
         num_queried, num_cached = visit.num_queried_tokens, visit.num_cached_tokens

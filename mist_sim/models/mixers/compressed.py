@@ -62,6 +62,7 @@ class CompressedMixer(Mixer):
         return self.num_heads // ranks * self.head_dim + index
 
     def held(self, hidden_size: int, ranks: int) -> Held:
+        """Return the parameters on a rank."""
         inputs = hidden_size * self.input_width + self.q_lora_rank * self.query_width(ranks)
         groups = self.o_groups // ranks
         output = self.num_heads // ranks * self.head_dim * self.o_lora_rank
@@ -74,6 +75,7 @@ class CompressedMixer(Mixer):
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
+        """Return why the heads or output groups cannot be split; empty: they can."""
         if self.num_heads % ranks:
             return f"divide the {self.num_heads} attention heads"
         if self.o_groups % ranks:

@@ -94,6 +94,7 @@ class HeadsMixer(Mixer):
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
+        """Return why the heads cannot be split; empty: they can."""
         if self.num_heads % ranks:
             return f"divide the {self.num_heads} attention heads"
         if self.num_kv_heads % ranks and ranks % self.num_kv_heads:

@@ -76,6 +76,7 @@ class LinearMixer(Mixer):
         return gates + (0 if self.full_gate else self.value_dim * self.values // ranks)
 
     def held(self, hidden_size: int, ranks: int) -> Held:
+        """Return the parameters on a rank."""
         channels, heads = self.conv_width(ranks), self.value_heads // ranks
         plain = channels * (self.conv_kernel + self.conv_bias)
         if self.kind == "gdn":  # decay, bias of the step, norm of a head
@@ -96,6 +97,7 @@ class LinearMixer(Mixer):
         return self.value_heads
 
     def problem(self, ranks: int) -> str:
+        """Return why the heads cannot be split; empty: they can."""
         if self.value_heads % ranks:
             return f"divide the {self.value_heads} heads of the linear layers"
         if self.key_heads % ranks and (self.kind != "mamba2" or ranks % self.key_heads):

@@ -58,6 +58,7 @@ class BestOfN(Growing, Prompted):
         return self.num_prompt_tokens or 0
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes missing lengths from a workload row."""
         return replace(
             self,
             num_prompt_tokens=self.num_prompt_tokens or num_prompt_tokens,

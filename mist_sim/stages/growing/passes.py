@@ -45,6 +45,7 @@ class ModelPass(Growing):
             raise ValueError(f"text must be one of {', '.join(get_args(Text))}, got {self.text!r}")
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes a missing length from the row's prompt, answer or both."""
         if self.num_tokens is not None:
             return self
         lengths = {"prompt": num_prompt_tokens, "answer": num_output_tokens}

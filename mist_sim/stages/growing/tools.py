@@ -62,6 +62,7 @@ class ToolLoop(Growing, Prompted):
                 require(name, getattr(self, name))
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes missing lengths from a workload row."""
         return replace(
             self,
             num_prompt_tokens=self.num_prompt_tokens or num_prompt_tokens,

@@ -53,6 +53,7 @@ class Others(Client):
         self.num_kept = 0
 
     def accept(self, visit: Visit) -> None:
+        """Serve a visit at once, or after copying the KV entries it continues from."""
         self.begin(visit)
         kv = visit.kv
         num_prompt_tokens = kv.num_prompt_tokens if kv else 0
@@ -102,6 +103,7 @@ class WatchedRun:
         require(holds, f"{name_of(self.client)} {rule}, at {self.env.now} s")
 
     def takes(self, stages: Sequence[Stage]) -> int:
+        """Return the client's answer, after checking that it takes the first stages."""
         num_stages = self.client.takes(stages)
         self.rule(
             0 < num_stages <= len(stages),
@@ -118,6 +120,7 @@ class WatchedRun:
         is_followed: bool = False,
         is_silent: bool = False,
     ) -> Event:
+        """Send a visit to the client, and check what it returns."""
         self.num_open += 1
         end = self.client.serve(request, stages, kv, is_followed, is_silent)
         end.callbacks.append(partial(self._returned, request, self.env.now))

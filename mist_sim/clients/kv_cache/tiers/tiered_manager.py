@@ -90,6 +90,7 @@ class TieredManager(PrefixCachingManager):
         return super().num_cached_tokens(sequence)
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens found in the cache or in a tier."""
         num_tokens = super().num_prefix_tokens(probe, ahead)
         if probe.chain is not None and (counts := self.missing(probe)):
             num_found = self._find(probe, probe.chain).num_cached
@@ -107,6 +108,7 @@ class TieredManager(PrefixCachingManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """0 for a loaded sequence, whose blocks are reserved; else as without tiers."""
         if sequence.chain is not None and sequence.chain.num_loaded:
             return 0
         return super().fewest_blocks_to_admit(sequence, first_piece)
