@@ -11,7 +11,7 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pages test-deep fuzz kills exact lint bench clean
+.PHONY: help demo test pages test-deep fuzz kills exact lint bench docs package clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
@@ -23,6 +23,8 @@ help:
 	@echo "make kills  500 commands that are stopped at random moments: nothing is lost"
 	@echo "make lint   ruff, mypy and import-linter"
 	@echo "make bench  the speed budgets"
+	@echo "make docs   build the documentation as a site into site/, and check its links"
+	@echo "make package  build the sdist and the wheel, and try the wheel in a clean environment"
 	@echo "make clean  remove the environment, caches and results"
 
 demo: $(VENV)/.installed
@@ -56,13 +58,22 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typed
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
+# The wheel, built from the sdist, in an environment that knows no checkout.
+package: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m deep tests/packages/test_wheel.py $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
+	$(BIN)/python docs/check_site.py site
+
 clean:
-	rm -rf .venv build dist out results mist-demo mist-demo-* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist site out results mist-demo mist-demo-* .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -74,6 +85,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP_INSTALL) -e ".[dev]"
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP_INSTALL) -e ".[docs]"
+	@touch $@
 
 $(BIN)/pip:
 	@command -v "$(PYTHON)" >/dev/null || { echo '$(NEEDS), but there is no $(PYTHON)$(HINT)'; exit 1; }

@@ -66,19 +66,19 @@ def while_processes_start() -> Iterator[None]:
 @contextmanager
 def _terminal_blocked() -> Iterator[None]:
     """Block signals from the terminal, in processes started inside, for their whole life."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    if sys.platform == "win32":  # has no masks
         yield
-        return
-    from multiprocessing import resource_tracker
+    else:
+        from multiprocessing import resource_tracker
 
-    both = [signal.SIGINT, signal.SIGHUP]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
-    try:
-        resource_tracker.ensure_running()  # which would let Ctrl-C through when it starts later
-        signal.pthread_sigmask(signal.SIG_BLOCK, both)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        both = [signal.SIGINT, signal.SIGHUP]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        try:
+            resource_tracker.ensure_running()  # which would let Ctrl-C through when it starts later
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with(parent: int) -> None:
@@ -87,11 +87,10 @@ def end_with(parent: int) -> None:
     A worker calls it first. Does nothing on Windows, which cannot tell.
     parent: id of a process. Results computed since are lost; no process could receive them.
     """
-    if sys.platform == "win32":
-        return
-    if os.getppid() != parent:
-        os._exit(1)
-    threading.Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
+    if sys.platform != "win32":
+        if os.getppid() != parent:
+            os._exit(1)
+        threading.Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
 
 
 def _wait_for_the_end_of(parent: int) -> None:

@@ -147,14 +147,20 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"mist-sim {version('mist-sim')}")
+        from mist_sim.cli.listings.catalog_dates import catalog_lines
+
+        typer.echo("\n".join([f"mist-sim {version('mist-sim')}", *catalog_lines()]))
         raise typer.Exit
 
 
 @app.callback()
 def options(
     show_version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        False,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version, and how new the catalogs are.",
     ),
 ) -> None:
     """Take the options that stand before a verb."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mist_sim.cli.completion import settings
 from mist_sim.cli.settings import overrides_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ Settings = Annotated[
         metavar="KEY=VALUE",
         help="Set a value of the scenario, such as clients.0.count=8 or router=random; repeatable.",
         show_default=False,
+        autocompletion=settings,
     ),
 ]
 FromVllm = Annotated[

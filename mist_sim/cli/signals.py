@@ -75,14 +75,14 @@ class _Raiser:
         if monotonic() - self._last < _GRACE:
             return
         self._last, self._number = monotonic(), number
-        if hasattr(signal, "setitimer") and self._alarm is None:  # not on Windows
+        if sys.platform != "win32" and self._alarm is None:  # Windows has no timers of this kind
             self._alarm = signal.signal(signal.SIGALRM, self._look)
             signal.setitimer(signal.ITIMER_REAL, _LOOK, _LOOK)
         self._raise()
 
     def rest(self) -> None:
         """Look no more."""
-        if self._alarm is not None:
+        if sys.platform != "win32" and self._alarm is not None:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, self._alarm)
 

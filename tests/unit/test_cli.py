@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import mist_sim
+from mist_sim.cli.listings.catalog_dates import CATALOGS, DATES, digest_of
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
 
@@ -409,8 +413,19 @@ def test_schema_goes_to_the_terminal_or_a_file(mist):
     assert "nowhere/schema.json: cannot be written" in err
 
 
-def test_version(mist):
-    assert mist("--version")[1].startswith("mist-sim ")
+def test_version_says_how_new_the_catalogs_are(mist):
+    first, *catalogs = mist("--version")[1].splitlines()
+    assert first == f"mist-sim {mist_sim.__version__}"
+    assert [line.split()[0] for line in catalogs] == ["models", "GPUs", "prices", "vLLM"]
+    assert all(re.search(r"20\d\d", line) for line in catalogs)
+
+
+@pytest.mark.parametrize("catalog", CATALOGS)
+def test_the_date_of_a_catalog_is_that_of_its_last_change(catalog):
+    """What changed must not keep the old date."""
+    known = tomllib.loads(DATES.read_text("utf-8"))[catalog]
+    hint = "the catalog has changed: python docs/make_catalog_dates.py"
+    assert known["digest"] == digest_of(catalog), hint
 
 
 def test_help_imports_nothing_heavy():

@@ -97,6 +97,9 @@ class Lane:
         may_hold_back = state.cadence is not None or self._limits_pieces
         if state.kv_cache.publishes and may_hold_back:
             self.step_singly()  # what others write may let in a prompt that is held back
+        self._sees_time = scheduler.sees_time
+        if self._sees_time:
+            self.step_singly()
         self._caches_prefixes = state.kv_cache.caches_prefixes
 
     @property
@@ -118,6 +121,12 @@ class Lane:
     def score(self) -> int:
         """How busy it is: 4 x waiting + running."""
         return _WAITING_WEIGHT * self.num_waiting + self.state.num_running
+
+    @property
+    def time_of_plan(self) -> float:
+        """When a plan that is asked for now is made, in seconds of the run."""
+        latest = self.ahead.latest if self.ahead is not None else None
+        return self.env.now if latest is None else latest.last_start
 
     def step_singly(self) -> None:
         """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
@@ -149,6 +158,8 @@ class Lane:
         while True:
             if self.state.paused:  # by a plan that computed nothing
                 self.state.end_pause()
+            if self._sees_time:
+                self.state.time = self.time_of_plan
             plan = self.scheduler.schedule(self.state, limit or self.run_limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
@@ -165,12 +176,16 @@ class Lane:
                 if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
-            if plan.is_empty:
-                raise InvariantError(
-                    f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
-                )
+            self._check_moves(plan)
             if plan_on_the_spot:
                 plan_on_the_spot()
+
+    def _check_moves(self, plan: StepPlan) -> None:
+        """Raise InvariantError for a plan that neither computes nor changes anything."""
+        if plan.is_empty:
+            raise InvariantError(
+                f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
+            )
 
     def _note(self, plan: StepPlan) -> int:
         """Note who goes, who goes on and what moves; return the blocks that the step waits for."""

@@ -24,6 +24,7 @@ from mist_sim.clients.scheduling.admission import (
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.chunked import ChunkedScheduler
 from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.order import Ranked, WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import make_room, preempt
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler, decode_steps
@@ -37,9 +38,11 @@ __all__ = [
     "ContinuousScheduler",
     "LaneState",
     "MixedScheduler",
+    "Ranked",
     "Scheduler",
     "StaticScheduler",
     "StepPlan",
+    "WaitingQueue",
     "WholePromptScheduler",
     "add_prefill",
     "admit",

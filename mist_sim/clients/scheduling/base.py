@@ -43,6 +43,7 @@ class Scheduler(ABC):
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
     by_piece: ClassVar[bool] = False  # whether prompts take blocks piece by piece
+    sees_time: ClassVar[bool] = False  # whether `schedule` reads `lane.time`: each step has a plan
 
     max_num_seqs: int = 256
     order: Order = "fcfs"
@@ -75,6 +76,10 @@ class Scheduler(ABC):
 
         The members of the plan are fixed for all its steps: no sequence finishes before the
         last one, no waiting sequence could be admitted in between, and no block runs short.
+
+        With `sees_time` it may decide by `lane.time`, too: seconds of the run at which the plan is
+        made. That is when its step begins, or where steps are planned ahead when the step before
+        begins. Each plan is then for one step.
         """
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:

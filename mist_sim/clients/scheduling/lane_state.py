@@ -56,6 +56,7 @@ class LaneState:
     paused: decodes that skip the present step.
     lacks_tokens: whether the next plan does not know the decodes' latest tokens.
     notes: a scheduler's notes on the lane, kept from plan to plan.
+    time: when the plan is made, in seconds of the run, for schedulers that see it.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class LaneState:
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
+        self.time = 0.0
         self.lacks_tokens = False
         self.num_arrived = 0
 

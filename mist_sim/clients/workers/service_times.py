@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,12 +27,15 @@ _NUMBER = (int, float, np.integer, np.floating)
 class SeededServiceTime(Protocol):
     """A service time that draws: its seconds come from the stage and `rng` alone."""
 
-    def __call__(self, stage: Stage, *, rng: np.random.Generator) -> float:
+    def __call__(self, stage: Any, *, rng: np.random.Generator) -> float:
         """Return the seconds that a stage takes on one worker (finite, >= 0)."""
 
 
-GivenServiceTime = Callable[[Stage], float] | SeededServiceTime
-"""What a user may give: a function of the stage, with a parameter `rng` if it draws."""
+GivenServiceTime = Callable[[Any], float] | SeededServiceTime
+"""What a user may give: a function of the stage, with a parameter `rng` if it draws.
+
+The stages that come are those of `serves`, by name, so the function may ask for that very class.
+"""
 
 
 class LinearTime:

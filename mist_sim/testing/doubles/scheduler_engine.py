@@ -104,6 +104,8 @@ class SteppingEngine:
                 self.fail(f"sequences starve: {_ENOUGH} plans or steps did not serve 40")
             while self.next_news() <= self.steps:
                 self.hear()
+            if self.scheduler.sees_time:
+                limit, self.lane.time = 1, float(self.steps)
             plan = self.scheduler.schedule(self.lane, limit)
             self.check(plan, limit)
             if plan is None:

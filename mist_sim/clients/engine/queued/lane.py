@@ -46,6 +46,8 @@ class QueuedLane(Lane):
         for sequence in state.begin_plan(self._next_group(number)):
             self._leave_group(sequence)
             state.move(sequence)
+        if self._sees_time:
+            state.time = self.time_of_plan
         plan = self.scheduler.schedule(state, 1)
         if plan is None:
             return None

@@ -1,0 +1,66 @@
+"""Parts of one's own with types, as users write them; `make lint` checks them with mypy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+import mist_sim as mist
+from mist_sim.clients.scheduling import LaneState, Ranked, WaitingQueue
+from mist_sim.core.views import ClientView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(mist.Stage):
+    """A stage with a length of its own."""
+
+    kind: ClassVar[str] = "translate"
+    num_tokens: int = 0
+
+
+def service_time(stage: Translate) -> float:
+    """Seconds of one worker: the stage is the user's own class."""
+    return 0.005 + 40e-6 * stage.num_tokens
+
+
+def noisy(stage: Translate, *, rng: np.random.Generator) -> float:
+    """The same, drawn."""
+    return service_time(stage) * float(rng.lognormal(-0.02, 0.2))
+
+
+cpu = mist.SequentialClient("cpu", serves=["translate"], service_time=service_time)
+drawn = mist.SequentialClient("drawn", serves=["translate"], service_time=noisy)
+
+
+@mist.ROUTERS.register("typed_fewest_waiting")
+@dataclass
+class FewestWaiting:
+    """A router."""
+
+    def choose(
+        self, request: mist.Request, stage: mist.Stage, candidates: Sequence[ClientView]
+    ) -> int:
+        return min(candidates, key=lambda client: client.num_waiting).client_id
+
+
+@mist.SCHEDULERS.register("typed_by_the_clock")
+@dataclass(frozen=True, kw_only=True)
+class ByTheClock(mist.ChunkedScheduler):
+    """A scheduler that sees the time, with an order of its own."""
+
+    sees_time: ClassVar[bool] = True
+
+    def schedule(self, lane: LaneState, limit: int) -> mist.StepPlan | None:
+        tokens = self.max_num_batched_tokens // (2 if lane.time > 10 else 1)
+        now = replace(self, max_num_batched_tokens=tokens)
+        return mist.ChunkedScheduler.schedule(now, lane, limit)
+
+    def new_queue(self) -> WaitingQueue:
+        return Ranked(lambda sequence: float(sequence.num_prompt_tokens))
+
+
+def latency(result: mist.Result) -> float:
+    """Read a figure of a run, in seconds."""
+    summary: Mapping[str, float] = result.summary
+    return summary["p99_ttft_ms"] / 1000
