@@ -15,7 +15,7 @@ from conformance import logs
 from conformance.report import Tally, compare, table
 from conformance.workloads import CLASSES, workload
 
-_VLLM_SIDE = Path(__file__).with_name("vllm_side.py")
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 def vllm_runs(
@@ -24,11 +24,12 @@ def vllm_runs(
     """Return vLLM's version and what it did with workloads. Raises typer.Exit where it fails."""
     flags = ["--async"] * asynchronous + ["--first-chunk"] * first_chunk
     done = subprocess.run(
-        [python, str(_VLLM_SIDE), *flags],
+        [python, "-m", "conformance.vllm_side", *flags],
         input=json.dumps(specs),
         capture_output=True,
         text=True,
         check=False,
+        cwd=_ROOT,
     )
     if done.returncode:
         Console(stderr=True).print(done.stderr[-2_000:], markup=False)

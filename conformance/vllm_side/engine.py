@@ -1,152 +1,22 @@
-"""Workloads through the scheduler and the KV manager of an installed vLLM, with a virtual clock.
+"""One workload on its way through vLLM's scheduler and KV manager, with a virtual clock.
 
 Nothing is computed, so no GPU is needed: a step lasts what the workload's law says, and each
-request gets the tokens that its workload names. It needs vLLM and the standard library alone:
-`python vllm_side.py [--async] < workloads.json > results.json`.
+request gets the tokens that its workload names.
 
 Source: vLLM's `EngineCore.step` and `step_with_batch_queue` in `vllm/v1/engine/core.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import inspect
-import json
-import os
-import sys
 from collections import deque
-from types import SimpleNamespace
 from typing import Any
 
+from conformance.vllm_side.scheduler import batches_in_flight, fills_queue, scheduler_of
+
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
-_COUNTS = ("preemptions", "cached")  # of each job
-_RESERVE = "scheduler_reserve_full_isl"  # since 0.19; before, prompts go by their first chunk
-_INTERVAL = "prefill_schedule_interval"  # since 0.24; in engines of their own since 0.33
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
-
-
-class NoImages:
-    """A registry of a model that reads text alone."""
-
-    def supports_multimodal_inputs(self, model: Any) -> bool:
-        """Return False."""
-        return False
-
-
-class NoGrammar:
-    """A manager of structured output that nobody asks."""
-
-    def should_advance(self, request: Any) -> bool:
-        """Return False."""
-        return False
-
-    def accept_tokens(self, request: Any, tokens: Any) -> bool:
-        """Return True (0.33)."""
-        return True
-
-
-def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
-    """Return vLLM's scheduler for a workload."""
-    import torch
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-    size, num_blocks = spec["block_size"], spec["num_gpu_blocks"]
-    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    kv_cache = KVCacheConfig(
-        num_blocks=num_blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
-    )
-    config = config_of(spec, asynchronous, options)
-    kind = AsyncScheduler if asynchronous else Scheduler
-    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
-
-
-def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
-    """Return what the schedulers of vLLM 0.12 to 0.33 read of a `VllmConfig`."""
-    from vllm.config import SchedulerConfig
-
-    longest, interval = 10**7, spec[_INTERVAL]
-    has_interval = _INTERVAL in inspect.signature(SchedulerConfig).parameters
-    scheduler_config = SchedulerConfig(
-        max_num_seqs=spec["max_num_seqs"],
-        max_num_batched_tokens=spec["max_num_batched_tokens"],
-        max_model_len=longest,
-        is_encoder_decoder=False,
-        long_prefill_token_threshold=spec["long_prefill_token_threshold"],
-        enable_chunked_prefill=True,
-        async_scheduling=asynchronous,
-        policy=spec["policy"],
-        **({_INTERVAL: interval} if has_interval else {}),
-        **options,
-    )
-    return SimpleNamespace(
-        scheduler_config=scheduler_config,
-        cache_config=SimpleNamespace(
-            num_gpu_blocks=spec["num_gpu_blocks"],
-            enable_prefix_caching=spec["enable_prefix_caching"],
-            block_size=spec["block_size"],
-            mamba_cache_mode="none",
-            enable_mamba_shared_prefix_checkpoint=False,
-        ),
-        parallel_config=SimpleNamespace(
-            data_parallel_index=0,
-            data_parallel_rank=0,
-            data_parallel_size=1,
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            pipeline_parallel_size=len(spec["ranks"]),
-        ),
-        observability_config=SimpleNamespace(
-            kv_cache_metrics=False, enable_mfu_metrics=False, per_request_spec_decode_metrics=None
-        ),
-        model_config=SimpleNamespace(
-            is_encoder_decoder=False,
-            is_diffusion=False,
-            max_model_len=longest,
-            enable_return_routed_experts=False,
-            return_sampling_mask=False,
-            runner_type="generate",
-            supports_multimodal_inputs=False,
-            uses_mrope=False,
-        ),
-        ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
-        aux_output_config=SimpleNamespace(enabled=False),
-        is_mm_encoder_only=False,
-        max_concurrent_batches=batches_in_flight(spec, asynchronous),
-        max_in_flight_tokens=spec["max_num_batched_tokens"] * batches_in_flight(spec, asynchronous),
-        num_hash_lookahead_tokens=0,
-        num_lookahead_tokens=0,
-        num_prefill_lookahead_tokens=0,
-        num_speculative_tokens=0,
-        use_v2_model_runner=True,
-        lora_config=None,
-        kv_events_config=None,
-        kv_transfer_config=None,
-        ec_transfer_config=None,
-        speculative_config=None,
-    )
-
-
-def batches_in_flight(spec: dict[str, Any], asynchronous: bool) -> int:
-    """Return `max_concurrent_batches` of the multiprocess executor, or of the config since 0.24."""
-    size = len(spec["ranks"])
-    if asynchronous and (size == 1 or fills_queue()):
-        return size + 1
-    return size
-
-
-def fills_queue() -> bool:
-    """Tell whether empty batches fill the queue, and a decode is planned every so many steps.
-
-    That came by 0.24, with model runner V2.
-    """
-    import vllm
-
-    return tuple(int(part) for part in vllm.__version__.split(".")[:2]) >= (0, 24)
 
 
 class Engine:
@@ -359,30 +229,6 @@ class Engine:
         next(names for names in found if number in names).remove(number)
 
 
-def serve(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what became of a workload whose jobs are dealt to its engines in turn.
-
-    The steps of the first engine come first.
-    """
-    num_engines, jobs = spec["num_engines"], spec["jobs"]
-    found: dict[str, Any] = {"stuck": False, "ends": [], "steps": []}
-    each = {name: [None] * len(jobs) for name in ("arrivals", "token_steps", *_COUNTS)}
-    for engine in range(min(num_engines, len(jobs))):
-        part = Engine(spec | {"jobs": jobs[engine::num_engines]}, asynchronous, options).run()
-        if part["stuck"]:
-            return part
-        num_before = len(found["ends"])
-        part["token_steps"] = [[num_before + step for step in s] for s in part["token_steps"]]
-        for name, values in each.items():
-            values[engine::num_engines] = part[name]
-        for rows, preempted, used in part["steps"]:
-            renamed = [[engine + num_engines * name, *row] for name, *row in rows]
-            names = [engine + num_engines * name for name in preempted]
-            found["steps"].append([renamed, names, used])
-        found["ends"] += part["ends"]
-    return found | each
-
-
 def _computed_before(scheduler: Any, name: str, tokens: dict[str, int]) -> int:
     """Return how many tokens of a request were computed before the step just scheduled."""
     return int(scheduler.requests[name].num_computed_tokens - tokens[name])
@@ -405,26 +251,3 @@ def _found_tokens(output: Any) -> int | None:
         return int(output.num_cached_tokens)
     stats = output.prefill_stats  # since 0.20, with the first token alone
     return None if stats is None else int(stats.num_cached_tokens)
-
-
-def main() -> None:
-    """Read workloads, write results."""
-    os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR"}
-    specs, asynchronous = json.load(sys.stdin), "--async" in sys.argv
-    with contextlib.redirect_stdout(sys.stderr):
-        import vllm
-        from vllm.config import SchedulerConfig
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import init_none_hash
-
-        init_none_hash(sha256)
-        has_reserve = _RESERVE in inspect.signature(SchedulerConfig).parameters
-        reserves = has_reserve and "--first-chunk" not in sys.argv
-        options = {_RESERVE: reserves} if has_reserve else {}
-        results = [serve(spec, asynchronous, options) for spec in specs]
-    found = {"version": vllm.__version__, "options": {_RESERVE: reserves}, "results": results}
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
