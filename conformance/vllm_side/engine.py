@@ -19,6 +19,11 @@ _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no 
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
 
+def name_of(number: int) -> str:
+    """Return the id of a job's request; of equal arrivals the smallest id goes first in vLLM."""
+    return f"{number:06}"
+
+
 class Engine:
     """One workload on its way through vLLM's scheduler."""
 
@@ -38,6 +43,8 @@ class Engine:
         self.token_steps: list[list[int]] = [[] for _ in self.jobs]
         self.arrivals: list[float | None] = [job["arrival"] for job in self.jobs]
         self.cached = [0] * len(self.jobs)
+        self.num_drafts = spec["drafts"][1]
+        self.num_verified = [0] * len(self.jobs)  # steps with drafts
         self.preempted: list[int] = []  # since the last step that computed something
         self.num_preemptions = [0] * len(self.jobs)
         self.coming = [(t, n) for n, t in enumerate(self.arrivals) if t is not None]
@@ -56,7 +63,7 @@ class Engine:
         job, caches = self.jobs[number], self.spec["enable_prefix_caching"]
         needs = inspect.signature(Request).parameters
         return Request(
-            str(number),
+            name_of(number),
             [self._token(number, position) for position in range(job["prompt"])],
             SamplingParams(max_tokens=job["answer"], ignore_eos=True),
             None,
@@ -122,6 +129,18 @@ class Engine:
             time, number = heapq.heappop(self.coming)
             self.arrivals[number] = self.requests[number].arrival_time = time
             self.scheduler.add_request(self.requests[number])
+        self._abort()
+
+    def _abort(self) -> None:
+        """Let those go whose senders have gone (`EngineCore._process_aborts_queue`)."""
+        from vllm.v1.request import RequestStatus
+
+        for number, job in enumerate(self.jobs):
+            begin, after = self.arrivals[number], job.get("abort")
+            if after is None or begin is None or begin + after > self.now:
+                continue
+            if name_of(number) in self.scheduler.requests:
+                self.scheduler.finish_requests(name_of(number), RequestStatus.FINISHED_ABORTED)
 
     def _schedule(self) -> dict[str, Any]:
         """Schedule a step, and say when it will end."""
@@ -130,6 +149,7 @@ class Engine:
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
         context = sum(_computed_before(scheduler, n, tokens) for n in tokens)
+        context -= sum(self._num_refused(name, self.queue) for name in tokens)
         step = {
             "output": output,
             "tokens": output.total_num_scheduled_tokens,
@@ -152,6 +172,15 @@ class Engine:
         )
         self.scheduled.append(step)
         return step
+
+    def _num_refused(self, name: str, queue: deque[Any]) -> int:
+        """Return how many drafts that are in flight, and count as computed, will be refused."""
+        num_refused, place = 0, self.num_verified[int(name)]
+        for step in reversed(queue):
+            if name in step["output"].scheduled_spec_decode_tokens:
+                num_refused += 1 + self.num_drafts - self.jobs[int(name)]["path"][place]
+                place += 1
+        return num_refused
 
     def _gives_on(self, number: int, emits: bool) -> bool:
         """Tell whether later steps may need the token that a request gets: all but an only one."""
@@ -190,14 +219,18 @@ class Engine:
         from vllm.v1.outputs import ModelRunnerOutput
 
         self.now = max(self.now, step["end"])
+        self._abort()
         names = list(step["emits"])
+        drafted = step["output"].scheduled_spec_decode_tokens
         sampled, waiting = [], []
         for name in names:
             request = self.scheduler.requests.get(name)
             emits = step["emits"][name] and request is not None
             if emits and request.status.name == "PREEMPTED":
                 waiting.append(int(name))
-            sampled.append([self._token(int(name), request.num_tokens)] if emits else [])
+            number = self._num_given(int(name), drafts=name in drafted) if emits else 0
+            begin = request.num_tokens if emits else 0
+            sampled.append([self._token(int(name), begin + each) for each in range(number)])
         result = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
@@ -218,6 +251,22 @@ class Engine:
                     turn = self.next_turn[number]
                     time = self.now + self.jobs[turn]["think"] + _BESIDE
                     heapq.heappush(self.coming, (time, turn))
+        if self.num_drafts and not self.asynchronous:
+            self._draft([name for name, emits in step["emits"].items() if emits])
+
+    def _num_given(self, number: int, *, drafts: bool) -> int:
+        """Return the tokens that a step gives, as many as its job's path says if it has drafts."""
+        if not drafts:
+            return 1
+        self.num_verified[number] += 1
+        return int(self.jobs[number]["path"][self.num_verified[number] - 1])
+
+    def _draft(self, names: list[str]) -> None:
+        """Hand the drafts of a step to the scheduler (`EngineCore.post_step`)."""
+        from vllm.v1.outputs import DraftTokenIds
+
+        drafts = [[0] * self.num_drafts for _ in names]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
 
     def _forget_preemption(self, number: int) -> None:
         """Count no preemption of a request whose last token was on its way: it does not come back.

@@ -53,6 +53,8 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
     from vllm.config import SchedulerConfig
 
     longest, interval = 10**7, spec[INTERVAL]
+    method, num_drafts = spec["drafts"]
+    is_eagle = method == "eagle"
     has_interval = INTERVAL in inspect.signature(SchedulerConfig).parameters
     scheduler_config = SchedulerConfig(
         max_num_seqs=spec["max_num_seqs"],
@@ -101,16 +103,33 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
         is_mm_encoder_only=False,
         max_concurrent_batches=batches_in_flight(spec, asynchronous),
         max_in_flight_tokens=spec["max_num_batched_tokens"] * batches_in_flight(spec, asynchronous),
-        num_hash_lookahead_tokens=0,
-        num_lookahead_tokens=0,
-        num_prefill_lookahead_tokens=0,
-        num_speculative_tokens=0,
+        num_hash_lookahead_tokens=int(is_eagle and spec["enable_prefix_caching"]),
+        num_lookahead_tokens=num_drafts if is_eagle else 0,
+        num_prefill_lookahead_tokens=int(is_eagle),
+        num_speculative_tokens=num_drafts,
         use_v2_model_runner=True,
         lora_config=None,
         kv_events_config=None,
         kv_transfer_config=None,
         ec_transfer_config=None,
-        speculative_config=None,
+        speculative_config=drafting_of(method, num_drafts) if num_drafts else None,
+    )
+
+
+def drafting_of(method: str, num_drafts: int) -> Any:
+    """Return what the schedulers read of a `SpeculativeConfig`."""
+    is_eagle = method == "eagle"
+    return SimpleNamespace(
+        method=method,
+        num_speculative_tokens=num_drafts,
+        num_speculative_tokens_per_batch_size=None,
+        max_num_new_slots_for_drafting=0,
+        disable_eagle_block_drop=False,
+        use_eagle=lambda: is_eagle,
+        use_eagle_block_drop=lambda: is_eagle,
+        needs_eagle_block_drop=lambda: is_eagle,
+        uses_draft_model=lambda: False,
+        use_dflash=lambda: False,
     )
 
 

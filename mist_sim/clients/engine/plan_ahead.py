@@ -25,6 +25,7 @@ class PlanningLane(RunningLane, Protocol):
     env: Environment
     ahead: PlanAhead | None
 
+    def abort_late(self, sequence: SequenceState, /) -> None: ...
     def plan(
         self, limit: int | None, plan_on_the_spot: Callable[[], bool] | None, /
     ) -> StepPlan | None: ...
@@ -36,8 +37,8 @@ class PlanAhead:
     A step is planned when the step before it starts, and knows what happened until then. So a
     request joins the step after the next. One that ends with the step in flight has no part in the
     next, since its answer ends at a given length, but keeps its seat and its blocks until that is
-    planned. Who gives up while it runs leaves at the end of the step in flight, and keeps both in
-    the same way; who waits leaves at once.
+    planned. Who gives up takes part in the next step all the same, even if it only waited until
+    then, and leaves before the one after it is planned.
 
     When a plan computes nothing, no step is in flight and none is ahead: the next plan is made on
     the spot, knows everything, and its step cannot hide the host's time.
@@ -60,12 +61,13 @@ class PlanAhead:
         # when they came, and who; no plan knows yet of these arrivals and ends of loads
         self.arrived: deque[tuple[float, SequenceState]] = deque()
         self._loaded: deque[tuple[float, SequenceState]] = deque()
+        self.given_up: deque[tuple[float, SequenceState]] = deque()  # when, and who, in the same way
         lane.ahead = self
 
     @property
     def comes_next(self) -> bool:
         """Whether something has happened that no plan knows yet."""
-        return bool(self.arrived or self._loaded)
+        return bool(self.arrived or self._loaded or self.given_up)
 
     def hold_arrival(self, sequence: SequenceState) -> None:
         """Hold a sequence that arrives now until a plan can know of it."""
@@ -74,6 +76,10 @@ class PlanAhead:
     def hold_loaded(self, sequence: SequenceState) -> None:
         """Hold the news that a sequence's blocks came now."""
         self._loaded.append((self._lane.env.now, sequence))
+
+    def hold_abort(self, sequence: SequenceState) -> None:
+        """Hold the news that a sequence is given up now: what is planned computes it yet."""
+        self.given_up.append((self._lane.env.now, sequence))
 
     def forget(self, sequence: SequenceState) -> bool:
         """Forget an arrival that no plan knows yet; return False when it is none of these."""
@@ -134,6 +140,7 @@ class PlanAhead:
         for news, tell in (
             (self.arrived, state.add_request),
             (self._loaded, state.finish_load),
+            (self.given_up, self._lane.abort_late),
         ):
             while news and news[0][0] <= known_until:
                 tell(news.popleft()[1])

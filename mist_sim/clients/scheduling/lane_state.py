@@ -264,6 +264,20 @@ class LaneState:
         else:
             self.waiting.remove(sequence)
 
+    def abort_late(self, sequence: SequenceState) -> None:
+        """Forget a sequence that was given up a step ago; no step is in flight.
+
+        One that runs gives its memory back at once, for the plan that is now made ahead.
+        """
+        if sequence not in self.running:
+            self.abort(sequence)
+            return
+        if self.paused:
+            self.end_pause()
+        num_blocks, num_computed = self.stop(sequence)
+        num_known = self.num_known(sequence, num_computed)
+        self._free(sequence, num_blocks, num_known, num_computed - num_known)
+
     def _forget(self, sequence: SequenceState, *, in_step: bool) -> None:
         """Free the memory of a sequence that was given up before it could use it.
 
