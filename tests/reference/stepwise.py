@@ -470,7 +470,8 @@ class StepwiseEngine(ABC):
 
     def give_up(self, live: Live, time: float, *, in_step: bool) -> None:
         """Let go of a job whose outcome says how it ended, perhaps after the step."""
-        is_coming = any(live is each for _, each in self.arrived) or live in self.coming
+        is_new = any(live is each and when > self.known_until for when, each in self.arrived)
+        is_coming = is_new or live in self.coming
         if self.is_ahead and not is_coming:
             self.given_up.append((time, live))
         else:

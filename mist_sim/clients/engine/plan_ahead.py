@@ -82,9 +82,10 @@ class PlanAhead:
         self.given_up.append((self._lane.env.now, sequence))
 
     def forget(self, sequence: SequenceState) -> bool:
-        """Forget an arrival that no plan knows yet; return False when it is none of these."""
+        """Forget an arrival that the next plan does not know; return False if it is none."""
+        known_until = inf if self.latest is None else self.latest.start_of(self._lane.env.now)
         for arrival in self.arrived:
-            if arrival[1] is sequence:
+            if arrival[1] is sequence and not arrival[0] <= known_until < inf:
                 self.arrived.remove(arrival)
                 return True
         return False
