@@ -38,13 +38,13 @@ class StepLaw:
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of one step."""
-        tokens = batch.num_prefill_tokens + batch.num_decodes
+        tokens = batch.num_prefill_tokens + batch.num_decodes * (1 + batch.num_drafts)
         context = batch.context_sum + sum(before for _, before in batch.chunks)
         return self.base + self.per_token * tokens + self.per_context * context
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         """Return the seconds of several."""
-        tokens = batch.num_prefill_tokens + batch.num_decodes
+        tokens = batch.num_prefill_tokens + batch.num_decodes * (1 + batch.num_drafts)
         ahead = np.arange(num_steps)
         context = batch.context_sum + growth.contexts(ahead.astype(float))
         context += sum(before for _, before in batch.chunks) + batch.num_prefill_tokens * ahead

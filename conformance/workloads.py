@@ -128,21 +128,24 @@ CLASSES = {
     "blocks of 1, prefixes": WorkloadClass(prefixes, block_size=1),
     "blocks of 1, scarce, repeats": WorkloadClass(repeats, scarce=True, block_size=1),
     "blocks of 1, scarce, conversations": WorkloadClass(conversations, scarce=True, block_size=1),
+    "blocks of 1, scarce, overlapping turns": WorkloadClass(
+        overlapping, scarce=True, block_size=1
+    ),
     "drafts by n-grams, ample": WorkloadClass(plain, caching=False, drafts="ngram"),
     "drafts by n-grams, prefixes": WorkloadClass(prefixes, drafts="ngram"),
     "drafts by n-grams, scarce, no cache": WorkloadClass(
         plain, scarce=True, caching=False, drafts="ngram"
     ),
-    "drafts by n-grams, scarce, conversations": WorkloadClass(
-        conversations, scarce=True, drafts="ngram"
+    "drafts by n-grams, scarce, overlapping turns": WorkloadClass(
+        overlapping, scarce=True, drafts="ngram"
     ),
     "drafts by EAGLE, ample": WorkloadClass(plain, caching=False, drafts="eagle"),
     "drafts by EAGLE, prefixes": WorkloadClass(prefixes, drafts="eagle"),
     "drafts by EAGLE, scarce, no cache": WorkloadClass(
         plain, scarce=True, caching=False, drafts="eagle"
     ),
-    "drafts by EAGLE, scarce, conversations": WorkloadClass(
-        conversations, scarce=True, drafts="eagle"
+    "drafts by EAGLE, scarce, overlapping turns": WorkloadClass(
+        overlapping, scarce=True, drafts="eagle"
     ),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),

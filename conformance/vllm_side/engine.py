@@ -16,6 +16,7 @@ from typing import Any
 from conformance.vllm_side.scheduler import batches_in_flight, fills_queue, scheduler_of
 
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
+_COVERED = "num_hash_lookahead_tokens"  # behind a block, of its hash, with EAGLE since 0.33
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
 
@@ -62,6 +63,9 @@ class Engine:
 
         job, caches = self.jobs[number], self.spec["enable_prefix_caching"]
         needs = inspect.signature(Request).parameters
+        number_covered = self.scheduler.vllm_config.num_hash_lookahead_tokens
+        can_cover = _COVERED in inspect.signature(get_request_block_hasher).parameters
+        covers = {_COVERED: number_covered} if can_cover else {}
         return Request(
             name_of(number),
             [self._token(number, position) for position in range(job["prompt"])],
@@ -70,7 +74,7 @@ class Engine:
             **({"eos_token_id": None} if "eos_token_id" in needs else {}),
             arrival_time=job["arrival"] or 0.0,
             priority=job["priority"],
-            block_hasher=get_request_block_hasher(self.spec["block_size"], sha256)
+            block_hasher=get_request_block_hasher(self.spec["block_size"], sha256, **covers)
             if caches
             else None,
         )

@@ -231,6 +231,7 @@ class Live:
     counts_from: tuple[float, int] = nan, 1
     num_backflows: int = 0
     entered_at: float = nan
+    num_planned: int = 0  # tokens known when its latest decode step was planned
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -320,6 +321,7 @@ class StepwiseEngine(ABC):
     num_lookahead: int = 0
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     uncached_first: bool = False
+    caches_verified: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -815,7 +817,7 @@ class StepwiseEngine(ABC):
             if live in self.running:
                 self.running.remove(live)
             if live not in self.held:
-                self.memory.leave(live, live.num_cached, preempted=False)
+                self.memory.leave(live, self.num_cacheable(live), preempted=False)
             self.have_gone(live)
         self.late.clear()
 
@@ -971,7 +973,9 @@ class StepwiseEngine(ABC):
         if victim not in self.held and not goes:
             unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
             unknown = unknown and self.overlaps  # else the plan of the latest step knew its tokens
-            self.memory.leave(victim, num_cached - unknown, preempted=not (swaps or is_late))
+            known = self.num_cacheable(victim) - unknown
+            self.memory.leave(victim, known, preempted=not (swaps or is_late))
+            victim.num_planned = 0
         if is_late:
             self.late.remove(victim)
             victim.outcome.gave_way = True
@@ -1126,6 +1130,7 @@ class StepwiseEngine(ABC):
             live.decode(self.now, self.longest)
             late = self.plans_ahead and getattr(self, "in_turn", False)
             late = late and self.block_size > 1 and not self.num_drafts
+            late |= self.verifies_late
             if self.memory.enters_answers and not late:
                 self.memory.enter(live, live.num_cached)
             if live.is_complete(self.longest):
@@ -1159,6 +1164,18 @@ class StepwiseEngine(ABC):
         if not (self.active or self.waiting):
             self.known_until = inf
             self.free_late()
+
+    @property
+    def verifies_late(self) -> bool:
+        """Tell whether what a step verified of drafts is cached when the next one is planned."""
+        in_turn = getattr(self, "in_turn", False) and self.block_size > 1
+        return bool(self.num_drafts) and in_turn and not self.caches_verified
+
+    def num_cacheable(self, live: Live) -> int:
+        """Computed tokens of one who leaves that are cached."""
+        if self.verifies_late and live.num_planned:
+            return min(live.num_cached, live.num_planned)
+        return live.num_cached
 
     def finish(self, live: Live) -> None:
         """Let a request go that has all its tokens, perhaps after it gave up."""
@@ -1370,6 +1387,7 @@ class StepwiseChunked(StepwiseEngine):
         decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+            live.num_planned = live.num_cached + 1
             if self.block_size > 1 and not (self.plans_ahead and self.num_drafts):
                 self.memory.enter(live, live.num_cached + (not self.is_ahead))
         chunks = []

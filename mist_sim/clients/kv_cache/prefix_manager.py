@@ -139,9 +139,10 @@ class PrefixCachingManager(KvCacheManager):
             if self.enters_answers and num_tokens >= sequence.num_tokens - 1:
                 self.answers.begin(sequence)
 
-    def follow(self, clock: AnswerClock, *, is_early: bool) -> None:
+    def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool = False) -> None:
         self.answers.clock = clock
         self.answers.is_early = is_early
+        self.answers.is_late = is_late
 
     def note_step(self) -> None:
         answers = self.answers
