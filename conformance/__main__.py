@@ -41,7 +41,7 @@ def vllm_runs(
 def main(
     number: Annotated[int, typer.Option(help="Workloads of each short class.")] = 100,
     number_long: Annotated[int, typer.Option(help="Workloads of each long class.")] = 8,
-    only: Annotated[str, typer.Option(help="Classes whose names begin so.")] = "",
+    only: Annotated[str, typer.Option(help="Classes whose names begin so; several apart by |.")] = "",
     asynchronous: Annotated[bool, typer.Option("--async", help="Plan one step ahead.")] = False,
     first_chunk: Annotated[
         bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl: false.")
@@ -58,7 +58,7 @@ def main(
     specs = [
         workload(name, seed, most)
         for name, kind in CLASSES.items()
-        if name.startswith(only) and not (log and kind.long)
+        if name.startswith(tuple(only.split("|"))) and not (log and kind.long)
         for seed in range(number_long if kind.long else number)
     ]
     if keep and keep.exists():

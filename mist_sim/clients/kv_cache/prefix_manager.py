@@ -9,7 +9,7 @@ from mist_sim.clients.kv_cache.answers import AnswerClock, Answers
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead, KvCacheManager
 from mist_sim.clients.prefixes.free_queue import FreeQueue
-from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache
+from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache, one_token_up
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
 from mist_sim.core.views import ContentWatcher
@@ -32,17 +32,24 @@ class PrefixCachingManager(KvCacheManager):
         (`SpeculativeConfig.num_recomputed_blocks`).
     uncached_first: whether free blocks that no step has filled are used before all others (see
         `EngineRules`).
+    hashes_ahead: whether a block is found only where the token behind it is the same, too.
     """
 
     caches_prefixes: ClassVar[bool] = True
     enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
 
     def __init__(
-        self, pool: BlockPool, num_recomputed: int = 0, *, uncached_first: bool = False
+        self,
+        pool: BlockPool,
+        num_recomputed: int = 0,
+        *,
+        uncached_first: bool = False,
+        hashes_ahead: bool = False,
     ) -> None:
         super().__init__(pool)
         self.num_recomputed = num_recomputed
         self.uncached_first = uncached_first
+        self.hashes_ahead = hashes_ahead
         self.cache = PrefixCache(pool.num_blocks)
         self.answers = Answers(self.cache, pool.block_size)
 
@@ -274,7 +281,8 @@ class PrefixCachingManager(KvCacheManager):
         if not self.shares_blocks:
             self.shares_blocks = True
             self.cache.queue = FreeQueue(self.pool.num_free)
-        return Chain(content, self.pool.block_size)
+        known = one_token_up(content) if self.hashes_ahead else content
+        return Chain(known, self.pool.block_size)
 
     def _most_found(self, sequence: SequenceState) -> int:
         """Blocks that a sequence uses of the cache at most: those before its last token's."""
