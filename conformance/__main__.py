@@ -41,7 +41,9 @@ def vllm_runs(
 def main(
     number: Annotated[int, typer.Option(help="Workloads of each short class.")] = 100,
     number_long: Annotated[int, typer.Option(help="Workloads of each long class.")] = 8,
-    only: Annotated[str, typer.Option(help="Classes whose names begin so; several apart by |.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Classes whose names begin so; several apart by |.")
+    ] = "",
     asynchronous: Annotated[bool, typer.Option("--async", help="Plan one step ahead.")] = False,
     first_chunk: Annotated[
         bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl: false.")

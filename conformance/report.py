@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import inf
 from typing import Any, Literal
 
@@ -103,19 +104,11 @@ def compare(
             here, there = (np.array([times[n][place] for n in kept]) for times in (got, expected))
             difference = abs((here - begins).mean() / (there - begins).mean() - 1) if kept else 0.0
             setattr(found, name, float(difference))
-        found.first = (
-            min(
-                min(one, other)
-                for mine, its in zip(got, expected, strict=True)
-                for one, other in zip(mine, its, strict=False)
-                if one != other
-            )
-            if any(
-                one != other
-                for mine, its in zip(got, expected, strict=True)
-                for one, other in zip(mine, its)
-            )
-            else max(begins.max(initial=0.0), 0.0)
+        found.first = min(
+            min(one, other)
+            for mine, its in zip(got, expected, strict=True)
+            for one, other in zip_longest(mine, its, fillvalue=inf)
+            if one != other
         )
     return found
 

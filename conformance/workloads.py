@@ -128,9 +128,7 @@ CLASSES = {
     "blocks of 1, prefixes": WorkloadClass(prefixes, block_size=1),
     "blocks of 1, scarce, repeats": WorkloadClass(repeats, scarce=True, block_size=1),
     "blocks of 1, scarce, conversations": WorkloadClass(conversations, scarce=True, block_size=1),
-    "blocks of 1, scarce, overlapping turns": WorkloadClass(
-        overlapping, scarce=True, block_size=1
-    ),
+    "blocks of 1, scarce, overlapping turns": WorkloadClass(overlapping, scarce=True, block_size=1),
     "drafts by n-grams, ample": WorkloadClass(plain, caching=False, drafts="ngram"),
     "drafts by n-grams, prefixes": WorkloadClass(prefixes, drafts="ngram"),
     "drafts by n-grams, scarce, no cache": WorkloadClass(

@@ -1154,9 +1154,9 @@ class StepwiseEngine(ABC):
         for live in self.releasing:
             self.free_held(live)
         self.releasing.clear()
-        for live in self.flow.leaving(self) if self.flow else []:
-            if not live.has_given_up:
-                self.end_visit(live, "moved")
+        found = self.flow.leaving(self) if self.flow else []
+        for live in [each for each in found if not each.has_given_up]:
+            self.end_visit(live, "moved")
         self.free_if_empty()
 
     def free_if_empty(self) -> None:

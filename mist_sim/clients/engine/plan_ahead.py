@@ -58,10 +58,10 @@ class PlanAhead:
         self._lane = lane
         self._predictor = predictor
         self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
-        # when they came, and who; no plan knows yet of these arrivals and ends of loads
+        # when, and who: no plan knows yet of these arrivals, ends of loads, and who has given up
         self.arrived: deque[tuple[float, SequenceState]] = deque()
         self._loaded: deque[tuple[float, SequenceState]] = deque()
-        self.given_up: deque[tuple[float, SequenceState]] = deque()  # when, and who, in the same way
+        self.given_up: deque[tuple[float, SequenceState]] = deque()
         lane.ahead = self
 
     @property
