@@ -1,7 +1,7 @@
 """Bounds of input: of scenarios, models, GPUs and traces.
 
-They lie far beyond what anybody serves, and are near enough to stop a slip of the keyboard before
-it costs hours, all memory, or the digits of a sum. Each says why it is where it is.
+They lie far beyond any real use, yet stop a slip of the keyboard before it costs hours, all memory,
+or the digits of a sum. Each bound states its reason.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ NUMBER = (1e-12, 1e12)
 """Smallest but 0, and largest, of plain numbers: shares, factors, parameters of laws."""
 
 QUANTITIES: Mapping[str, tuple[float, float]] = {
-    # from far below a clock's tick to 32 years, at whose end a clock still tells 0.2 us apart
+    # from far below a clock tick to 32 years, at whose end a clock still resolves 0.2 us
     "duration": (1e-12, 1e9),
     # a request in 32 years; a billion a second
     "rate": (1e-9, 1e9),
     # a byte, and less than a bit a second; an exabyte
     "size": (1.0, 1e18),
     "bandwidth": (0.1, 1e18),
-    # an operation a second; a million times what the fastest accelerators do
+    # from one operation a second to a million times the fastest accelerators
     "compute rate": (1.0, 1e24),
     # a milliwatt; a gigawatt
     "power": (1e-3, 1e9),

@@ -1,8 +1,8 @@
-"""Conservation: what enters a run leaves it once, in all its stages, and clients keep nothing.
+"""Conservation: each request that enters a run leaves it once, and clients keep nothing.
 
-No count is compared with itself. What entered is counted where the workload hands requests over,
-what ended are the recorder's rows, what is still held is what clients show to routers, and the
-visits that came back to the walks are held against those that clients recorded.
+The two sides of each law are counted independently. Entries are counted as the workload hands
+requests over; ends are the recorder's rows; work still held is read from the clients' views; and
+visits returned to the walks are compared with the visits that clients recorded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Ids = NDArray[np.int64]
 
 
 class Conservation:
-    """Counts the requests that enter one run, and finds what became of them at its end.
+    """Counts the requests that enter one run, and accounts for each of them at its end.
 
-    requests: those of the workload, in the order in which they are sent.
+    requests: the workload's requests, in order of sending.
     """
 
     def __init__(self, requests: Iterator[Request]) -> None:
@@ -48,7 +48,7 @@ class Conservation:
     def broken_law(
         self, load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
     ) -> str | None:
-        """Return what a run that is over has lost or has too much, and where; None: nothing.
+        """Return what a finished run has lost or counted twice, and where; None if nothing.
 
         clients: position is the client_id of the records.
         """
@@ -68,7 +68,7 @@ class Conservation:
         return f"request {request.request_id} was never sent: load generation stopped before it"
 
     def _not_ended_once(self, recorder: ColumnRecorder, clients: Sequence[Client]) -> str | None:
-        """Every request that entered has one row among those that ended, and no other has one."""
+        """Check that the ended requests have one row for each that entered, and no other row."""
         entered, ended = _ints(self._entered), _columns(recorder.requests)["request_id"]
         if np.array_equal(_sorted(entered), _sorted(ended)) and (np.diff(_sorted(ended)) > 0).all():
             return None

@@ -6,21 +6,21 @@ here are scheduled at absolute times.
 
 Ties in time are settled by phase:
 
-0. Gateways ask clients for their loads, where they do so from time to time.
+0. Gateways poll clients for their loads.
 1. Steps end: by client id, and within a client by engine.
 2. Clients fail, come up, leave, or change role and chunk: in the order in which these events
    were scheduled.
 3. What was sent over the network or loaded is there: in the order in which it was sent.
-4. Requests move (they arrive, or enter queues again): in the order in which these events were
-   scheduled.
-5. Users whose time is up give up: by client id.
+4. Requests move (arrive, or enter another queue): in the order in which these events were
+    scheduled.
+5. Users whose time limit has passed give up: by client id.
 6. Engines plan: in the order in which their steps end.
 7. Transfers that began or ended share their links anew.
 
-An event of an earlier phase that is scheduled for the present time goes before what is left of the
-later phases. So a request that is served at the very end of its time-out is served. Results do not
-depend on when the end of a step was put on the heap: a run that was computed ahead long ago ends
-in the same place as one that was cut a moment ago.
+An event of an earlier phase that is scheduled for the present time runs before the rest of the
+later phases. So a request that is served exactly at its time-out counts as served. Results do not
+depend on when the end of a step was scheduled: a run that was planned long ago ends at the same
+position as one that was cut a moment ago.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import simpy
 from simpy.core import StopSimulation
 from simpy.events import NORMAL, Event
 
-# A phase has a place for each client, engine or transfer, between it and the next phase: what is
-# sent as the n-th is there in ARRIVE + n. `MOVE` has one place, that of SimPy's own time-outs; what
-# SimPy calls urgent happens just before.
+# A phase has a position for each client, engine or transfer, between it and the next phase: the
+# n-th transfer arrives in ARRIVE + n. `MOVE` has one position, that of SimPy's own time-outs;
+# SimPy's urgent events come just before it.
 _PLACES = 2**40
 POLL = -3 * _PLACES - 1
 STEP_END = -2 * _PLACES - 1
@@ -80,10 +80,10 @@ class Environment(simpy.Environment):
 
     now: the present time, seconds. It is read far more often than it is set, so it is a plain
         attribute here, and SimPy's own one a property of the same value.
-    phase: that of what happens now, while `run` waits for an event.
-    agenda: what is scheduled, as a heap of (time, phase, number, event). next_number: returns the
-        number of the next event. Who has to save calls puts events there without `at`.
-    planned_at: when an engine last planned. plan_phase: the latest phase in which one did then.
+    phase: phase of the present event, while `run` waits for an event.
+    agenda: scheduled events, a heap of (time, phase, number, event). next_number: returns the
+        number of the next event. Hot code pushes events there directly instead of calling `at`.
+    planned_at: when an engine last planned. plan_phase: the latest phase of a plan at that time.
     """
 
     now: float = 0.0
@@ -144,33 +144,32 @@ class Environment(simpy.Environment):
             callback(event)
 
     def move(self, event: Event, time: float, phase: int) -> Event:
-        """Let whoever waits for a scheduled event wait for an earlier one instead.
+        """Schedule an event anew at an earlier time; its waiters wait for the new event.
 
-        The old event stays in the queue without callbacks, so that it does nothing.
-        Returns the new event.
+        The old event stays in the queue without callbacks, and does nothing. Returns the new event.
         """
         earlier = self.at(time, phase)
         earlier.callbacks, event.callbacks = event.callbacks, []
         return earlier
 
     def put_off(self, event: Event) -> Event:
-        """Let whoever waits for a scheduled event wait for a pending one instead; return that."""
+        """Let the waiters of a scheduled event wait for a pending one instead; return that."""
         pending = Event(self)
         pending.callbacks, event.callbacks = event.callbacks, []
         return pending
 
     def start(self, steps: Generator[Event, Any, object]) -> None:
-        """Run a generator from now on, as a process that nothing waits for or interrupts.
+        """Run a generator from now on; no process can wait for it or interrupt it.
 
-        It costs no events beside those it yields; a process has one for its start and one for
-        its end. What it raises ends the run.
+        It costs only the events that it yields; a SimPy process adds one for its start and one for
+        its end. An exception in it ends the run.
         """
         _Course(steps).go_on(self._started)
 
     def run(self, until: float | Event | None = None) -> Any:
-        """Run until an event has happened, as SimPy does, in a loop without a call an event.
+        """Run until an event has happened, like SimPy's `run`, in a loop without a call per event.
 
-        Raises NothingLeftError when nothing is left to happen before that.
+        Raises NothingLeftError if the agenda is empty before that.
         """
         if not isinstance(until, Event) or until.processed:
             return super().run(until)
@@ -189,7 +188,7 @@ class Environment(simpy.Environment):
         raise NothingLeftError("nothing is left to happen, but the awaited event has not")
 
     def note_plan(self, phase: int) -> None:
-        """Note that an engine plans now, whose phase that is."""
+        """Note that an engine plans now, in the given phase."""
         if self.planned_at != self.now:
             self.planned_at, self.plan_phase = self.now, phase
         elif self.plan_phase < phase:
@@ -200,18 +199,18 @@ class Environment(simpy.Environment):
         return self.planned_at == self.now and self.plan_phase > phase
 
     def only_waits_for(self, known: Collection[Event]) -> bool:
-        """Return whether nothing is scheduled but polls and some known events."""
+        """Return whether only polls and the given events are scheduled."""
         return all(
             phase == POLL or event in known or not event.callbacks
             for _, phase, _, event in self._queue
         )
 
     def only_has(self, phase: int) -> bool:
-        """Return whether nothing is scheduled but in one phase."""
+        """Return whether all scheduled events are of one phase."""
         return all(scheduled == phase for _, scheduled, _, _ in self._queue)
 
     def phase_is_last(self) -> bool:
-        """Return whether nothing else is scheduled at the present time."""
+        """Return whether no further event is scheduled for the present time."""
         queue = self._queue
         return not queue or queue[0][0] > self.now
 
@@ -226,7 +225,7 @@ class _Course:
         self._throw = steps.throw
 
     def go_on(self, event: Event) -> None:
-        """Give it what it waited for, until it waits for something that has not happened."""
+        """Resume the generator with the event's value, until it yields a pending one."""
         send = self._send  # an attribute is read faster than a method is looked up
         try:
             while True:

@@ -60,7 +60,7 @@ class InvariantError(MistError, AssertionError):
 
 
 def brief(value: object, longest: int = _LONGEST_VALUE) -> str:
-    """Return a value as Python writes it, cut to what a message can show.
+    """Return a value's `repr`, cut to the length of a message.
 
     longest: characters of it. No more than that is written of a large value either: a file of a
     few lines can hold more than memory does.

@@ -17,9 +17,9 @@ from mist_sim.traces.base import Source
 def check_hand_overs(
     clients: Sequence[Client], network: Network | None, hand_over: HandOver
 ) -> None:
-    """Raise ScenarioError for clients that cannot hand over KV entries as they are asked to.
+    """Raise ScenarioError for clients that cannot hand over KV entries as their roles require.
 
-    A client is what its traits say; its type does not matter.
+    Only a client's traits count, not its type.
     """
     any_splits = hand_over.policy is not None
     _check_network(clients, network, any_splits=any_splits)
@@ -84,7 +84,7 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
 
 
 _SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
-_OPEN = {"auto", "bf16", "fp16"}  # "auto" is one of the others; specs do not say which
+_OPEN = {"auto", "bf16", "fp16"}  # "auto" resolves to one of the others; specs do not say which
 
 
 def dtype_name(dtype: str) -> str:
@@ -98,9 +98,9 @@ def are_alike(one: str, other: str) -> bool:
 
 
 def _check_entries(members: Members) -> None:
-    """Raise ScenarioError for clients of a model that exchange entries, and store them unlike.
+    """Raise ScenarioError if clients of a model exchange entries and store them in different forms.
 
-    Of engines without a GPU, whose memory is given in blocks, what blocks hold is not known.
+    If an engine's memory is given in blocks, without a GPU, the contents of its blocks are unknown.
     """
     firsts: dict[str | None, Client] = {}
     for client in members.exchanging():
@@ -123,10 +123,10 @@ def _check_entries(members: Members) -> None:
 
 
 class Members:
-    """The clients that run engines, and which of them may exchange KV entries.
+    """The clients that run engines, and the pairs among them that may exchange KV entries.
 
-    any_splits: whether clients without a role may hand over, too.
-    tenants: their engines, and what each needs of a network.
+    any_splits: whether clients without a role may hand over too.
+    tenants: their engines, and the network needs of each.
     """
 
     def __init__(self, clients: Sequence[Client], *, any_splits: bool = False) -> None:
@@ -147,7 +147,7 @@ class Members:
         return [client for client in self._clients if client.name in names]
 
     def check_roles(self) -> None:
-        """Raise ScenarioError for a client with a role, and none of its model on the other side."""
+        """Raise ScenarioError for a role without its counterpart among the clients of a model."""
         tenants = self.tenants
         if not any(tenant.sends for tenant in tenants):
             return
@@ -164,9 +164,10 @@ class Members:
                 )
 
     def _may_exchange(self, one: Tenant, other: Tenant) -> bool:
-        """Tell whether KV entries may go from one client to another, or from that to it.
+        """Tell whether KV entries may go between two clients, in either direction.
 
-        Answers flow between clients with role p_heavy and d_heavy, and not among those of one.
+        Answers flow between clients with role p_heavy and d_heavy, but not among clients of one
+        role.
         """
         mine, theirs = self._traits[one.name], self._traits[other.name]
         goes = (one.sends and other.takes) or (one.takes and other.sends)
@@ -216,10 +217,10 @@ def _sends(traits: ClientTraits, *, any_splits: bool) -> bool:
 
 
 def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
-    """Raise ScenarioError where no client that decodes can hold any prompt of a workload.
+    """Raise ScenarioError if no client that decodes can hold any prompt of a workload.
 
-    Answers begin at those without a role, or with role decode or d_heavy.
-    source: of the prompts; one whose shortest is not known is not looked at.
+    Answers begin at clients without a role, or with role decode or d_heavy.
+    source: source of the prompts; not checked if its shortest prompt is unknown.
     """
     engines = [client for client in clients if client.traits.entries is not None]
     takers = [client for client in engines if client.traits.role not in ("prefill", "p_heavy")]

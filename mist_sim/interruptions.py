@@ -1,4 +1,4 @@
-"""Signals that end a command wait while something is done that nobody could finish after them."""
+"""Delays signals that end a command while it does work that must not be left half done."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NAMES = ("SIGINT", "SIGHUP", "SIGTERM", "SIGALRM")  # an alarm repeats what was swallowed
+_NAMES = ("SIGINT", "SIGHUP", "SIGTERM", "SIGALRM")  # an alarm repeats a swallowed signal
 
 
 @contextmanager
 def put_off() -> Iterator[None]:
-    """Put off Ctrl-C, SIGHUP and SIGTERM: what comes inside is heeded on leaving.
+    """Delay Ctrl-C, SIGHUP and SIGTERM: signals that arrive inside are handled on leaving.
 
     Blocking is not enough: other threads, such as those of a BLAS library, take signals, too, and
     Python calls the handler in the main thread, blocked or not.

@@ -17,7 +17,7 @@ class Registry(Mapping[str, type[Any]]):
     """The named classes of one family; a mapping from name to class.
 
     A plugin is a dataclass whose init fields are its parameters. Scenario files choose it with
-    `type: NAME` and set the fields; Python code simply makes the object.
+    `type: NAME` and set the fields; Python code creates the object.
     """
 
     def __init__(self, family: str, later: Mapping[str, str] | None = None) -> None:
@@ -50,7 +50,7 @@ class Registry(Mapping[str, type[Any]]):
         return add
 
     def load_entry_points(self) -> None:
-        """Register what installed packages offer under the group `mist_sim.<family>`, once."""
+        """Register the classes that installed packages offer under `mist_sim.<family>`, once."""
         if self._loaded:
             return
         for point in offered(f"mist_sim.{self.family}"):
@@ -86,19 +86,19 @@ class Registry(Mapping[str, type[Any]]):
 
 
 def offered(group: str) -> EntryPoints:
-    """Return what installed packages offer under a group."""
+    """Return the entry points of installed packages under a group."""
     found: EntryPoints = _all_offered().select(group=group)
     return found
 
 
 @cache
 def _all_offered() -> Any:  # of a class that depends on Python's version
-    """Return what they offer to anybody: one look at every package, and not one for each family."""
+    """Return the entry points of all groups, in one pass over the installed packages."""
     return entry_points()
 
 
 def comes_with_package(cls: type[Any]) -> bool:
-    """Tell whether a plugin is one of mist-sim's own, whose looks at requests are known."""
+    """Tell whether a plugin is one of mist-sim's own, whose access to requests is known."""
     return cls.__module__.startswith("mist_sim.")
 
 

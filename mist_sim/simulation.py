@@ -65,12 +65,13 @@ class Simulation:
     """Clients, a router and a workload, put together for one run.
 
     clients: at least one, with unique names. router: chooses among them (default: in turn).
-    routers: by kind of stage, where another one does. seed: of all random streams (>= 0).
+    routers: by kind of stage, for stages with a router of their own. seed: of all random streams
+        (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
-    summary. network: over which clients hand over KV entries; None where none do.
-    power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
-    hand_over: how requests go from prefill to decode; None: as `HandOver()` says.
-    lifecycle: clients that fail, start, drain or are scaled; None: all are up all the time.
+        summary. network: carries KV entries between clients; None if no entries move.
+    power: power draw beside the GPUs. cost: prices to use; None: no cost is computed.
+    hand_over: how requests go from prefill to decode; None: the defaults of `HandOver()`.
+    lifecycle: clients that fail, start, drain or are scaled; None: all clients stay up.
     reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
     not. search: finds how, where `reconfigure` asks for it.
     front_end: times between users and engines; None: those that are assumed where a client's
@@ -141,9 +142,10 @@ class Simulation:
     ) -> Result:
         """Simulate until every request has finished or failed.
 
-        recorder: new; in place of a plain one, such as one that ends the run by what it raises.
-        Raises ScenarioError for input that shows itself bad during the run (a trace row), and
-        InvariantError when the simulation breaks a law of its own.
+        recorder: a new recorder in place of the default one, for example one that ends the run by
+            raising an exception.
+        Raises ScenarioError for input found to be bad during the run (a trace row), and
+        InvariantError if the simulation breaks a law of its own.
         """
         env, recorder = Environment(), recorder or self._recorder()
         router = StageRouters(self.router, self.routers) if self.routers else self.router
@@ -182,7 +184,7 @@ class Simulation:
         return self._result(recorder, sliders)
 
     def _result(self, recorder: ColumnRecorder, sliders: Reconfigurer | None) -> Result:
-        """Return the records of a run, with what they are to be read by."""
+        """Return the records of a run, with the data needed to read them."""
         times = {c.name: origin for c in self.clients if (origin := c.traits.times) is not None}
         return Result(
             recorder=recorder,
@@ -222,7 +224,7 @@ class Simulation:
         return ApiServers(options, count or 1)
 
     def _assumed(self) -> dict[str, tuple[str, ...]]:
-        """Return the options that nobody set and whose default is an assumption, by client."""
+        """Return the unset options whose default is an assumption, by client."""
         said = (FRONT_END,) if self.front_end.is_complete else ()
         found = {}
         for client in self.clients:
@@ -232,7 +234,7 @@ class Simulation:
         return found
 
     def _step_limits(self, client: Client) -> StepLimits | None:
-        """Return what limits a client's steps; None where that, or the client, may change."""
+        """Return the limits of a client's steps; None if these, or the client, may change."""
         changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
         return None if changes else client.traits.step_limits
 
@@ -264,14 +266,14 @@ class Simulation:
         return roster
 
     def _recorder(self) -> ColumnRecorder:
-        """Return what writes the records; where a policy asks, it counts who keeps the limits."""
+        """Return the recorder; for some policies it counts the requests within limits."""
         asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
         return SloWatch(self.slo) if asks else ColumnRecorder()
 
     def _begin_lives(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
     ) -> None:
-        """Let clients fail, start and leave where somebody says so."""
+        """Start the processes that let clients fail, start and leave, if the scenario has any."""
         if self.lifecycle is None:
             return
         never = lambda: math.nan  # noqa: E731
@@ -279,7 +281,7 @@ class Simulation:
         Manager(self.lifecycle, env, coordinator, recorder, self.streams, self.network, attainment)
 
     def _reconfigurer(self, env: Environment) -> Reconfigurer | None:
-        """Return what lets the sliders move, where somebody says so."""
+        """Return the process that moves the sliders, if the scenario has one."""
         policy = self.hand_over.policy
         if self.reconfigure is None or not isinstance(policy, FlowPolicy):
             return None
@@ -288,7 +290,7 @@ class Simulation:
     def _load_generator(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
     ) -> LoadGenerator:
-        """Return what sends the workload's requests: an open loop, capped or not, or users."""
+        """Return the load generator of the workload: an open loop, capped or not, or users."""
         retries, rng = self.workload.retries, self.streams.generator("retries")
         loop = self.workload.closed_loop
         most = self.workload.max_concurrency
@@ -304,7 +306,7 @@ class Simulation:
 
     @property
     def _walks_are_plain(self) -> bool:
-        """Whether one client serves each request whole, and nobody gives up or tries again."""
+        """Whether one client serves each request whole, without limits on time and retries."""
         workload = self.workload
         return (
             type(workload) is Workload
@@ -331,13 +333,13 @@ def _collectives(client: Client) -> str:
 
 
 def _settings(client: Client) -> Mapping[str, Setting | Borrowed | None]:
-    """Return what was measured that resembles a client; nothing, where its layout changed."""
+    """Return the measured settings closest to a client's; None if its layout changed."""
     settings = client.traits.times.settings if client.traits.times else {}
     return dict.fromkeys(settings) if client.layouts else settings
 
 
 def _run_until(env: Environment, end: Event) -> bool:
-    """Run until an event has happened; return False when nothing is left to happen before."""
+    """Run until an event has happened; return False if the agenda is empty before."""
     try:
         env.run(until=end)
     except NothingLeftError:
@@ -346,7 +348,7 @@ def _run_until(env: Environment, end: Event) -> bool:
 
 
 def _now_and_then(progress: Progress) -> Progress:
-    """Return what passes calls on to `progress`, ten times a second of the user's at most."""
+    """Return a function that forwards to `progress` at most ten times per second of real time."""
     next_call = 0.0
 
     def tell(num_ended: int, now: float) -> None:

@@ -25,13 +25,15 @@ from mist_sim.stages import Decode, Prefill
 def check_clients(
     clients: Sequence[Client], network: Network | None = None, hand_over: HandOver | None = None
 ) -> None:
-    """Raise ScenarioError unless clients are what they claim, and go together.
+    """Raise ScenarioError unless clients do what their traits claim, and fit together.
 
-    A simulation calls it when it is made; authors of clients may call it at any time. Each client
-    has traits and a name of its own; takes a visit of each stage of a model that it says it serves;
-    and of those that exchange KV entries, each finds another that stores them in the same form.
+    A simulation calls it when it is made; authors of clients may call it at any time. It checks
+    that each client has traits and a unique name, takes a visit of each stage and model that it
+    claims to serve, and, if it exchanges KV entries, finds another client that stores them in the
+    same form.
 
-    network: between them; None: none. hand_over: how prompts go on; None: as `HandOver()` says.
+    network: network between them; None: none. hand_over: how prompts continue; None: the defaults
+        of `HandOver()`.
     """
     check_names(clients)
     for client in clients:
@@ -42,9 +44,9 @@ def check_clients(
 
 
 def _check_claims(client: Client) -> None:
-    """Raise ScenarioError for a client that does not do what its traits say.
+    """Raise ScenarioError for a client that does not do what its traits claim.
 
-    `takes` is asked, before the client starts, whether it would begin a prompt, and an answer.
+    Before the client starts, `takes` is asked whether it would begin a prompt, and an answer.
     """
     kind = type(client).__name__
     for name in _of_the_run(client):
@@ -115,7 +117,7 @@ def check_lives(
 def check_search(
     reconfigure: Reconfigure | None, search: Search | None, clients: Sequence[Client]
 ) -> None:
-    """Raise ScenarioError for changes that clients cannot make, and where nobody finds them."""
+    """Raise ScenarioError for a reconfiguration that clients cannot make, or without a search."""
     if reconfigure is not None:
         check_reconfigure(reconfigure, clients)
     asks = reconfigure is not None and reconfigure.on_change is not None
@@ -137,7 +139,7 @@ def check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
 
 
 def check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> None:
-    """Raise ScenarioError for a router of a stage that nobody serves."""
+    """Raise ScenarioError for a router of a stage that no client serves."""
     served = {kind for client in clients for kind in client.traits.serves}
     for kind in routers:
         if kind not in served:

@@ -85,14 +85,14 @@ def name_of(text: str, tables: Mapping[str, Table]) -> str | None:
 
 
 def load_toml(path: Path) -> Table:
-    """Return the table of a TOML file. Raises ScenarioError where it cannot be read or is none."""
+    """Return the table of a TOML file. Raises ScenarioError if it cannot be read or parsed."""
     table = parse_toml(text_of(path, TOML_BYTES), str(path))
     check_plain(table, str(path))
     return table
 
 
 def parse_toml(text: str, where: str) -> Table:
-    """Return the table of a TOML text. Raises ScenarioError where it is none."""
+    """Return the table of a TOML text. Raises ScenarioError if it cannot be parsed."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > NESTING and _DOTTED.search(line):
             raise ScenarioError(f"{where}:{number}: a key must have <= {NESTING} dots")
@@ -134,7 +134,7 @@ def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> 
 
 
 def _convert(hint: Any, value: object, where: str, name: str) -> object:
-    """Return what a spec says as the type of its field."""
+    """Return a value of a spec as the type of its field."""
     if isinstance(hint, type) and is_dataclass(hint):
         return read_table(hint, value, where, f"{name}.")
     kind = _kind_of(hint)
@@ -163,7 +163,7 @@ def _convert(hint: Any, value: object, where: str, name: str) -> object:
 
 
 def _kind_of(hint: Any) -> Kind | None:
-    """Return the kind of a quantity, or of one that may be left out."""
+    """Return the kind of a quantity, which may be optional."""
     choices = [choice for choice in get_args(hint) if choice is not NoneType]
     if get_origin(hint) is not Annotated and len(choices) == 1:
         hint = choices[0]

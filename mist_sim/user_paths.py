@@ -8,7 +8,7 @@ from mist_sim.errors import ScenarioError, brief
 
 
 def user_path(text: str | Path) -> Path:
-    """Return a path with `~` expanded, one that can be asked whether it exists.
+    """Return a path with `~` expanded, safe to pass to `exists`.
 
     Raises ScenarioError for the home folder of an unknown user and for impossible names.
     """

@@ -1,6 +1,6 @@
 """The processes of parallel runs: none imports from the working directory or outlives its parent.
 
-A light module, since it is the first of ours that a process imports.
+A light module, because a worker process imports it before all others of ours.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def set_variables(values: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def while_processes_start() -> Iterator[None]:
-    """Put off Ctrl-C, SIGHUP and SIGTERM: what comes inside is heeded on leaving.
+    """Delay Ctrl-C, SIGHUP and SIGTERM: signals that arrive inside are handled on leaving.
 
-    An exception in the middle would leave processes that nobody knows of, and that this one would
-    wait for. A terminal sends the first two to all processes at once. A worker would say where
-    Ctrl-C met it, and the process in which loky counts what to clean up would die before the
-    others: none of them gets either, and their parent ends them in order.
+    An exception in the middle would leave processes that no code knows of, and this process would
+    wait for them. A terminal sends the first two signals to all processes at once. A worker would
+    print where Ctrl-C met it, and loky's clean-up process would die before the
+    others. So the children get neither signal, and their parent ends them in order.
     """
     with put_off(), _terminal_blocked():
         yield
@@ -65,7 +65,7 @@ def while_processes_start() -> Iterator[None]:
 
 @contextmanager
 def _terminal_blocked() -> Iterator[None]:
-    """Block what terminals send, in processes that are started inside, for all their time."""
+    """Block signals from the terminal, in processes started inside, for their whole life."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -82,10 +82,10 @@ def _terminal_blocked() -> Iterator[None]:
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after its parent, also where that is killed, and was killed before.
+    """End this process soon after its parent ends, even if the parent is killed or already dead.
 
-    The first thing that a worker does. Does nothing on Windows, which does not tell.
-    parent: the id of a process. What is computed by then is lost, and nobody could take it.
+    A worker calls it first. Does nothing on Windows, which cannot tell.
+    parent: id of a process. Results computed since are lost; no process could receive them.
     """
     if sys.platform == "win32":
         return

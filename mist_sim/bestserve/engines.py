@@ -1,7 +1,7 @@
-"""Strategies of a scenario: its one engine in other numbers and layouts, as scenarios of their own.
+"""Strategies of a scenario: its one engine in other numbers and layouts, as scenarios.
 
-The step times that BestServe's simulators ask for are those of the scenario's engine, and what does
-not fit in the GPUs' memory is found where every scenario finds it.
+BestServe's simulators use the step times of the scenario's engine, and the memory check of every
+scenario.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_HAND_OVER = {"bandwidth": "1e18 B/s", "latency": "0 s"}
 
 @dataclass(frozen=True)
 class Template:
-    """A scenario whose one client entry is an engine, of which strategies are made.
+    """A scenario with one client entry, an engine, from which strategies are made.
 
     Raises ScenarioError for a scenario with other clients, or clients that fail, start or draft.
     """
@@ -69,7 +69,8 @@ class Template:
         Instances are engines with the continuous scheduler, which computes prompts first and alone,
         as BestServe's do. Apart, KV entries arrive at once, unless the scenario has a network.
 
-        longest: tokens of the longest prompt. Raises ScenarioError for an engine that cannot be.
+        longest: tokens of the longest prompt.
+        Raises ScenarioError for an engine that cannot be.
         """
         data = as_data(self.scenario)
         first = data["clients"][0]
@@ -78,7 +79,7 @@ class Template:
             "pipeline_parallel_size": strategy.pipeline_parallel_size,
         }
         if strategy.pipeline_parallel_size > 1 and first["async_scheduling"]:
-            del first["async_scheduling"]  # not with whole prompts; nobody said so
+            del first["async_scheduling"]  # not with whole prompts, and not set by the user
         prompts = strategy.prefill_batch * longest
         if strategy.is_apart:
             data["clients"] = [
@@ -106,7 +107,7 @@ class Engines:
 
     @classmethod
     def of(cls, template: Template, strategy: Strategy, longest: int) -> Engines:
-        """Return those of a strategy. Raises ScenarioError where the model does not fit."""
+        """Return the engines of a strategy. Raises ScenarioError if the model does not fit."""
         built = Built(template.full(strategy.one_of_each, longest))
         clients: Sequence[Any] = built.simulation.clients  # of type llm, as the template requires
         first, last = clients[0], clients[-1]

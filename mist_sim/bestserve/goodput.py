@@ -1,4 +1,4 @@
-"""The goodput of whatever serves requests at a rate: Algorithm 8 over any simulator.
+"""The goodput of any simulator: Algorithm 8.
 
 Feasible (Algorithm 9) is what `Target` calls attained with `each=True` and `relaxation=0.1`: nine
 of ten requests keep the limit of TTFT, and nine of ten that of TPOT, each times 1.1. The bisection
@@ -24,10 +24,10 @@ Simulate = Callable[[float], RequestTimes]
 
 
 def search_rate(simulate: Simulate, target: Target, search: Search, *, seed: int) -> SeedGoodput:
-    """Return the largest rate that attains a target, as far as a search tells.
+    """Return the largest rate that attains a target, within the search's tolerance.
 
-    simulate: any simulator: BestServe's, the full one, or one's own. search: which rates to try,
-    from `bracketing.around` or `bracketing.between`. seed: of what is simulated, for the result.
+    simulate: any simulator: BestServe's, the full one, or your own. search: the rates to try, from
+        `bracketing.around` or `bracketing.between`. seed: of the simulation, for the result.
     """
     trials: list[Trial] = []
     asked = next(search)
@@ -63,7 +63,7 @@ def at_rate(
     method: Method,
     warmup: float = 0.0,
 ) -> Simulate:
-    """Return what serves requests by a strategy at a rate. requests: as at one request a second."""
+    """Return a function that serves requests at a rate. requests: as at one request a second."""
 
     def simulate(rate: float) -> RequestTimes:
         scaled = requests.scaled(rate)

@@ -1,4 +1,4 @@
-"""BestServe's Optimizer: the goodput of every strategy, and which is best for its GPUs.
+"""BestServe's Optimizer: the goodput of every strategy, and the best one per GPU.
 
 A strategy and a seed are a task of a study, which is searched in BestServe's simulators. What the
 paper leaves out is whether a strategy fits in memory; here one that does not is left out, with the
@@ -155,7 +155,7 @@ def _known(text: str, seed: int) -> tuple[Template, Requests]:
 
 @lru_cache(maxsize=64)
 def _engines_of(text: str, seed: int, strategy: Strategy) -> Engines:
-    """Return the engines of strategies that differ in their counts alone, with what they know."""
+    """Return the engines of strategies that differ only in their counts, with shared step times."""
     template, requests = _known(text, seed)
     return Engines.of(template, strategy, int(requests.prompt.max()))
 
@@ -167,7 +167,7 @@ def _entry(
     options: _Options,
     requests: Requests,
 ) -> Entry:
-    """Return what became of a strategy, from a row a seed."""
+    """Return the entry of a strategy, from a row per seed."""
     for row in rows:
         if row.failure:
             return Entry(strategy, left_out=str(row.failure))

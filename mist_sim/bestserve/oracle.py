@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     """Seconds of a batch of prompts.
 
     latency: seconds until its first tokens are out. busy: seconds until the next batch may begin;
-    the same but in a pipeline, whose first rank is free earlier.
+        equal except in a pipeline, whose first rank is free earlier.
     """
 
     latency: float

@@ -34,11 +34,11 @@ class Shuffled:
         return next(self._orders)
 
     def took(self, instance: int) -> None:
-        """Nothing depends on it."""
+        """Do nothing: the order is fixed."""
 
 
 class InTurn:
-    """Whoever comes after the instance that took the last one is asked first."""
+    """The instance after the one that took the last batch is asked first."""
 
     def __init__(self, num_instances: int) -> None:
         numbers = range(num_instances)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Entry:
     """The result of a strategy.
 
-    goodput: in BestServe's simulators. full: in the full simulation, where that was asked for;
-    full_failure: why there is none. left_out: why it cannot be, such as a model that does not fit.
+    goodput: in BestServe's simulators. full: in the full simulation, if requested;
+    full_failure: why there is none. left_out: why it is impossible, such as a model that does not
+        fit.
     too_slow: why it attains no rate at all.
     """
 
@@ -44,7 +45,7 @@ class Entry:
 
     @property
     def rate(self) -> float:
-        """The goodput, requests per second; 0 where no rate is attained, NaN where nobody knows."""
+        """The goodput, requests per second; 0 if no rate is attained, NaN if unknown."""
         if self.too_slow:
             return 0.0
         if self.goodput is None:
@@ -68,7 +69,7 @@ class Entry:
 class Ranking(Findings):
     """Strategies by goodput per GPU, the best first; those that were left out are last.
 
-    target: what counts as attained. num_requests: of a run. mean_prompt, mean_output,
+    target: the condition of attainment. num_requests: per run. mean_prompt, mean_output,
     longest_prompt: tokens. seeds: of the searches. title: what was simulated, in words.
     """
 
@@ -115,14 +116,14 @@ class Ranking(Findings):
 
     @property
     def best(self) -> Entry | None:
-        """The strategy with the largest goodput per GPU; None where none attains any rate."""
+        """The strategy with the largest goodput per GPU; None if none attains any rate."""
         first = self.entries[0]
         return first if first.rate > 0 else None
 
     def is_close(self, entry: Entry) -> bool:
-        """Whether an entry's interval of goodput per GPU reaches the best one's: nobody can tell.
+        """Whether an entry's interval of goodput per GPU overlaps the best one's.
 
-        With one seed intervals are the search's own, and say nothing of other seeds.
+        With one seed intervals are the search's own, and do not cover other seeds.
         """
         best = self.best
         if best is None or isnan(entry.rate):

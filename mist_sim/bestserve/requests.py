@@ -83,7 +83,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class _Offered(Built):
-    """A scenario of which nothing but the workload is asked: its clients need not fit."""
+    """A scenario used only for its workload: its clients need not fit."""
 
     @cached_property
     def workload(self) -> Workload:

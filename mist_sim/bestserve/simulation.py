@@ -25,8 +25,8 @@ class Method:
     """Options of the simulators.
 
     tau: the balance of equation 9 (> 0): one that joins b others decodes as if in a batch of
-    max(floor((b + 1) / tau), 1). routing: in which order instances are asked: "shuffle" as printed,
-    or "round_robin".
+        max(floor((b + 1) / tau), 1). routing: order in which instances are asked: "shuffle" as
+        printed, or "round_robin".
 
     Raises ScenarioError for another tau or routing.
     """
@@ -64,7 +64,7 @@ class Served:
     def times(self, warmup: float = 0.0) -> RequestTimes:
         """Return the latencies of requests that arrive `warmup` seconds after the start or later.
 
-        What `Target` judges.
+        `Target` judges these.
         """
         rows = self.requests.arrival >= warmup
         e2el = self.done - self.requests.arrival
@@ -109,7 +109,7 @@ def _apart(
     rng: np.random.Generator,
     method: Method,
 ) -> Served:
-    """Serve in tandem: what is prefilled arrives at the decode instances (section 3.4.3)."""
+    """Serve in tandem: prefilled requests arrive at the decode instances (section 3.4.3)."""
     prompts, outputs = requests.prompt.tolist(), requests.output.tolist()
     pool = strategy.prefill, strategy.prefill_batch
     prefilled = np.array(prefill(requests.arrival.tolist(), prompts, pool, times[0]))

@@ -21,7 +21,7 @@ Pool = tuple[int, int]
 
 
 def pseudo_batches(boxes: int, tau: float) -> list[int]:
-    """Return the pseudo batch size of one that joins 0, 1, ... others (equation 9)."""
+    """Return the pseudo batch size of a request that joins 0, 1, ... others (equation 9)."""
     return [max(int((others + 1) / tau), 1) for others in range(boxes)]
 
 
@@ -111,7 +111,7 @@ def together(
     instances = _Instances(num_instances, boxes, len(arrival))
     context, pseudo = contexts(prompts, outputs), pseudo_batches(boxes, tau)
     prefilled = [inf] * len(arrival)
-    waiting: list[tuple[float, int]] = []  # when each prompt was done, and whose it was
+    waiting: list[tuple[float, int]] = []  # (end, request) of each prompt
     now, first, num = 0.0, 0, len(arrival)
     while first < num or waiting:
         to_prefill = max(arrival[first], min(instances.free_at)) if first < num else inf
@@ -151,7 +151,7 @@ def _first(order: Sequence[int], free_at: Sequence[float], now: float) -> int:
 
 
 class _Instances:
-    """Those that do both.
+    """Instances that prefill and decode.
 
     free_at: when the prompts of each are done. box_at: when each can take an answer: its prompts
     are done, and a box is free. done: when the answers of all requests are complete; in full boxes

@@ -54,7 +54,7 @@ class Space:
     def strategies(self, layout: tuple[int, int]) -> list[Strategy]:
         """Return the strategies. layout: tensor and pipeline parallel size where none are given.
 
-        Raises ScenarioError where there are none, or more than 10,000.
+        Raises ScenarioError without strategies, or with more than 10,000.
         """
         found: list[Strategy] = []
         for strategy in self._all(layout):

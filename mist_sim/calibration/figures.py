@@ -1,4 +1,4 @@
-"""Figures of a GPU's entry that are fitted, and the spec file that holds what was found."""
+"""Fitted figures of a GPU's entry, and the spec file that holds the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_BOUND = 0.01  # of where the fit begins: nearer to a bound, a figure is as g
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure to fit, by its dotted name in a spec file: where to begin, and its range.
+    """A figure to fit, by its dotted name in a spec file: its start value, and its range.
 
     `overhead.*` and `dispatch.*` are seconds, `interconnect.bus_bandwidth.*` bytes/s by size of the
     message, the others shares.
@@ -37,12 +37,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Observations:
-    """Measured quantities, and what computes them for a GPU.
+    """Measured quantities, and a function that predicts them for a GPU.
 
     predict: returns the quantities of the chosen rows, in seconds.
     measured: seconds. quantity: the name of each row's quantity, for reports.
     weight: how much each row's relative error counts.
-    held_out: which rows are not fitted but scored.
+    held_out: rows that are scored instead of fitted.
     """
 
     predict: Callable[[GpuSpec, NDArray[np.bool_]], Array]
@@ -90,7 +90,7 @@ def calibrate(
 
     Far outliers count less (soft L1). Needs some seconds to minutes, as `predict` does.
 
-    Raises ScenarioError for fewer fitted rows than figures, and for none that is held out.
+    Raises ScenarioError for fewer fitted rows than figures, and without held-out rows.
     """
     require_rows(observations.held_out, len(figures), source)
     fitted = ~observations.held_out
@@ -121,7 +121,7 @@ def calibrate(
 
 
 def require_rows(held_out: NDArray[np.bool_], num_figures: int, source: str) -> None:
-    """Raise ScenarioError for fewer fitted rows than figures, and for none that is held out."""
+    """Raise ScenarioError for fewer fitted rows than figures, and without held-out rows."""
     num_fitted, num_held_out = int((~held_out).sum()), int(held_out.sum())
     if num_fitted < num_figures or not num_held_out:
         raise ScenarioError(

@@ -16,15 +16,15 @@ def fit_connector(
     bandwidth: float,
     connector: Connector | None = None,
 ) -> Connector:
-    """Return a connector with a start and an efficiency that are fitted to transfers.
+    """Return a connector with a start and an efficiency fitted to transfers.
 
-    Least squares of seconds = start + bytes / b, where b is efficiency times bandwidth. What the
-    connector takes for descriptors is not taken off.
+    Least squares of seconds = start + bytes / b, where b is efficiency times bandwidth. The
+    connector's time for descriptors is not subtracted.
 
-    num_bytes, seconds: of each transfer, alone on its way. bandwidth: of that way, bytes/s.
-    connector: whose other figures the result has; None: a plain one.
-    Raises ValueError for transfers that are not at least two of different size, and where the
-    best line has no speed up to the bandwidth.
+    num_bytes, seconds: of each transfer, alone on its route. bandwidth: of that route, bytes/s.
+    connector: connector whose other figures are kept; None: a plain one.
+    Raises ValueError for fewer than two transfers of different size, and if the best line has a
+    speed above the bandwidth.
     """
     sizes, times = np.array(num_bytes), np.array(seconds)
     if len(set(num_bytes)) < 2:

@@ -20,9 +20,10 @@ class LoopProtocol:
     """The drivers of closed loops, and the limits of the engine that served them.
 
     think_time: seconds from an answer to the user's next request (>= 0).
-    max_num_batched_tokens, max_num_seqs: of the engine; None: what vLLM's server takes on the GPU.
-    tokens_beyond_prompt: where the engine was started anew for each length of prompts, with so
-        many max_num_batched_tokens more than a prompt has; None: with the same for all.
+    max_num_batched_tokens, max_num_seqs: of the engine; None: the defaults of vLLM's server on the
+        GPU.
+    tokens_beyond_prompt: if the engine was restarted for each length of prompts with
+        max_num_batched_tokens of that length plus this; None: one value for all.
     engine: the version of vLLM that was measured, which says whether host and GPU took turns; None:
         the newest that is known.
     """
@@ -35,7 +36,7 @@ class LoopProtocol:
 
     def __post_init__(self) -> None:
         version_of(self.engine)  # refuses names that are not known
-        ClosedLoop(concurrency=1, think_time=self.think_time)  # refuses times that are none
+        ClosedLoop(concurrency=1, think_time=self.think_time)  # refuses invalid times
         if self.tokens_beyond_prompt is None:
             return
         if self.max_num_batched_tokens is not None:
@@ -62,7 +63,7 @@ class LoopProtocol:
         """Return mean TPOT and mean TTFT in seconds.
 
         point: tokens of a prompt and of an answer, users, and ranks.
-        Raises ScenarioError for a point whose requests the engine cannot serve.
+        Raises ScenarioError for a point with requests that the engine cannot serve.
         """
         prompt, output, concurrency, ranks = point
         client = llm_client(

@@ -1,7 +1,7 @@
 """Fits a GPU's figures to Splitwise's prompt and token times.
 
-That engine, vLLM of 2023, replayed no CUDA graphs: what launching a layer takes is a floor under
-the step (`dispatch`), and scheduling and sampling come on top (`overhead`).
+That engine, vLLM of 2023, used no CUDA graphs: launching a layer sets a floor under the step
+(`dispatch`), and scheduling and sampling add to it (`overhead`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ FIGURES = (
 
 
 def calibrate_splitwise(path: Path, gpu: GpuSpec) -> Calibration:
-    """Fit to every second row of all models and ranks that the file has for a GPU.
+    """Fit to every second row of all models and ranks of a GPU in the file.
 
-    Raises ScenarioError for a file that is not of the form or has nothing of the GPU.
+    Raises ScenarioError for a file of another form or without rows of the GPU.
     """
     if gpu.name not in HARDWARE:
         raise ScenarioError(f"{path}: has no {gpu.name}. Known: {', '.join(HARDWARE)}")

@@ -1,4 +1,4 @@
-"""The command line: `mist VERB`. Each verb is one module and imports what it needs when it runs."""
+"""The command line: `mist VERB`. Each verb is a module and imports its needs when it runs."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ from mist_sim.errors import InvariantError, MistError
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
-_MOST_LINES, _LONGEST_LINE = 100, 2_000  # of a message; what it shows of input is shorter
+_MOST_LINES, _LONGEST_LINE = 100, 2_000  # of a message; excerpts of input in it are shorter
 
 
 class Verbs(TyperGroup):
-    """Runs a verb and turns what it raises into a message on stderr and an exit code."""
+    """Runs a verb and turns its exceptions into a message on stderr and an exit code."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Read the words of the command line."""
@@ -79,7 +79,7 @@ class Verbs(TyperGroup):
             raise typer.Exit(take_leave(stop)) from stop
 
     def _invoke(self, ctx: Any) -> Any:
-        """Run a verb. What an interruption became on its way is an interruption again."""
+        """Run a verb. An interruption turned into another error on its way is restored."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -90,7 +90,7 @@ class Verbs(TyperGroup):
 
 
 def _message(error: MistError) -> str:
-    """Return what to print: a line of its own for every problem."""
+    """Return the text to print: one line per problem."""
     lines = [_cut(line) for line in str(error).splitlines()[:_MOST_LINES]] or [""]
     return f"error: {lines[0]}" if len(lines) == 1 else "\n  ".join(("errors:", *lines))
 

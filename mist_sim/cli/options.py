@@ -67,7 +67,7 @@ AsIs = Annotated[
 
 
 def require_out(force: bool, out: Path | None, resume: bool = False) -> None:
-    """Refuse --force and --resume where nothing is written; raises ScenarioError."""
+    """Refuse --force and --resume without an output; raises ScenarioError."""
     from mist_sim.errors import ScenarioError
 
     for name, is_given in (("--force", force), ("--resume", resume)):
@@ -76,9 +76,9 @@ def require_out(force: bool, out: Path | None, resume: bool = False) -> None:
 
 
 def executor_of(cluster: str | None, jobs: int | None) -> Executor | None:
-    """Return what runs a study on a cluster; None: processes here.
+    """Return the executor of a study on a cluster; None: local processes.
 
-    Raises ScenarioError for an address that is none, and together with --jobs.
+    Raises ScenarioError for an invalid address, and together with --jobs.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.studies.clusters import executor_at

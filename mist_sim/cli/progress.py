@@ -22,8 +22,8 @@ _REQUESTS, _RUNS = 30.0, 3_600.0  # seconds by which the time left is judged: a 
 class Progress:
     """Called with (requests done, simulated seconds); shows a bar after a second of waiting.
 
-    total: how many there will be; None if unknown. visible: False shows nothing, nor does a
-    stderr that is no terminal. unit: what is counted, where it is not requests.
+    total: number of requests; None if unknown. visible: False hides the bar, as does a stderr that
+        is not a terminal. unit: counted items, if not requests.
     """
 
     def __init__(self, total: int | None, *, visible: bool = True, unit: str = "requests") -> None:

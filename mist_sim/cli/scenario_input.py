@@ -20,9 +20,9 @@ STDIN = "-"
 
 
 def presets(incomplete: str) -> list[str]:
-    """Return what a shell may complete; it adds files itself where no preset begins so.
+    """Return presets for shell completion; the shell adds files if no preset matches.
 
-    The package of the presets is not imported, which would take a second.
+    It does not import the presets' package, which would take a second.
     """
     folder = Path(__file__).parents[1] / "scenario" / "presets"
     return sorted(path.stem for path in folder.glob(f"{glob.escape(incomplete)}*.yaml"))
@@ -87,10 +87,10 @@ def require_scenario(name: str | None, commands: list[str]) -> None:
 
 
 def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -> Scenario:
-    """Return a scenario. name: None: the overrides say all of it.
+    """Return a scenario. name: None: the overrides contain all of it.
 
-    allow_programs: whether programs that its file names may run.
-    Raises ScenarioError for what is wrong with it.
+    allow_programs: whether programs named in its file may run.
+    Raises ScenarioError for errors in it.
     """
     from mist_sim.scenario import Scenario
 
@@ -123,7 +123,7 @@ def of_vllm(commands: list[str], overrides: Collection[str] = ()) -> dict[str, A
 
 
 def note(found: Found) -> None:
-    """Say on stderr which arguments change no simulated time, and what is assumed of others."""
+    """Print on stderr which arguments do not affect simulated times, and which are assumed."""
     if found.left_out:
         typer.echo(f"note: without effect on times: {', '.join(found.left_out)}", err=True)
     for item in found.assumed:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def goodput_options(**given: Any) -> GoodputOptions:
-    """Return how a goodput is searched: what is given, and defaults for what is None."""
+    """Return the options of a goodput search; None takes the default."""
     from mist_sim.search.goodput import GoodputOptions
 
     return GoodputOptions(**{name: value for name, value in given.items() if value is not None})
@@ -37,7 +37,8 @@ def interval_of(
 ) -> tuple[float, float]:
     """Return the two ends of an interval.
 
-    option: its name, for messages. number: reads an end. Raises ScenarioError for other texts.
+    option: its name, for messages. number: reads an end.
+    Raises ScenarioError for other texts.
     """
     low, colon, high = text.partition(":")
     try:

@@ -45,10 +45,10 @@ def _usual_files(found: Findings, folder: Path) -> None:
 class Session:
     """The destination of a command's results.
 
-    out: the folder to write; None: none. force: earlier results in it make room. as_json: print
-    the summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: those
-    of a run that are written; None: the usual ones. resume: go on with the study that was stopped.
-    report: of a run is written beside the tables.
+    out: the folder to write; None: none. force: overwrite earlier results in it. as_json: print the
+        summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: tables
+        of a run to write; None: the usual ones. resume: continue the stopped study.
+    report: write a run's report beside the tables.
     """
 
     out: Path | None = None
@@ -83,9 +83,9 @@ class Session:
         )
 
     def search(self, work: Callable[[How], Found], total: int | None = None) -> Found:
-        """Do what takes many runs; its results are treated as in `run`.
+        """Run work of many runs; its results are handled as in `run`.
 
-        work: is called with what studies take. total: how many runs; None where nobody knows.
+        work: called with the study's arguments. total: number of runs; None if unknown.
         """
         return self._kept(work, total=total, unit="runs")
 
@@ -97,9 +97,9 @@ class Session:
         unit: str = "requests",
         write: Callable[[Found, Path], None] = _usual_files,
     ) -> Found:
-        """Do some work, write what it finds, and print it.
+        """Run some work, write its results, and print them.
 
-        total, unit: how much of what the work is, for its progress. write: what writes the files.
+        total, unit: amount of work, for the progress bar. write: writes the files.
         """
         from mist_sim.cli.progress import Progress
         from mist_sim.cli.signals import Saved
@@ -131,7 +131,7 @@ class Session:
         return output_folder(self.out, replace=self.force, resume=self.resume)
 
     def _show(self, result: Findings, files: list[str]) -> None:
-        """Print what came out of a run, and say where its files are."""
+        """Print the results of a run, and the place of its files."""
         from mist_sim.user_paths import user_path
 
         folder = user_path(self.out) if self.out else None

@@ -8,8 +8,8 @@ from typing import Any
 def overrides_of(settings: list[str], option: str = "--set") -> dict[str, Any]:
     """Return values by path; a value is read as YAML, as it would be in the file.
 
-    option: what messages call where they were given.
-    Raises ScenarioError for what is not KEY=VALUE, and for a value that is no YAML.
+    option: option named in messages.
+    Raises ScenarioError for text that is not KEY=VALUE, and for values that are not YAML.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.scenario.format import yaml_text

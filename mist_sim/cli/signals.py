@@ -58,10 +58,10 @@ def stopping_signals() -> Iterator[None]:
 
 
 class _Raiser:
-    """Raises Stopped when a signal comes, and again when what it interrupted swallowed that.
+    """Raises Stopped on a signal, and again if the interrupted code swallowed it.
 
-    Python does so in methods such as `__del__`; the exception is then gone, and the command goes
-    on as if nothing had come.
+    Python swallows exceptions in methods such as `__del__`; without a repeat the command would go
+    on.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Raiser:
 
 
 def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interruption that an error comes from, or that it came after; None if none."""
+    """Return the interruption that caused or preceded an error; None if there is none."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -111,10 +111,10 @@ def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 class Saved:
-    """The output of a command; an interruption during or after it says where that is.
+    """The output of a command; messages of an interruption name its place.
 
-    output: the file or folder that is claimed for the results; None: there is none. latest: of the
-    command that runs, or has just ended; None: it writes nothing.
+    output: the file or folder claimed for the results; None: none. latest: of the running or latest
+        command; None: it writes no output.
     """
 
     latest: ClassVar[Saved | None] = None
@@ -131,7 +131,7 @@ class Saved:
 
     @property
     def place(self) -> Path | None:
-        """Where the results are; None while there are none."""
+        """The place of the results; None while there are none."""
         return self.output.written if self.output is not None else None
 
 

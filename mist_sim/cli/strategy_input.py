@@ -95,7 +95,7 @@ def space_of(
     decode_batch: str,
     max_gpus: int | None,
 ) -> Space:
-    """Return the strategies to compare. Raises ScenarioError for what cannot be."""
+    """Return the strategies to compare. Raises ScenarioError for impossible ones."""
     from mist_sim.bestserve.space import Space
 
     if strategies is not None and instances is not None:

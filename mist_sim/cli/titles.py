@@ -1,4 +1,4 @@
-"""The title of what a folder of results holds."""
+"""The title of a folder of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def title_of(folder: Path) -> str:
-    """Return what was simulated, in a line; the name of the folder where no scenario says it."""
+    """Return a one-line title of a simulation; the folder's name if no scenario gives one."""
     from mist_sim.errors import MistError
     from mist_sim.scenario import Scenario
 

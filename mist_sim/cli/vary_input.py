@@ -26,8 +26,9 @@ _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
     """Return the values of each key; each is read as YAML, as it would be in the file.
 
-    settings: keys that are set besides. Raises ScenarioError for what is not KEY=A,B,..., a key
-    that is given twice or set, and a value that is no YAML.
+    settings: keys set by other options.
+    Raises ScenarioError for text that is not KEY=A,B,..., for a key that is repeated or set, and
+    for values that are not YAML.
     """
     from mist_sim.scenario.format import yaml_text
 
@@ -52,8 +53,8 @@ def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
 def axes_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
     """Return the values of each key, given as KEY=A,B,... or as a range, KEY=FIRST:LAST:STEP.
 
-    settings: keys that are set besides. Raises ScenarioError as `vary_of` does, and for ranges
-    that have no end.
+    settings: keys that are set besides.
+    Raises ScenarioError as `vary_of` does, and for ranges that have no end.
     """
     from mist_sim.search.spaces.ranges import spread
 
@@ -71,7 +72,7 @@ def axes_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
 
 
 def _apart(new: dict[str, list[Any]], known: Collection[str]) -> dict[str, list[Any]]:
-    """Return new keys. Raises ScenarioError for one that is known."""
+    """Return new keys. Raises ScenarioError for a duplicate."""
     for key in new:
         if key in known:
             raise ScenarioError(f"{key}: must be given once, with all values")
@@ -81,7 +82,7 @@ def _apart(new: dict[str, list[Any]], known: Collection[str]) -> dict[str, list[
 def cases_of(options: list[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of each case by its name.
 
-    Raises ScenarioError for what is not NAME:KEY=VALUE,..., and names that are equal.
+    Raises ScenarioError for text that is not NAME:KEY=VALUE,..., and for equal names.
     """
     from mist_sim.cli.settings import overrides_of
 
@@ -101,10 +102,10 @@ def cases_of(options: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def pieces_of(text: str, what: str) -> list[str]:
-    """Return the parts of a text between commas, but for those in quotes and brackets.
+    """Return the parts of a text between commas, ignoring commas in quotes and brackets.
 
-    what: for messages. Raises ScenarioError for an empty part, and a quote or bracket that is not
-    closed.
+    what: for messages.
+    Raises ScenarioError for an empty part, and for an open quote or bracket.
     """
     pieces, begin, depth, quote, before = [], 0, 0, "", ","
     for place, letter in enumerate(text):

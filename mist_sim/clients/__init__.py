@@ -1,4 +1,4 @@
-"""Serving units: what takes a request's stages and works on them (MIST §III-D)."""
+"""Serving units: clients that take a request's stages and work on them (MIST §III-D)."""
 
 from typing import TYPE_CHECKING
 

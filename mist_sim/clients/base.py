@@ -1,4 +1,4 @@
-"""What every client is: a named serving unit that takes visits and reports what came of them."""
+"""The base of every client: a named serving unit that takes visits and reports their outcomes."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from mist_sim.stages import Prefill
 class Client(ABC):
     """A serving unit: a scheduler on a cluster of hardware (MIST §III-D).
 
-    Subclasses say what they are (`traits`) and fill `accept` and `abort`, which call `begin` when
-    work on a visit starts, and `finish` or `reject` when it ends. This class keeps the record of
-    each visit and the counts that routers see, watches the time limits, and hands visits back. A
+    Subclasses describe themselves (`traits`) and implement `accept` and `abort`. They call `begin`
+    when work on a visit starts, and `finish` or `reject` when it ends. This class keeps the record
+    of each visit and the counts that routers see, watches the time limits, and returns visits. A
     client belongs to one simulation.
 
-    name: unique in the simulation. traits: what the client is, or the kinds of stages that it
-        serves, for one of which that says all (`ClientTraits.serving`).
-    streams: where it draws random numbers from; those of the run when it starts.
-    num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
-    network: over which other clients' KV entries come; that of the run when it starts.
-    place: where its GPUs are in the network; None: wherever there is room.
-    history: content of the requests of all clients, for what a prefix cache could have had; None:
-        nobody asks.
-    collectives: how its ranks sum over several nodes, for the summary; empty: they lie on one.
-    shared_parts: what clients have together, such as tiers; that of the run when it starts.
-    flow: when answers leave it for another client (TaiChi); the policy of hand-overs sets it.
-    has_taker: returns whether a client is up that would go on with them; None: one always is.
-    layouts: how the model lay on its GPUs, one after the other; empty where that never changed.
+    name: unique in the simulation. traits: the client's description; or only the kinds of stages
+        that it serves, if these say all (`ClientTraits.serving`).
+    streams: its random streams; set from the run when it starts.
+    num_gpu_blocks: its KV-cache blocks; 0 without a cache.
+    network: brings other clients' KV entries; set from the run when it starts.
+    place: place of its GPUs in the network; None: wherever there is room.
+    history: content of the requests of all clients, to compute the hits of an unlimited prefix
+        cache; None: not computed.
+    collectives: how its ranks sum over several nodes, for the summary; empty: all are on one node.
+    shared_parts: parts shared by clients, such as tiers; set from the run when it starts.
+    flow: rule by which answers leave it for another client (TaiChi); set by the hand-over policy.
+    has_taker: returns whether a client that would take these answers is up; None: one always is.
+    layouts: the layouts of its model on the GPUs, in order; empty if the layout never changed.
     may_fail: whether clients may fail in this run.
     """
 
@@ -76,13 +76,13 @@ class Client(ABC):
         self.traits = traits
 
     def join_network(self, network: Network | None) -> None:  # noqa: B027
-        """Look at the network before any run, such as at the nodes that its GPUs are on.
+        """Check the network before the run, such as the nodes of its GPUs.
 
-        Raises ScenarioError where the network lacks what the client needs.
+        Raises ScenarioError if the network lacks a part that the client needs.
         """
 
     def tenants(self, *, sends: bool = False, takes: bool = False) -> list[Tenant]:
-        """Return its groups of engines, for which a network finds places; none for most clients.
+        """Return its groups of engines that need places in a network; empty for most clients.
 
         sends, takes: whether it hands KV entries over, and whether others' come to it. A client
         that does either is somewhere, also where its traits name no engines.
@@ -132,12 +132,12 @@ class Client(ABC):
         is_followed: bool = False,
         is_silent: bool = False,
     ) -> Event:
-        """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
+        """Queue a request for consecutive stages; the event's value is the finished `Visit`.
 
-        kv: entries of the stages before that another client keeps; they are this client's to
-            release. is_followed: whether the stage after these continues from their KV entries, so
-            that they have to be kept (`Visit.held_kv`). is_silent: whether the client of that one
-            emits the token of these again, and nobody gets it from here.
+        kv: entries from earlier stages that another client keeps; this client must release them.
+            is_followed: whether the next stage continues from this visit's KV entries, so that they
+            must be kept (`Visit.held_kv`). is_silent: whether the next client emits this visit's
+            token again, so that this client emits none.
         """
         visit = Visit(request, stages, self.env.now, kv, is_followed, is_silent)
         self.stays[visit] = stay = self.new_stay(visit)
@@ -207,7 +207,7 @@ class Client(ABC):
 
     @abstractmethod
     def abort(self, visit: Visit) -> None:
-        """Let go of a visit that is given up; call `finish` when nothing works on it any more."""
+        """Stop work on an abandoned visit; call `finish` once no step works on it any more."""
 
     def begin(self, visit: Visit) -> None:
         """Note that work on a visit starts now."""
@@ -215,9 +215,9 @@ class Client(ABC):
         self.stays[visit].become(RUNNING)
 
     def finish(self, visit: Visit) -> None:
-        """Hand a visit back; its request moves on at the present time.
+        """Return a finished visit; its request moves on at the present time.
 
-        Its outcome is what was set, by default that its stages are served.
+        The outcome is the one that was set, by default that its stages are served.
         """
         if visit.outcome is None:
             visit.outcome = SERVED
@@ -298,12 +298,12 @@ class Client(ABC):
         self._held_entries[kept] = None
 
     def fetch_entries(self, visit: Visit, engine: int = 0) -> Event:
-        """Begin to copy the KV entries from which a visit goes on to an engine of the client.
+        """Start to copy the KV entries that a visit continues from to an engine of the client.
 
-        They come over the network, in the form that its traits name; the client that kept them
-        may use their memory when they are here. Returns an event, whose value is True when they can
-        be used, and False where they were lost on the way, and the visit with them.
-        Raises ScenarioError for a visit without entries, and where they have no size or no way.
+        They come over the network, in the form named by the traits; the client that kept them may
+        reuse its memory once they have arrived. Returns an event whose value is True when they can
+        be used, and False if they, and the visit, were lost on the way. Raises ScenarioError for a
+        visit without entries, and if their size or route is unknown.
         """
         if engine not in self._inboxes:
             form = self.traits.entries or KvForm()
@@ -327,9 +327,9 @@ class Client(ABC):
     # --- failures -------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Lose all that is inside, in the order in which it came, and what is in flight.
+        """Lose all visits, in order of arrival, and the work in flight.
 
-        Nobody chooses the client meanwhile. When it comes back it begins empty (`restart`).
+        Routers do not choose the client until it comes back, empty (`restart`).
         """
         self.halt()
         for kv in list(self.held_kv):
@@ -338,7 +338,7 @@ class Client(ABC):
             self.lose(visit, reason)
 
     def halt(self) -> None:  # noqa: B027
-        """Discard work in flight; visits stay. Nothing to do where `abort` does not wait for it."""
+        """Discard work in flight; visits stay. Not needed if `abort` does not wait for a step."""
 
     def lose(self, visit: Visit, reason: str) -> None:
         """Give up a visit that cannot go on without the client, or without its KV entries."""
@@ -369,20 +369,20 @@ class Client(ABC):
 
     @property
     def num_reserved(self) -> int:
-        """Visits for whose KV entries it has taken memory, while these are still to be computed."""
+        """Visits that have memory reserved for KV entries not computed yet."""
         return 0
 
     def turn(self, role: Role, chunk: int, flow: FlowRule | None) -> None:
-        """Go on in another role and with another chunk, from the end of the step in flight on.
+        """Change role and chunk at the end of the step in flight.
 
-        Only a client whose traits have a `slider` is asked to. chunk: tokens, not below
-        `max_num_seqs`. flow: when answers leave it from then on. Until the run ends.
+        Called only if the client's traits have a `slider`. chunk: tokens, at least `max_num_seqs`.
+        flow: rule by which answers leave it from then on.
         """
         raise InvariantError(f"{self.name} has no slider, so that it cannot become {role}")
 
     @property
     def is_empty(self) -> bool:
-        """True when it has no visit, and keeps nothing for other clients."""
+        """True if it has no visit, and keeps no entries for other clients."""
         return not self.stays and not any(True for _ in self.held_kv)
 
     # --- time limits ----------------------------------------------------------------------

@@ -46,8 +46,8 @@ class Deadlines:
     Most visits end before their deadline; such entries are skipped when they come up, so a
     deadline costs a push on a heap, and no event of its own (DESIGN §5).
 
-    client_id: orders clients whose deadlines are at the same time.
-    ring: called with the visit and the limit's name at the time of each that is not over.
+    client_id: orders clients whose deadlines fall on the same time.
+    ring: called with the visit and the limit's name when a limit of an unfinished visit expires.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Deadlines:
         self._set_to = inf
 
     def add(self, time: float, visit: Visit, limit: str) -> None:
-        """Watch a visit; a time (seconds) before now is now. At infinity nothing happens."""
+        """Watch a visit; a time (seconds) in the past counts as now, infinity as never."""
         if time < inf:
             time = max(time, self._env.now)
             self._num_added += 1
@@ -71,15 +71,15 @@ class Deadlines:
                 self._set(time)
 
     def _set(self, time: float) -> None:
-        """Set the timer; one that was set to a later time is ignored when it rings."""
+        """Set the timer; a timer set earlier for a later time is ignored when it rings."""
         self._set_to = time
         self._timer = timer = self._env.at(time, self._phase)
         timer.callbacks = [self._time_is_up]
 
     def _time_is_up(self, timer: Event) -> None:
-        """Ring for one visit; others at the same time ring when what follows from it is done.
+        """Ring for one visit; the next one at the same time rings after the effects of this one.
 
-        A step may end with it, so that its visit leaves before they do.
+        A step may end because of it, so that other visits leave before their ring.
         """
         if timer is not self._timer:
             return

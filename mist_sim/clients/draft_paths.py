@@ -1,8 +1,8 @@
-"""How many tokens each decode step of a request gives, drawn in advance.
+"""The number of tokens in each decode step of a request, drawn in advance.
 
-A step gives a token of its own and the draft tokens that were accepted before the first one that
-was not. Which are, is drawn from a stream that depends on the run's seed and the request alone,
-so neither the client that serves it nor the time changes it.
+A step gives one token of its own and the draft tokens accepted before the first rejected one.
+Acceptance is drawn from a stream that depends only on the run's seed and the request, so neither
+the client nor the time changes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DraftPaths:
 
     def draw(self, request_id: int, num_tokens: int) -> NDArray[np.int64]:
         """Return the tokens that a request gets by 0, 1, 2, ... steps, `num_tokens` or more."""
-        self._start["state"]["counter"][1] = request_id % 2**64  # those of children are below 0
+        self._start["state"]["counter"][1] = request_id % 2**64  # ids of children are below 0
         self._philox.state = self._start
         steps = self._steps(num_tokens)
         while steps.sum() < num_tokens:
@@ -96,6 +96,6 @@ class DraftPath:
 
     @property
     def step_tokens(self) -> NDArray[np.int64]:
-        """Tokens that each step of the stay that is over gave; they add up to what was emitted."""
+        """Tokens of each step of the stay that ended; they sum to the tokens emitted."""
         stay = self.stay[: self.num_steps + 1]
         return stay[1:] - stay[:-1]

@@ -35,6 +35,7 @@ from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Pred
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
+from mist_sim.models.expert_padding import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
@@ -61,64 +62,67 @@ class PredictorFactory(Protocol):
     """Makes the predictor of a model's part on one rank; a predictor's class is one."""
 
     def __call__(self, *, model: ModelSpec, cluster: Cluster) -> Predictor:
-        """Return what times the steps of a model on a cluster."""
+        """Return the predictor of a model on a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Engines that serve prefill and decode of a language model.
 
-    model: served instead of the scenario's model.
+    model: model to serve instead of the scenario's.
     gpu: a catalog name, or the path of a .toml spec.
-    engine: the version of vLLM whose defaults hold for what is not said, such as vllm-0.19; vllm
-        is the newest that is known, which holds without it as well.
-    quantization: stores the weights so instead of as the checkpoint does.
+    engine: version of vLLM whose defaults hold for unset options, such as vllm-0.19; vllm is the
+        newest known version, and the default.
+    quantization: quantizes the weights in this way instead of the checkpoint's.
     tensor_parallel_size: GPUs that share every layer.
-    pipeline_parallel_size: ranks that each have some of the layers.
+    pipeline_parallel_size: ranks that each hold some of the layers.
     virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
         (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
         of which are v1, where that is simulated (docs/background/parallelism.md).
-    role: prefill or decode for a client that serves only this; a prompt's KV entries are handed
-        over from one to the other on the network. p_heavy or d_heavy for one with large or small
-        chunks that serves both, and whose answers may go on at the other kind (TaiChi; takes
+    role: prefill or decode for a client that serves only this; prompts' KV entries are handed over
+        from one to the other on the network. p_heavy or d_heavy for a client with large or small
+        chunks that serves both, and whose answers may move to the other kind (TaiChi; needs
         hand_over.policy: flowing). Without a role it serves both, in one visit.
     data_parallel_size: engines of the client, each with that many GPUs and a cache of its own; a
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
     expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
+    moe_backend: kernel of MXFP4 experts, which says how their weights are padded in memory. By
+        default the one that vLLM takes on that GPU. What was timed is that one: with another the
+        results have no error bar.
     all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
-    host: what GPUs that PCIe links sit in: a catalog name (`mist list hosts`), the path of a .toml
-        spec, or a mapping of a spec's keys. Without it, a slow one without peer access, and the
-        results say what that is worth.
-    speculative_config: drafts tokens, and verifies several of a request in one step.
-    resharding: computes prompts in another layout than answers (Seesaw; takes scheduler:
+    host: host of the GPUs, for those on PCIe: a catalog name (`mist list hosts`), the path of a
+        .toml spec, or a mapping of a spec's keys. By default a slow one without peer access, and
+        the results show the effect of this assumption.
+    speculative_config: drafts tokens, and verifies several per request in one step.
+    resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
         continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
     kv_cache: memory for keys and values.
     predictor: times a step.
-    overhead: what an engine spends beside the kernels.
+    overhead: engine time per step and request beside the kernels.
     async_scheduling: a step is planned while the step before it runs: host time hides behind the
         GPU's, requests join and seats and blocks change hands one step later. By default as in
         the version of `engine`: on from 0.14 on, where it is simulated.
     power_limit: watts that a GPU is capped at (nvidia-smi -pl); it then computes more slowly, and
         reads memory as fast.
     gpu_price: dollars of one GPU an hour in place of the catalog's; for the cost of the run.
-    sampling: top-p and top-k of the requests, which cost time; null: none of them asks for it.
-    admission: which requests are turned away when the engine is too busy.
-    max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
-        exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
-        or what fits of it. Without it, the model's own, fit or not.
+    sampling: top-p and top-k of the requests, which cost time; null: requests use neither.
+    admission: which requests are rejected when the engine is too busy.
+    max_model_len: largest number of tokens of a prompt and its answer. It must fit in the KV cache,
+        and may exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the
+        model's own, or as much of it as fits. By default the model's own, whether it fits or not.
     step_loop: which of our loops computes the steps; the results are the same to the bit. plain is
         the fast one for chunked prefill in order of arrival (docs/background/speed.md), general
         has everything; auto takes plain where it can.
 
-    In Python, model, GPU and host may be the specs themselves. Without a scheduler there is chunked
-    prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
-    object, which clients may share, or what makes one for a model and a cluster; without it, a
-    roofline. What is None of the overhead is what the GPU's entry says; None of the other options
-    is what the version of `engine` does.
+    In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
+    with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,
+    which clients may share, or a function that makes one for a model and a cluster; by default a
+    roofline. Overheads that are None come from the GPU's entry; other options that are None follow
+    the version of `engine`.
 
-    Raises ScenarioError for options that do not go together.
+    Raises ScenarioError for options that contradict one another.
     """
 
     model: str | ModelSpec = field(default="llama-3.1-8b", metadata=_flag("--model"))
@@ -132,6 +136,7 @@ class EngineConfig:
     data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
+    moe_backend: MoeBackend | None = field(default=None, metadata=_flag("--moe-backend"))
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
@@ -192,7 +197,7 @@ class EngineConfig:
             self._check_resharding(self.resharding)
 
     def _check_flowing(self) -> None:
-        """Raise ScenarioError for what is not simulated where answers flow."""
+        """Raise ScenarioError for options that are not simulated together with flowing answers."""
         if self.role not in FLOWING_ROLES:
             return
         scheduler = self.scheduler
@@ -218,7 +223,7 @@ class EngineConfig:
                 )
 
     def _check_resharding(self, other: Resharding) -> None:
-        """Raise ScenarioError for layouts of other GPUs, and what is not simulated with two."""
+        """Raise ScenarioError for layouts on unequal GPUs, and for options that need one layout."""
         sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
         sizes.append((self.tensor_parallel_size, self.pipeline_parallel_size))
         if sizes[0][0] * sizes[0][1] != sizes[1][0] * sizes[1][1]:
@@ -274,9 +279,9 @@ class EngineConfig:
 
     @property
     def traits(self) -> ClientTraits:
-        """What a client with such engines is, as far as its options say.
+        """The client's traits, as far as its options determine them.
 
-        `LlmClient` adds what its memory and step times say.
+        `LlmClient` adds memory and step times.
         """
         serves, scheduler = ROLES[self.role], self.scheduler
         return ClientTraits(
@@ -303,7 +308,7 @@ class EngineConfig:
 
     @property
     def _kv_dtype(self) -> str:
-        """How entries are stored, by vLLM's name; the model says what `auto` is."""
+        """The dtype of KV entries, by vLLM's name; the model resolves `auto`."""
         dtype = self.kv_cache.kv_cache_dtype
         if dtype != "auto":
             return dtype
@@ -313,7 +318,7 @@ class EngineConfig:
 
     @property
     def _slider(self) -> Slider | None:
-        """What can change during a run, of a client between which and others answers flow."""
+        """The options that can change during a run, for a client whose answers flow."""
         scheduler = self.scheduler
         if self.role not in FLOWING_ROLES:
             return None
@@ -333,7 +338,7 @@ class EngineConfig:
 
     @property
     def no_batch_queue(self) -> str:
-        """The option with which a pipeline has virtual engines; empty where there is none.
+        """The option that makes a pipeline use virtual engines; empty if there is none.
 
         With one scheduler are not simulated roles, lockstep, drafts, tiers, swapping, whole
         prompts and layouts of resharding; nor models with sliding windows.
@@ -355,7 +360,7 @@ class EngineConfig:
 
     @property
     def no_planning_ahead(self) -> str:
-        """What keeps async scheduling from being simulated; empty where it can be."""
+        """The option that prevents async scheduling from being simulated; empty if none does."""
         if self.pipeline_parallel_size > 1 and (option := self.no_batch_queue):
             return f"pipeline_parallel_size {self.pipeline_parallel_size} and {option}"
         if self.speculative_config:

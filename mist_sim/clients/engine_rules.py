@@ -1,4 +1,4 @@
-"""What an engine decides by its version alone, where vLLM has no option to choose."""
+"""Rules of an engine that depend only on its version: vLLM has no option for them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 class EngineRules:
     """The rules of a version; by default those of vLLM 0.12 and 0.19.
 
-    uncached_first: whether free blocks in which the prefix cache knows nothing are used before all
-        others, and not in the order in which they were freed (`BlockPool.free_blocks` in
-        `vllm/v1/core/block_pool.py`, in 0.24 and not in 0.22). Not with sliding windows here.
+    uncached_first: whether free blocks without cached content are used before all others, instead
+        of in the order in which they were freed (`BlockPool.free_blocks` in
+        `vllm/v1/core/block_pool.py`, in 0.24 and not in 0.22). Not simulated with sliding windows.
     threshold_spares_one: whether a request that is alone, running or waiting, gets more
         tokens in a step than `long_prefill_token_threshold` (`Scheduler.schedule` in
         `vllm/v1/core/sched/scheduler.py`, in 0.31 and not in 0.28). In a pipeline of ours, alone in
         its lane.
-    pass_goes_on: whether under `priority` those behind a request that preempts itself get their
-        turn all the same, and nobody's is missed for one who gave way (`Scheduler.schedule`, in
-        0.33 and not in 0.31).
+    pass_goes_on: whether under `priority` the requests after one that preempts itself still get
+        their turn, and preempting an earlier request skips no other (`Scheduler.schedule`, in 0.33
+        and not in 0.31).
     local_cadence: whether `prefill_schedule_interval` holds in an engine that is not in lockstep
         with others (`Scheduler.schedule`, in 0.33 and not in 0.32).
-    held_spares_hits: whether a step in which prompts wait for their turn admits one of which all
-        but the last token is cached, and not one whose blocks have come from elsewhere
-        (`Scheduler.schedule`, in 0.31 and not in 0.24).
+    held_spares_hits: whether a step without prompts (by cadence) still admits a prompt whose tokens
+        but the last are cached, unless its blocks came from another store (`Scheduler.schedule`, in
+        0.31 and not in 0.24).
     batch_queue: whether a pipeline has one scheduler, and a queue of batches (v1), and not an
         engine with memory of its own for each batch (v0's virtual engines). As far as it is
         simulated (`EngineConfig.no_batch_queue`).
@@ -32,8 +32,8 @@ class EngineRules:
         as there are ranks (`AsyncScheduler`, in 0.24 and not in 0.19, with model runner V2).
     fills_queue: whether plans that compute nothing fill the queue
         (`EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, in 0.24 and not in 0.19).
-    drains_preempted: whether one that was preempted in flight waits for all batches that compute
-        it, and others pass it (`Scheduler.schedule`, in 0.33 and not in 0.24).
+    drains_preempted: whether a request preempted in flight waits for all batches that compute it,
+        and other requests pass it (`Scheduler.schedule`, in 0.33 and not in 0.24).
     caches_verified: whether the tokens that a step verified, of drafts, are cached as it ends, and
         not when the next one of their request is planned (`Scheduler.update_from_output`, in 0.33
         and not in 0.24). The two differ in what the last step of a request leaves.

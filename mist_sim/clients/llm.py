@@ -55,18 +55,18 @@ from mist_sim.stages import Decode, Prefill, Recomputation
 
 @CLIENTS.register("llm")
 class LlmClient(LaidOutClient):
-    """Takes visits of prefill and decode, and has engines serve them.
+    """Takes visits of prefill and decode, and serves them on engines.
 
-    config: what the engines are (see `EngineConfig`). The `max_num_seqs` of its scheduler is an
-        engine's, whose lanes share it. Of the overhead, it is the times before a request can be
-        scheduled that the client adds. `llm_client` resolves what is left open.
+    config: options of the engines (see `EngineConfig`). The `max_num_seqs` of its scheduler applies
+        to an engine, whose lanes share it. Of the overhead, the client adds the times before a
+        request can be scheduled. `llm_client` resolves unset options.
     predictor: times the steps, with drafting and overhead; may be shared. A `PipelinePredictor`
         makes an engine a pipeline with as many lanes as ranks.
     memory: the KV cache of each engine.
-    rules: what the version of its engines decides; None: as vLLM 0.12.
-    machine: its GPUs; None: nobody knows them. origin: where its step times come from; None: as the
-        predictor says, and nothing more is known.
-    Raises ScenarioError for parts that do not go together.
+    rules: rules of the engines' version; None: those of vLLM 0.12.
+    machine: its GPUs; None: unknown. origin: where its step times come from; None: only what the
+        predictor says.
+    Raises ScenarioError for parts that contradict one another.
     """
 
     lane_type: ClassVar[type[Lane]] = Lane
@@ -150,9 +150,9 @@ class LlmClient(LaidOutClient):
         return option_for_general(self.scheduler, self._cadence())
 
     def _describe(self, machine: Machine | None) -> ClientTraits:
-        """Return what the client is: what its options say, with its memory and step times."""
+        """Return the client's traits: those of its options, with memory and step times."""
         traits, memory = self.config.traits, self.memory
-        form = KvForm()  # what blocks hold, only a GPU says
+        form = KvForm()  # without a GPU, the bytes of a block are unknown
         if machine is not None and traits.entries is not None:
             form = traits.entries
         form = replace(form, block_bytes=self.kv_block_bytes, num_layers=self._num_layers)
@@ -191,11 +191,11 @@ class LlmClient(LaidOutClient):
         self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
 
     def lie_on(self, spans: Spans) -> None:
-        """Time steps by the nodes that the ranks lie on. spans: those on several.
+        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
 
-        A predictor that was given whole, or that has the collectives in its times, stays as it is;
-        `collectives` says what was done. Raises ScenarioError for a way to sum over nodes where
-        there is one.
+        A predictor passed as an object, or with collectives in its times, stays unchanged;
+        `collectives` describes the choice. Raises ScenarioError for a hierarchical all-reduce of
+        ranks on one node.
         """
         self.traits = replace(self.traits, times=self._times)
         self.predictor, self.collectives = self._predictor_inside, ""
@@ -205,7 +205,7 @@ class LlmClient(LaidOutClient):
                 "one node; network.topology with spans_nodes puts them on several"
             )
         if not self.config.enable_expert_parallel:
-            spans = replace(spans, replicas=None)  # they send one another nothing
+            spans = replace(spans, replicas=None)  # replicas exchange nothing
         if not spans:
             return
         self.traits = replace(self.traits, times=self._times.across_nodes())
@@ -230,7 +230,7 @@ class LlmClient(LaidOutClient):
         self._show_layout()
 
     def _make_engines(self) -> Engines:
-        """Return the engines of the present layout, with nothing in them."""
+        """Return new, empty engines of the present layout."""
         self.lane_states: list[LaneState] = []  # engine by engine
         form = EntryForm(
             block_bytes=self.kv_block_bytes,
@@ -321,7 +321,7 @@ class LlmClient(LaidOutClient):
         )
 
     def _make_gate(self) -> Gate | None:
-        """Return what turns requests away, None where nothing does."""
+        """Return the gate that rejects requests; None without one."""
         if self.admission == AdmissionControl():
             return None
         backlog = None
@@ -348,7 +348,7 @@ class LlmClient(LaidOutClient):
 
     @property
     def _longest_prompt(self) -> tuple[float, str]:
-        """Return the tokens of the longest prompt that it can answer, and what says so."""
+        """Return the tokens of the longest prompt that it can answer, and the limiting option."""
         limits = [(inf, "whose layers have windows")]
         if self.max_model_len is not None:
             limits.append((self.max_model_len - 1, f"by max_model_len={self.max_model_len}"))
@@ -366,7 +366,8 @@ class LlmClient(LaidOutClient):
         first = visit.stages[0]
         if kv is not None and first.continues:
             num_prompt_tokens = kv.num_prompt_tokens
-            num_output_tokens = kv.num_output_tokens or 1  # if none, the first is this client's
+            # 0: this client emits the first token
+            num_output_tokens = kv.num_output_tokens or 1
         for stage in visit.stages:
             if isinstance(stage, Prefill):
                 num_prompt_tokens += stage.num_prompt_tokens
@@ -385,6 +386,7 @@ class LlmClient(LaidOutClient):
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
+        """Serve a request whole; without content or delays it enters an engine with one call."""
         first = stages[0]
         if request.content or not self._enters_at_once or type(first) is not Prefill:
             super().serve_whole(request, stages, leaves)
@@ -405,6 +407,7 @@ class LlmClient(LaidOutClient):
             self._engines.add_request(sequence)
 
     def accept(self, visit: Visit) -> None:
+        """Refuse a visit that can never be served or finds the engines too busy, or queue it."""
         sequence, content = self.stays[visit], visit.request.content
         if content:
             self._kv_state.accept(visit.request)
@@ -473,6 +476,7 @@ class LlmClient(LaidOutClient):
             self.abort(visit)
 
     def abort(self, visit: Visit) -> None:
+        """Give up a sequence at its lane, or end it at once if it has not entered an engine."""
         sequence = self.stays[visit]
         if sequence.lane is not None:
             sequence.lane.give_up(sequence)
@@ -482,7 +486,7 @@ class LlmClient(LaidOutClient):
         self.finish(visit)
 
     def turn(self, role: Role, chunk: int, flow: FlowRule | None) -> None:
-        """Go on in another role and with another chunk; what it serves stays."""
+        """Change role and chunk; the served stages stay."""
         if not isinstance(self.scheduler, ChunkedScheduler):
             raise InvariantError(f"{self.name} has no chunks, its scheduler is {self.scheduler}")
         self._turned = role, chunk, flow
@@ -517,7 +521,7 @@ class LlmClient(LaidOutClient):
         self.traits = layout.described(self.traits)
 
     def halt(self) -> None:
-        """Lose the steps in flight; those that have ended count."""
+        """Lose the steps in flight; steps that have ended count."""
         for state in self.lane_states:
             state.kv_cache.abandon()
         for engine in self._engines.all:

@@ -14,16 +14,16 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionControl:
-    """Refusals under overload; a refused request may be sent again. By default there are none.
+    """Refusals under overload; a refused request may be sent again. By default none is refused.
 
-    max_num_waiting: requests that may wait; one that finds as many is refused when it arrives
-        (>= 1; SGLang's `max_queued_requests`, which vLLM has not). None: no limit.
-    drop_expired: a request that waits without a token when its first one is due is dropped then,
-        so that nothing is computed too late (no counterpart in vLLM).
+    max_num_waiting: largest number of waiting requests; a request that finds as many is refused
+        when it arrives (>= 1; SGLang's `max_queued_requests`, which vLLM lacks). None: no limit.
+    drop_expired: a request still waiting without a token when its first one is due is dropped, so
+        that no prompt is computed too late (no counterpart in vLLM).
     early_rejection: a request is refused when it arrives if its first token is not expected in
-        time: the prompts without a first token, spread evenly over the engines, and its own, less
-        what earlier ones share with them, take longer than it has (no counterpart in vLLM;
-        Mooncake, FAST 2025, early rejection). It counts computing, not memory: where prompts wait
+        time: if the prompts without a first token, spread evenly over the engines, and its own,
+        less their shared prefixes, take longer than its deadline allows (no counterpart in vLLM;
+        Mooncake, FAST 2025, early rejection). It counts compute time, not memory: if prompts wait
         for blocks, `drop_expired` complements it.
     """
 
@@ -37,16 +37,16 @@ class AdmissionControl:
 
 
 class PromptBacklog:
-    """How long engines need for the prompts that have no first token yet.
+    """Seconds that engines need for the prompts that have no first token yet.
 
-    Each is timed as a step of its own, whole and without decodes beside it, when it arrives. With a
-    history, what accepted requests had before it is taken as cached, as if nothing were ever
-    forgotten, and at hand on every engine. So it is the best case. What is already computed of it
-    counts until its first token. Prompts follow one another through the ranks of a pipeline, so
-    each delays the next by its time on its slowest rank. Several engines are taken to have equal
-    shares of them.
+    Each prompt is timed as a step of its own, whole and without decodes, when it arrives. With a
+    history, its tokens known from earlier accepted requests count as cached, as if the cache were
+    unlimited and present on every engine: the best case. Tokens already computed count until the
+    first token. In a pipeline prompts follow one another, so each delays the next by its time on
+    its slowest rank. Several engines are assumed to have equal shares.
 
-    num_engines: that the predictor times. history: begins empty; None where engines cache nothing.
+    num_engines: engines to spread prompts over. history: empty at first; None without prefix
+        caching.
     """
 
     def __init__(

@@ -14,10 +14,10 @@ from mist_sim.environment import MOVE, Environment
 
 
 class Reservation:
-    """The place of a request at the client of its decode, while another computes its prompt.
+    """A request's place at its decode client, while another client computes its prompt.
 
-    client: of the decode. stages: those of its visit there.
-    source: name of the client that computes the prompt. num_output_tokens: that this one emits.
+    client: the decode client. stages: the stages of the visit there.
+    source: name of the client that computes the prompt. num_output_tokens: tokens emitted there.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Reservation:
         return False
 
     def fill(self, prompt: Visit) -> None:
-        """Let the entries be sent that the visit of the prompt left, or nobody wait for them."""
+        """Send the entries of the prompt's visit, or stop waiting if it left none."""
         if prompt.held_kv is not None:
             self._take(prompt.held_kv)
         elif prompt.failure is None:

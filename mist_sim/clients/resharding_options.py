@@ -20,44 +20,44 @@ Running = Literal["drain", "pause", "out"]
 _Count = Annotated[int, ">= 1"]
 
 HOST_MEMORY = 80 * 2.0**30  # bytes a GPU (Seesaw 6.1)
-SHARE_IN_USE = 0.5  # assumed: Seesaw 4.2 names thresholds, and gives none
+SHARE_IN_USE = 0.5  # assumed: Seesaw 4.2 mentions thresholds without values
 TO_PREFILL, TO_DECODE = 0.5, 0.1  # of a limit on TTFT; ours: docs/background/seesaw.md
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resharding:
-    """Prompts are computed in a layout of their own, between which and the engine's a client goes.
+    """Re-sharding: the client changes between a layout for prompts and the engine's own.
 
-    The engine's own sizes are those in which it decodes (Seesaw's c_d); these are for prompts
-    (c_p). Both have the same number of copies and of GPUs.
+    The engine's own sizes are those for decoding (Seesaw's c_d); these are for prompts (c_p). Both
+    have the same number of copies and of GPUs.
 
     tensor_parallel_size: GPUs that share every layer while prompts are computed.
-    pipeline_parallel_size: ranks that each have some of the layers meanwhile.
-    policy: when the client goes from one to the other. transition_minimising computes prompts until
-        the host's buffer is full of their KV entries, or none waits, and answers until it is empty
-        (Seesaw 4.2). ttft_bound has the buffer, too, and goes to the prompts when the next one has
-        waited for long or no answer is left, and to the answers when it has not. The others have no
+    pipeline_parallel_size: ranks that each hold some of the layers meanwhile.
+    policy: when the client changes layout. transition_minimising computes prompts until the host's
+        buffer is full of their KV entries, or no prompt waits, and answers until it is empty
+        (Seesaw 4.2). ttft_bound has the buffer too; it changes to prompts when the next one has
+        waited for long or no answer is left, and to answers otherwise. The other policies have no
         buffer: prefill_prioritised computes a prompt as soon as it fits on the GPUs,
         decode_prioritised when all answers are complete, and threshold when they use less than a
         share of the KV blocks.
-    threshold: that share, in (0, 1]; without it a half.
-    ttft_limit: with ttft_bound, the limit on TTFT of which the next two are shares (required).
+    threshold: that share, in (0, 1]; by default a half.
+    ttft_limit: with ttft_bound, the limit on TTFT; the next two are shares of it (required).
     to_prefill: share of it that the next prompt has waited when the client goes to the prompts;
         without it a half. to_decode: share of it up to which the next prompt may have waited when
         the client goes to the answers that there are; without it a tenth. Between the two the
         client stays in its layout, so that it does not go to and fro.
-    running: what becomes of answers that are not complete when the buffer is empty and prompts
-        wait: out takes their entries into the buffer, from which they come back first, as soon as
-        that leaves half of it for prompts; drain completes them before; pause leaves them on the
-        GPUs while prompts are computed. Without it, out.
+    running: what happens to incomplete answers when the buffer is empty and prompts wait: out moves
+        their entries into the buffer, as soon as that leaves half of it for prompts, and they come
+        back first; drain completes them before; pause leaves them on the GPUs while prompts are
+        computed. By default, out.
     prefetch: whether entries come back from the buffer while prompts are computed, too, into blocks
         that the next prompts do not need (Seesaw 5.2). Without it, they do.
-    host_memory: for KV entries, of each GPU; without it 80 GiB, as in the paper.
-    host_bandwidth: of each GPU's link to the host, in one direction; without it, the GPU's own.
+    host_memory: for KV entries, per GPU; by default 80 GiB, as in the paper.
+    host_bandwidth: of each GPU's link to the host, in one direction; by default the GPU's own.
     host_copy_bandwidth: at which the host copies entries of each GPU from pinned to shared memory
         (Seesaw 5.2), behind the link; without it, that takes no time.
     kv_layout_efficiency: share of the link's bandwidth that copies of KV entries reach, in (0, 1]:
-        1 for entries by head (HND), less by token (NHD), which nobody measured (Seesaw 5.2).
+        1 for entries by head (HND), less by token (NHD), which has not been measured (Seesaw 5.2).
     Raises ScenarioError for options out of range or without effect.
     """
 
@@ -118,7 +118,7 @@ class Resharding:
                 )
 
     def _check_bound(self) -> None:
-        """Raise ScenarioError for a limit that bounds nothing, and shares that cross."""
+        """Raise ScenarioError for a limit without effect, and shares in the wrong order."""
         if self.ttft_limit is None or not 0 < self.ttft_limit < math.inf:
             raise ScenarioError(
                 "ttft_limit must be a time > 0 with policy: ttft_bound, such as 2 s, "
@@ -148,7 +148,7 @@ class Resharding:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Options that nobody said, and nobody can know."""
+        """Unset options with assumed values."""
         found = []
         if self.buffers and self.host_memory is None:
             found.append("resharding.host_memory")

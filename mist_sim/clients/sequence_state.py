@@ -22,23 +22,23 @@ class Home(Protocol):
 class SequenceState(Stay):
     """The record of a visit in a client with engines: the engine's bookkeeping for it.
 
-    lane: where it is queued or runs; None until it has entered an engine.
+    lane: its lane; None until it has entered an engine.
     arrival: position in the order of arrival at the engine.
     num_prompt_tokens: length of the prompt.
-    num_final_tokens: of the prompt and of the whole answer; a policy must not read it.
+    num_final_tokens: tokens of the prompt and of the whole answer; no policy may read it.
     num_tokens: tokens known so far, of the prompt and those emitted: what a prefill (or its
-        repetition) has to compute; exact while the sequence is not decoding.
+        repetition) must compute; exact while the sequence is not decoding.
     num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
     last_token_at: time of the latest token before it joined the decode batch, seconds.
     first_step: the engine step with which its stay in the decode batch began, None outside.
-    chain: what its blocks are, for a prefix cache; None when no other block can be like them.
-    path: how many tokens its decode steps give, in an engine that drafts; None before the first.
-    incoming: its entries that are kept elsewhere, until it goes on from a copy of them.
-    is_brought: whether entries of it come from elsewhere, until it goes on with them.
-    num_brought: tokens that have them.
-    has_rest: whether they are the first of a prompt, the rest of which is computed here.
+    chain: its blocks, for a prefix cache; None if no other request can share them.
+    path: tokens of its decode steps, in an engine that drafts; None before the first.
+    incoming: its entries kept elsewhere, until it continues from a copy of them.
+    is_brought: whether entries of it come from elsewhere, until it continues with them.
+    num_brought: tokens whose entries come from elsewhere.
+    has_rest: whether these are the first tokens of a prompt whose rest is computed here.
     num_before: tokens of the answer that other clients emitted.
-    num_coming: moves of its entries that are under way.
+    num_coming: moves of its entries under way.
     The other fields belong to `DecodeClock`.
     """
 
@@ -91,9 +91,9 @@ class SequenceState(Stay):
         self.ticket = 0
 
     def continue_from(self, kv: HeldKv) -> None:
-        """Go on with an answer whose entries are kept elsewhere.
+        """Continue an answer whose entries are kept elsewhere.
 
-        The tokens that others emitted are known, and nothing has to be computed again.
+        Tokens that other clients emitted are known, and nothing has to be computed again.
         """
         self.num_before = kv.num_output_tokens
         self.num_tokens += self.num_before
@@ -113,7 +113,7 @@ class SequenceState(Stay):
         self.is_brought, self.num_brought, self.has_rest = True, num_tokens, has_rest
 
     def have_brought(self) -> None:
-        """Go on, with what has come or without it; nothing more does."""
+        """Continue, with or without the entries; no more will come."""
         self.incoming = None
         self.is_brought, self.num_brought, self.has_rest = False, 0, False
 

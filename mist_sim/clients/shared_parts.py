@@ -1,4 +1,4 @@
-"""What several clients of one run have together, and what outlives each of them."""
+"""Parts shared by several clients of a run, which outlive each of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class SharedParts:
-    """Parts of one run that clients find by a name: a card, a store, a link to it.
+    """Shared parts of one run, found by name: a card, a store, a link to it.
 
-    tiers: what the tiers of KV caches hold that engines share.
+    tiers: contents of the KV-cache tiers that engines share.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class SharedParts:
         self._parts: dict[tuple[str, str], Any] = {}
 
     def part(self, kind: str, name: str, make: Callable[[], T]) -> T:
-        """Return a part, the same for all who name it. make: is called for the first of them."""
+        """Return a part, one object per name. make: called to create it the first time."""
         key = kind, name
         if key not in self._parts:
             self._parts[key] = make()

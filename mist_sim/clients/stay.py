@@ -10,14 +10,14 @@ from mist_sim.core.visit import Visit
 
 
 class Stay:
-    """Where a visit is in its client.
+    """State of a visit in its client.
 
     phase: `OUT` before and after, `WAITING` or `RUNNING` in between.
     num_queued_tokens: tokens to compute before the visit's next token, counted while it waits.
     load: the client's counts, which routers see.
-    end: happens when the visit is over, with the visit as its value.
-    leaves: called with the client's number and the visit instead, where nobody waits for that
-        event; it writes the visit down. Else None.
+    end: event triggered when the visit is over, with the visit as its value.
+    leaves: called instead of the event, with the client's number and the visit, if no process
+        waits; it records the visit. Otherwise None.
     """
 
     __slots__ = ("end", "leaves", "load", "num_queued_tokens", "phase", "visit")

@@ -1,4 +1,4 @@
-"""What limits the steps of an engine, for those who ask how much more it could have taken."""
+"""Upper limits of an engine's steps, to compute how much room they had."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mist_sim.core.step_limits import StepLimits
 
 
 def step_limits(config: EngineConfig, memory: LaneMemory) -> StepLimits | None:
-    """Return what limits the steps of a client's engines.
+    """Return the limits of the steps of a client's engines.
 
-    memory: of each of their lanes. None for a scheduler other than the chunked one: whole prompts
-    wait for a batch, or for a step in which they fit, so that a step tells less of what more it
-    could have held.
+    memory: of each of their lanes. None for schedulers other than the chunked one: whole prompts
+        wait for a batch, or for a step in which they fit, so the content of a step does not show
+        its room.
     """
     scheduler = config.scheduler
     if not isinstance(scheduler, ChunkedScheduler):

@@ -34,9 +34,9 @@ Spawn = Callable[[Request], Event]
 class Coordinator:
     """Moves requests from stage to stage.
 
-    roster: the clients that there are now. spawn: sends the children of requests, whose ids count
-    down from -1. hand_over: how requests go from prefill to decode. absences: what happens where
-    clients are gone; None: they stay. servers: the front end; None: there is none.
+    roster: the clients present. spawn: sends the children of requests, whose ids count
+    down from -1. hand_over: how requests go from prefill to decode. absences: handles requests
+    whose client is gone; None: clients never leave. servers: the front end; None: no front end.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Coordinator:
 
     @property
     def absences(self) -> Absences | None:
-        """The fate of requests whose client is gone; None: clients stay."""
+        """Handles requests whose client is gone; None: clients never leave."""
         return self._places.absences
 
     @absences.setter
@@ -70,7 +70,7 @@ class Coordinator:
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
         """Take a request that is sent now through all its stages (STAGE-PUSH).
 
-        Its visits are added to `visits` as they end. Returns how it failed, None when it did not.
+        Appends its visits to `visits` as they end. Returns the failure, or None on success.
         """
         request.send(self.env.now)
         kv: HeldKv | None = None  # entries that the next stage continues from
@@ -135,10 +135,10 @@ class Coordinator:
     def choose(
         self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
     ) -> tuple[Client, int] | Failure | None:
-        """Return the client of the next stages, and how many of them it serves in a visit.
+        """Return the client of the next stages, and the number of stages of this visit.
 
-        Or how the request fails: nobody serves them, or the router turns it away; None: those who
-        do are away.
+        Returns a Failure if no client serves them or the router rejects the request, and None if
+        the clients that serve them are away.
         """
         stage = stages[0]
         try:
@@ -159,13 +159,13 @@ class Coordinator:
         return Failure("rejected", self.env.now, str(refusal), is_busy=True)
 
     def unserved(self, request: Request, stage: Stage, client: Client | None) -> Failure:
-        """Return how a request fails now whose next stage nobody serves, or `client` cannot."""
+        """Return the failure of a request whose next stage no client serves, or `client` cannot."""
         return Failure("rejected", self.env.now, _nobody_serves(request, stage, client))
 
     def _wait(
         self, request: Request, stage: Stage, kv: HeldKv | None
     ) -> Generator[Event, Any, Failure | None]:
-        """Wait until somebody comes who serves a stage; return why it is given up, or None."""
+        """Wait for a client that serves a stage; return why the wait was given up, or None."""
         if self.absences is None:
             raise InvariantError(f"nobody serves {stage.kind!r} at {self.env.now} s")
         near = self.roster.neighbours(kv.source if kv and stage.continues else None)
@@ -187,7 +187,7 @@ class Coordinator:
         later: tuple[Stage, ...],
         ahead: Reservation | None = None,
     ) -> Generator[Event, Any, Failure | None]:
-        """Do what the outcome of a client's visit says; return how the request failed, or None."""
+        """Apply the outcome of a client's visit; return the request's failure, or None."""
         outcome = visit.outcome
         if isinstance(outcome, Failure):
             return outcome
@@ -211,7 +211,7 @@ class Coordinator:
         return None
 
     def _without_entries(self, request: Request, kv: HeldKv) -> Failure | None:
-        """Walk on where entries are gone from which the next stage would have continued."""
+        """Continue after the KV entries that the next stage needs were lost."""
         if not request.to_serve[0].continues:
             return None  # it does without
         if self.absences is None:
@@ -227,7 +227,7 @@ class Coordinator:
         num_before: int,
         later: tuple[Stage, ...],
     ) -> Failure | None:
-        """Walk other stages in the place of `num_before` ones; return the failure, if it is one."""
+        """Replace the next `num_before` stages by `rest`; return the failure if it is one."""
         if isinstance(rest, Failure):
             return rest
         request.to_serve = (*rest, *later)
@@ -235,7 +235,7 @@ class Coordinator:
         return None
 
     def _rest(self, request: Request, client: Client, stage: Stage, moved: Moved) -> Stage:
-        """Return what is left of a stage that a client leaves to others."""
+        """Return the rest of a stage that a client leaves to another one."""
         try:
             return stage.with_rest(moved.num_tokens)
         except TypeError as error:
@@ -271,7 +271,7 @@ class Coordinator:
 def _taken(
     request: Request, stage: Stage, kv: HeldKv | None
 ) -> tuple[HeldKv | None, HeldKv | None]:
-    """Return the entries from which a stage goes on, and those that are left for later ones."""
+    """Return the entries from which a stage continues, and the entries left for later ones."""
     if stage.continues or stage.may_continue:
         request.kv = None
         return kv, None
@@ -281,7 +281,7 @@ def _taken(
 def _kept(
     request: Request, visit: Visit, kv: HeldKv | None, ahead: Reservation | None
 ) -> HeldKv | None:
-    """Return the entries that the next stage continues from; where memory waits, they go there."""
+    """Return the entries for the next stage; a place taken ahead receives them at once."""
     if ahead is not None:
         ahead.fill(visit)
     elif visit.held_kv is not None:
@@ -293,14 +293,14 @@ def _kept(
 def _cancel(
     ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
 ) -> Iterable[Event]:
-    """Let nobody wait for a prompt of a request that failed before."""
+    """Cancel the place taken ahead if the request failed before it got there."""
     if ahead is None or failure is None:
         return ()
     return ahead.cancel(failure, visits)
 
 
 def _drop(kv: HeldKv | None) -> None:
-    """Let go of entries that no stage will continue from."""
+    """Drop entries that no stage will continue from."""
     if kv is not None:
         kv.drop()
 

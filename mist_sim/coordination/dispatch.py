@@ -1,4 +1,4 @@
-"""The client of a request's next stages, and how many of them it serves in one visit."""
+"""Chooses the client of a request's next stages, and how many of them it serves in one visit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _HANDED_OVER = (Prefill.kind, Decode.kind)
 
 
 class Dispatch:
-    """Asks the policy of hand-overs who may serve a stage, and the router who does.
+    """Asks the hand-over policy which clients may serve a stage, and the router to choose one.
 
-    roster: the clients that there are now. policy: None: as roles say.
+    roster: the clients present. policy: None: roles decide.
     """
 
     def __init__(self, roster: Roster, router: Router, policy: HandOverPolicy | None) -> None:
@@ -25,11 +25,12 @@ class Dispatch:
         self._policy = policy
 
     def route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
-        """Return the client that the router chooses for a stage; None when none serves it.
+        """Return the client that the router chooses for a stage; None if no client serves it.
 
-        source: name of the client that keeps what the stage continues from; None: it does not.
-        Raises RefusalError where the router turns the request away, and ScenarioError where it
-        chooses nobody, or the request names a model that nobody ever served.
+        source: name of the client that keeps the entries the stage continues from; None: no
+            entries.
+        Raises RefusalError if the router rejects the request, and ScenarioError if it chooses no
+        candidate or no client ever served the request's model.
         """
         if request.chosen_ahead is not None:
             chosen, request.chosen_ahead = request.chosen_ahead, None
@@ -64,11 +65,11 @@ class Dispatch:
         try:
             client = self.route(request, stage, source if stage.continues else None)
         except RefusalError:
-            return  # it is asked again when the stage begins
+            return  # chosen again when the stage begins
         request.chosen_ahead = client.client_id if client is not None else None
 
     def num_stages(self, request: Request, client: Client | None, stages: tuple[Stage, ...]) -> int:
-        """Return how many of the next stages a client serves in a visit; 0: there is none."""
+        """Return how many of the next stages a client serves in one visit; 0 without a client."""
         num_stages = client.takes(stages) if client else 0
         policy = self._policy
         if client and policy is not None and num_stages > 1 and client.traits.reserves:
@@ -80,7 +81,7 @@ class Dispatch:
         return num_stages
 
     def _check_model(self, request: Request) -> None:
-        """Raise ScenarioError for a request that names a model which nobody ever served."""
+        """Raise ScenarioError for a request whose model no client ever served."""
         if request.model is not None and request.model not in self.roster.models:
             known = listed(sorted(self.roster.models)) or "none"
             who = f"request {request.request_id}"

@@ -1,4 +1,4 @@
-"""The way of a request through the front end, where each of its stages has a walk of its own."""
+"""The front end's delays for a request that walks stage by stage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def through(
     visits: list[Visit],
     kv: HeldKv | None,
 ) -> Generator[Event, object, Failure | None]:
-    """Take a request to its next stage; return how its sender gives it up meanwhile, or None.
+    """Delay a request before its next stage; return a failure if its sender gives up, or None.
 
-    A prompt goes through a server, behind the answer before it. A stage that goes on from the
-    entries of a prompt elsewhere (`kv`) takes the hop to the server of another client. Others
+    A prompt goes through a server, after the answer before it. A stage that continues from a
+    prompt's entries on another client (`kv`) takes the hop to that client's server. Other stages
     take no time.
     """
     stages, begun_at = request.to_serve, env.now
@@ -51,6 +51,6 @@ def through(
 
 
 def _asked(stages: tuple[Stage, ...]) -> tuple[int, int]:
-    """Return the tokens of a prompt and of the answer that goes on from it."""
+    """Return the tokens of a prompt and of the answer that continues from it."""
     first, *later = stages
     return token_totals((first, *takewhile(lambda stage: stage.continues, later)))

@@ -1,4 +1,4 @@
-"""A pipeline that is known as it is walked: what an outcome adds to it, and what it changes."""
+"""Growing pipelines: what an outcome adds to a request, and what it changes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def grow(
     later: tuple[Stage, ...],
     ahead: Reservation | None,
 ) -> None:
-    """Let a request walk on after the outcome of a client's visit; its counts and content follow.
+    """Apply the outcome of a client's visit to a request's stages, counts and content.
 
-    later: the stages that it had left. ahead: where the first of them have begun, if they have.
+    later: the stages left. ahead: the place where the first of them have begun, if any.
     Raises ScenarioError for a change of a stage that is not ahead, has begun, has no length or
     would become too short.
     """
@@ -43,7 +43,7 @@ def grow(
 
 
 def beyond_limit(request: Request, outcome: Served, stage: Stage, now: float) -> Failure | None:
-    """Count what an outcome adds to a request; return how it fails if that never ends, or None."""
+    """Count the stages that an outcome adds; return a failure if the request grows without end."""
     num_added = len(outcome.then) + len(outcome.children)
     if not num_added:
         return None
@@ -59,7 +59,7 @@ def beyond_limit(request: Request, outcome: Served, stage: Stage, now: float) ->
 
 
 def _grow(request: Request, outcome: Served, later: tuple[Stage, ...]) -> None:
-    """Do so, or leave the request as it is and raise TypeError or ValueError."""
+    """Apply the changes; on TypeError or ValueError the request is unchanged."""
     changed = later
     for change in outcome.changes:
         changed = tuple(_changed(change, changed))
@@ -79,7 +79,7 @@ def _grow(request: Request, outcome: Served, later: tuple[Stage, ...]) -> None:
 
 
 def _changed(change: Longer, stages: tuple[Stage, ...]) -> Iterator[Stage]:
-    """Yield stages after a change of one of them, or of all of its class."""
+    """Yield stages with a change applied to one of them, or to all of its class."""
     num_changed = 0
     for stage in stages:
         if isinstance(stage, change.stage) and (change.every or not num_changed):
@@ -95,12 +95,12 @@ def _changed(change: Longer, stages: tuple[Stage, ...]) -> Iterator[Stage]:
 
 
 def _cut(content: Content, before: tuple[Stage, ...], after: tuple[Stage, ...]) -> Content:
-    """Return content up to the first token of a prompt that is not what it was."""
+    """Return content up to the first token of a prompt that changed."""
     lengths = [[_prompted(stage) for stage in stages] for stages in (before, after)]
     same = [min(old, new) for old, new in zip(*lengths, strict=True) if old != new]
     return leading(content, min(same)) if same else content
 
 
 def _prompted(stage: Stage) -> int:
-    """Return the tokens of a stage's prompt; those of a tool_loop are counted turn by turn."""
+    """Return the prompt tokens of a stage; a tool_loop counts them turn by turn."""
     return (stage.num_prompt_tokens or 0) if isinstance(stage, Prompted) else stage.num_input_tokens

@@ -18,27 +18,27 @@ from mist_sim.stages import Prefill
 
 
 class Absences(Protocol):
-    """The fate of requests whose client is gone; asked only where clients may go."""
+    """Handles requests whose client is gone; asked only if clients may leave."""
 
     def wait(
         self, request: Request, kind: str, near: frozenset[str] | None = None
     ) -> Generator[Event, Any, Failure | None]:
-        """Wait until a client that serves a stage comes; return why it is given up, or None.
+        """Wait until a client that serves a stage comes; return why the wait ends, or None.
 
         near: names of the clients that may serve it; None: any.
         """
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
-        """Return the stages that do what a lost visit left undone, or how its request ends."""
+        """Return stages that redo the lost work of a visit, or the failure of its request."""
 
     def after_hand_over(
         self, request: Request, stage: Stage, kv: HeldKv
     ) -> tuple[Stage, ...] | Failure:
-        """Return the same for a stage that would have continued from entries which are lost."""
+        """Return the same for a stage whose KV entries were lost before it could continue."""
 
 
 class PromptVisit(NamedTuple):
-    """A visit that is to begin: its client and stages, those after it, and whether it is silent."""
+    """A visit about to begin: client, stages, later stages, and whether its token is dropped."""
 
     request: Request
     client: Client
@@ -50,8 +50,8 @@ class PromptVisit(NamedTuple):
 class Place(NamedTuple):
     """The outcome of taking a place ahead of a prompt.
 
-    begins: whether the prompt begins now. ahead: the place; None: there is none.
-    num_over: stages after the prompt that are over. failure: how the request failed.
+    begins: whether the prompt begins now. ahead: the place; None: no place was taken.
+    num_over: stages after the prompt that are done. failure: how the request failed.
     """
 
     begins: bool
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 class PlacesAhead:
     """Takes places at the clients that the dispatch chooses.
 
-    absences: what happens where clients are gone; None: they stay.
+    absences: handles requests whose client is gone; None: clients never leave.
     """
 
     def __init__(self, env: Environment, dispatch: Dispatch) -> None:
@@ -72,9 +72,9 @@ class PlacesAhead:
         self._dispatch = dispatch
 
     def take(self, prompt: PromptVisit, visits: list[Visit]) -> Generator[Event, Any, Place]:
-        """Take a place where a request decodes, and wait for its memory, before the prompt begins.
+        """Take a place where a request will decode, and wait for its memory before the prompt.
 
-        Where clients go meanwhile, the walk looks again who is there.
+        If clients leave meanwhile, the walk chooses again.
         """
         request, source = prompt.request, prompt.client
         roster = self._dispatch.roster
@@ -98,7 +98,7 @@ class PlacesAhead:
         return Place(True, ahead)
 
     def _reserve(self, prompt: PromptVisit) -> Reservation | None:
-        """Queue a request where it decodes; None where nobody reserves memory for it."""
+        """Queue a request at its decode client; None if that client reserves no memory ahead."""
         later, source = prompt.later, prompt.client.name
         client = self._dispatch.route(prompt.request, later[0], source)
         num_stages = client.takes(later) if client and client.traits.reserves else 0
@@ -116,7 +116,7 @@ class PlacesAhead:
         )
 
     def _without_memory(self, ahead: Reservation, visit: Visit) -> Place:
-        """Return what follows from a visit that ended before there was memory for it."""
+        """Return how to continue after a visit that ended before it had memory."""
         if isinstance(visit.outcome, Lost) and self.absences is not None:
             rest = self.absences.after_visit(visit, ahead.client)
             return Place(False, failure=rest if isinstance(rest, Failure) else None)
@@ -125,7 +125,7 @@ class PlacesAhead:
     def keep(
         self, ahead: Reservation | None, prompt: Visit, visits: list[Visit]
     ) -> Generator[Event, Any, Reservation | None]:
-        """Return the place of a request after its prompt; it is given up where that was lost."""
+        """Return the place of a request after its prompt; cancel it if the prompt was lost."""
         if ahead is None or not isinstance(prompt.outcome, Lost):
             return ahead
         yield from ahead.cancel(prompt.outcome, visits)

@@ -1,8 +1,8 @@
 """The plain walk: a request that one client serves whole, from its arrival to its end.
 
-Most runs have no others. What the coordinator does for them in a process of their own, which waits
-for the visit, is here a call at the arrival and one at the end. The order of the records is the
-same, and so are all bits (`tests/property/test_plain_loop.py`).
+Most runs have only such requests. The coordinator would run a process that waits for the visit;
+here the same work is one call at the arrival and one at the end. The order of the records and all
+times are bit-identical (`tests/property/test_plain_loop.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Ended = Callable[[Request, list[Visit], Failure | None], None]
 class PlainWalk:
     """Walks requests through clients whose traits say `serves_whole`.
 
-    ended: called when a request is over; it writes that down. counted: called with a request that
-        is over and written down, and how many visits it had. at_once: whether that is as the step
-        ends, and not when requests move at that instant: where all requests walk plainly and nobody
-        looks at the records meanwhile, that is the same.
+    ended: called to record a request that ended. counted: called after that with the request and
+        its number of visits. at_once: whether both happen as the step ends rather than in the later
+        phase in which requests move: if all requests walk plainly and no other part reads the
+        records meanwhile, the result is the same.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Lengths of answers, as one learns them from those that have ended."""
+"""Expected lengths of answers, estimated from the answers that have ended."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class AnswerLengths:
         self.overall = self._sums[None] / self._counts[None]
 
     def expected(self, num_prompt_tokens: int) -> float:
-        """Return how long the answer to a prompt may become; 0: nobody knows yet."""
+        """Return the expected tokens of the answer to a prompt; 0 before any has ended."""
         return self.by_bits.get(num_prompt_tokens.bit_length(), self.overall)

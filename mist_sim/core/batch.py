@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 class StepBatch:
     """The work of one engine step, as a predictor sees it.
 
-    chunks: prefill chunks as (num_new_tokens, num_context_tokens); the context is what the
-        cache holds before the step.
-    num_decodes: requests that generate tokens: one each, or more where drafts are accepted.
-    context_sum: tokens that the cache holds for those requests before the step, in all.
-    window_sum: of those, the tokens that the requests see in layers with a sliding window of W
-        tokens: min(context, W - 1) of each. None where it was not counted: predictors of models
-        with windows then take all contexts as equal.
-    longest_context: most tokens that the cache holds for one of those requests before the step;
-        None unless a predictor needs it (see `PredictorTraits`).
-    num_drafts: draft tokens of each decode, which the step verifies (speculative decoding).
+    chunks: prefill chunks as (num_new_tokens, num_context_tokens); the context is the number of
+        tokens in the cache before the step.
+    num_decodes: requests that generate tokens: one each, or more with speculative decoding.
+    context_sum: tokens that the cache holds for the decoding requests before the step, summed.
+    window_sum: the part of `context_sum` that layers with a sliding window of W tokens see: the sum
+        of min(context, W - 1). None if not counted: predictors of models with windows then assume
+        equal contexts.
+    longest_context: longest context among the decoding requests before the step, in tokens; None
+        unless the predictor needs it (see `PredictorTraits`).
+    num_drafts: draft tokens per decode that the step verifies (speculative decoding).
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
@@ -45,11 +45,11 @@ class StepBatch:
 
 
 def attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, int, int]:
-    """Return how many tokens of prompts a run's steps compute, and what they attend to.
+    """Return the prompt tokens that a run's steps compute, and the context they attend to.
 
-    Namely the tokens of each step, what the cache holds of the prompts before the run, and their
-    (query, key) pairs in it. The chunks of a run lie end to end, so its steps together are one
-    chunk of each prompt.
+    The result is (tokens per step, cached context before the run, (query, key) pairs with that
+    context). The chunks of a run follow one another, so the steps together are one chunk of each
+    prompt.
     """
     num_new = context = pairs = 0
     for new, before in chunks:
@@ -66,9 +66,10 @@ class StepGrowth:
 
     The context of each chunk grows by the chunk's new tokens in every step.
 
-    context_sum: tokens that every step adds to the sum of `StepBatch`. An array where steps add
-        different numbers: item i is what the first i steps add, and item 0 is 0.
-    window_sum: tokens that every step adds to that sum, or an array as for `context_sum`.
+    context_sum: tokens that every step adds to `StepBatch.context_sum`. An array if steps add
+        different numbers: item i is the sum over the first i steps, and item 0 is 0.
+    window_sum: tokens that every step adds to `StepBatch.window_sum`, or an array as for
+        `context_sum`.
     longest_context: tokens that every step adds to `StepBatch.longest_context`.
     """
 
@@ -77,9 +78,9 @@ class StepGrowth:
     longest_context: int = 0
 
     def contexts(self, ahead: Sized, first: int = 0) -> NDArray[np.float64]:
-        """Return `first` and what `context_sum` gains by the steps `ahead` = 0, 1, ...
+        """Return `first` plus the growth of `context_sum` after `ahead` = 0, 1, ... steps.
 
-        A new array; exact, since token counts are far below 2^53.
+        The array is new. Its values are exact, because token counts stay far below 2^53.
         """
         added = self.context_sum
         if isinstance(added, int) and added:

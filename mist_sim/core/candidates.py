@@ -1,4 +1,4 @@
-"""The clients that a router may choose from, with what a good choice among many needs."""
+"""The clients that a router may choose from, with fast queries over many of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Candidates(tuple[ClientView, ...]):  # noqa: SLOT001 - one object a set of
         return min(self, key=attrgetter(count))
 
     def get(self, client_id: int) -> ClientView | None:
-        """Return the candidate of a number; None when there is none."""
+        """Return the candidate with a client id; None if it is not among the candidates."""
         return next((view for view in self if view.client_id == client_id), None)
 
     def numbers(self, count: Count) -> NDArray[np.int64]:
@@ -36,20 +36,20 @@ class Candidates(tuple[ClientView, ...]):  # noqa: SLOT001 - one object a set of
         return np.fromiter(map(attrgetter(count), self), np.int64, len(self))
 
     def part(self, first: int, end: int) -> Candidates:
-        """Return those from one position up to another, at least one."""
+        """Return the candidates from one position up to another, at least one."""
         return Candidates(self[first:end])
 
     def polled(self, interval: float, *, counts_sent: bool) -> Candidates:
-        """Return the candidates as a gateway sees them that asks them every so often.
+        """Return the candidates as seen by a gateway that polls them at regular intervals.
 
         interval: seconds between two polls, the first one at time zero (> 0).
-        counts_sent: whether `note_sent` adds to what the latest poll said.
-        Views that a test made up stay as they are.
+        counts_sent: whether `note_sent` adds requests to the load of the latest poll.
+        Views made up by a test are returned unchanged.
         """
         return self
 
     def note_sent(self, client_id: int, request: Request) -> None:
-        """Note that a request goes to a candidate, where these are as of a poll."""
+        """Note that a request goes to a candidate, if loads are those of the latest poll."""
 
     def transfer_times(self, request: Request) -> NDArray[np.float64]:
         """Return `transfer_time` of every candidate, in their order, with a look at each."""
@@ -58,10 +58,11 @@ class Candidates(tuple[ClientView, ...]):  # noqa: SLOT001 - one object a set of
     def longest_prefix(
         self, request: Request, most_outstanding: float
     ) -> tuple[ClientView | None, int]:
-        """Return who has most of a request's prompt in its prefix cache, and how many tokens.
+        """Return the candidate with the longest cached prefix of a prompt, and its tokens.
 
-        Only candidates with at most so many outstanding requests count; of equals it is the one
-        with the fewest, and the first of these. (None, 0) when no such candidate has any.
+        Only candidates with at most `most_outstanding` outstanding requests count. Ties go to the
+        one with the fewest outstanding requests, then to the first. (None, 0) if no such candidate
+        has cached any.
         """
         best, most, least = None, 0, 0
         for view in self:

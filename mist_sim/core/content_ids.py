@@ -19,13 +19,13 @@ def content_id(origin: int, number: int) -> int:
 
 
 def origin_of(span: int) -> tuple[int, int]:
-    """Return the origin of content, and the number that it has there."""
+    """Return the origin of a content id, and its number there."""
     number, origin = divmod(span, _NUM_ORIGINS)
     return origin, number
 
 
 def leading(content: Content, num_tokens: int) -> Content:
-    """Return what is said of the first `num_tokens` tokens, and no more."""
+    """Return the content of the first `num_tokens` tokens."""
     spans, left = [], num_tokens
     for span_id, length in content:
         if left <= 0:

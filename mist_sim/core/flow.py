@@ -1,4 +1,4 @@
-"""Rules by which an answer leaves the client that decodes it, for another one to go on."""
+"""Rules that send an answer from the client that decodes it to another client."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mist_sim.core.hand_over import HandOverPolicy
 
 @dataclass(frozen=True, slots=True)
 class Backflow:
-    """Answers leave that become too slow, and are counted anew where they go on.
+    """Move answers whose decode is too slow; their time per token starts anew at the next client.
 
-    most_seconds: per token, above which one leaves (> 0). most_times: how often one answer does
-        (>= 0); None: as often as it is too slow.
+    most_seconds: seconds per token above which an answer moves (> 0). most_times: how often one
+        answer may move (>= 0); None: no limit.
 
-    Source: TaiChi (arXiv:2508.01989), Algorithm 1, lines 1 to 3; how often is ours.
+    Source: TaiChi (arXiv:2508.01989), Algorithm 1, lines 1 to 3; the limit `most_times` is ours.
     """
 
     most_seconds: float
@@ -41,7 +41,7 @@ FlowRule = Backflow | Degradation
 
 @runtime_checkable
 class FlowPolicy(HandOverPolicy, Protocol):
-    """A policy of hand-overs that also lets answers go on elsewhere after some of their tokens."""
+    """A hand-over policy that may also move an answer to another client between two tokens."""
 
     def flow(self, role: str | None) -> FlowRule | None:
         """Return when answers leave a client of a role; None: they stay."""

@@ -15,25 +15,23 @@ _LEAST_LEFT = 0.01  # of a process that streams overload
 class FrontEnd:
     """Times between users and engines: HTTP, tokenizing, streaming.
 
-    Users' latencies include them, the engines' own times do not. What is None is taken from vLLM
-    0.15 on H100 servers where steps are timed by kernels or layers, and is then assumed; elsewhere,
-    and where every client says its own `overhead.request`, it is 0.
+    Users' latencies include these times, the engine's own times do not. If step times come from
+    kernels or layers, times that are None are taken from vLLM 0.15 on H100 servers, and listed as
+    assumed. Otherwise, and if every client sets its own `overhead.request`, they are 0.
 
-    request: seconds of a server process from a request's arrival until an engine has it in its
-        queue.
-    prompt_token: seconds more for each token of its prompt, to tokenize it.
-    stream_token: seconds of a server process for each output token that it sends. Requests that
-        arrive meanwhile wait: the share of the process that streams take slows `request` down.
+    request: server process time from a request's arrival to the engine's queue, seconds.
+    prompt_token: server process time per prompt token, for tokenizing, seconds.
+    stream_token: server process time per output token streamed, seconds. Streaming takes a share of
+        the process, and `request` becomes slower by that share.
     response: seconds from the step that computes a token until its user has it.
-    output_token: seconds more from the last step until the end of the answer, for each of its
-        tokens.
-    hop: seconds between prefill and decode on clients of their own: through a proxy, to the HTTP
-        server of the other one. Without it, the response and the request once more; none where the
-        place was reserved ahead (`hand_over: {transfer: push}`).
+    output_token: seconds per output token between the last step and the end of the answer.
+    hop: seconds between a prefill client and a decode client: through a proxy, to the HTTP server
+        of the decode client. None: `response` plus another `request`. No hop is added if the place
+        was reserved ahead (`hand_over: {transfer: push}`).
     api_server_count: processes of each client that takes prompts (vLLM's --api-server-count).
         Without it, one for each of its data-parallel replicas, as in vLLM.
 
-    Raises ValueError for times that are not finite and >= 0, and for less than one process.
+    Raises ValueError for times that are negative or not finite, and for fewer than one process.
     """
 
     request: Seconds | None = None
@@ -53,19 +51,19 @@ class FrontEnd:
             raise ValueError(f"api_server_count must be >= 1, got {self.api_server_count}")
 
     def or_else(self, default: FrontEnd) -> FrontEnd:
-        """Return the same with what is None taken from another; the hop follows from the others."""
+        """Return a copy with None values taken from `other`, but for the hop, which is derived."""
         said = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return replace(default, **said)
 
     @property
     def times(self) -> tuple[float, ...]:
-        """All times that are said."""
+        """All times that are set."""
         values = (getattr(self, name) for name in TIMES)
         return tuple(value for value in values if value is not None)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every time is said, but for the hop, which follows from the others."""
+        """Whether every time is set; the hop may be None, since it is derived from the others."""
         return all(getattr(self, name) is not None for name in TIMES if name != "hop")
 
 
@@ -95,15 +93,14 @@ NONE = FrontEnd(
 
 
 class ApiServers:
-    """The server processes of one run: when a request that arrives is in an engine's queue.
+    """The server processes of one run; computes when a request enters an engine's queue.
 
-    options: with every time said (`FrontEnd.is_complete`). count: processes, of all clients.
+    options: complete times (`FrontEnd.is_complete`). count: processes of all clients together.
     response, output_token: as in `FrontEnd`.
 
-    A process takes requests one at a time, in order of arrival. Streams have the part of it that
-    they ask for; its share is an average over the last seconds, of the tokens of all answers that
-    were asked for. With several processes a request goes to the one that is free first, and none
-    overtakes another.
+    A process takes requests one at a time, in order of arrival. Streaming takes a share of the
+    processes: a moving average, over the last seconds, of the output tokens of all requests. With
+    several processes a request goes to the first free one, and requests keep their order.
     """
 
     __slots__ = (
@@ -135,9 +132,9 @@ class ApiServers:
         self._loaded_at = 0.0
 
     def enters_at(self, now: float, num_prompt_tokens: int, num_output_tokens: int) -> float:
-        """Return when a request that arrives now is in an engine's queue, seconds.
+        """Return when a request that arrives now enters an engine's queue, seconds.
 
-        Calls come in order of time, once for each request that arrives.
+        Call it once for each request, in order of arrival.
         """
         left = 1.0
         if self._stream_token:

@@ -18,10 +18,10 @@ Pools = Literal["global", "local"]
 
 @runtime_checkable
 class HandOverPolicy(Protocol):
-    """Decides who may serve a stage, and where an answer goes on.
+    """Decides which clients may serve a stage, and at which client an answer continues.
 
-    `candidates` is never empty and holds only clients that serve the stage. A policy reads what a
-    gateway could see, changes no client, and does not read the request's output length.
+    `candidates` is never empty and holds only clients that serve the stage. A policy reads only
+    what a gateway could see, changes no client, and does not read the request's output length.
     """
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
@@ -31,12 +31,13 @@ class HandOverPolicy(Protocol):
         """Begin a run: forget earlier ones."""
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
-        """Return those of the candidates that the router may choose from, one at least."""
+        """Return the candidates that the router may choose from, at least one."""
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
-        """Tell whether a client without a role serves the prompt alone.
+        """Tell whether a client without a role serves only the prompt and hands the answer over.
 
-        here: that client, which the router chose. candidates: who could go on, it included.
+        here: the client that the router chose. candidates: clients that could decode, `here`
+            included.
         """
 
 
@@ -44,20 +45,20 @@ class HandOverPolicy(Protocol):
 class HandOver:
     """Options of all hand-overs of a simulation.
 
-    first_token: whose first token the user gets. `prefill`: it is out when the prompt is computed;
-        queue and transfer lie between it and the next. `decode`: the first token of the prefill
-        client is dropped, as by vLLM's proxies, and the decode client computes it again, from the
-        entries of all tokens of the prompt but the last; queue and transfer are in TTFT.
-    transfer: who begins it. `pull`: the decode client, which reserves memory when the prompt is
-        computed and fetches the entries when it has some (vLLM's `NixlConnector`); prompts wait
-        for one another's memory at the prefill client. `push`: the prefill client, as soon as the
-        prompt is computed, since the decode client has reserved memory before the request goes to
-        the prefill client's queue (SGLang's `DecodePreallocQueue`); prompts wait there until it
-        has.
-    pools: who may take over. `global`: any client; `local`: those of the node of the client that
-        prefilled, which takes a network with a topology (MIST, Table IV).
-    policy: which requests are handed over, and between which clients; None: as roles say.
-    Raises ValueError for values that are not among these.
+    first_token: the client that emits the first token to the user. `prefill`: the prefill client,
+        as soon as the prompt is computed; queue and transfer delay the second token. `decode`: the
+        first token of the prefill client is dropped, as by vLLM's proxies. The decode client
+        computes it again from the entries of all prompt tokens but the last; TTFT includes queue
+        and transfer.
+    transfer: which client starts the transfer. `pull`: the decode client, which reserves memory
+        after the prompt is computed and then fetches the entries (vLLM's `NixlConnector`); finished
+        prompts keep their memory at the prefill client until then. `push`: the prefill client, as
+        soon as the prompt is computed; the decode client reserves memory before the request enters
+        the prefill client's queue (SGLang's `DecodePreallocQueue`), and prompts wait for that.
+    pools: which clients may continue. `global`: any client; `local`: clients in the node of the
+        prefill client, which needs a network with a topology (MIST, Table IV).
+    policy: chooses which requests are handed over, and between which clients; None: roles decide.
+    Raises ValueError for any other value.
     """
 
     first_token: FirstToken = "prefill"
@@ -77,5 +78,5 @@ class HandOver:
 
     @property
     def drops_first(self) -> bool:
-        """Whether what a prefill client emits before a hand-over is emitted again."""
+        """Whether the decode client emits the prefill client's first token again."""
         return self.first_token == "decode"

@@ -1,4 +1,4 @@
-"""The protocol to which clients and the coordinator write what happened."""
+"""The protocol through which clients and the coordinator record events."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ num_extrapolated, as the table of steps has them."""
 
 
 class StepSink(NamedTuple):
-    """Where runs of a track's steps go that each have one token a decode.
+    """Receives runs of a track's steps in which each decode gets one token.
 
-    add: takes the row of a run. ends: of all its steps, which are to be added, too.
+    add: takes the row of a run. ends: the ends of all its steps, which the caller must append as
+        well.
     """
 
     add: Callable[[StepRow], None]
@@ -34,19 +35,19 @@ class StepSink(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Where clients and the coordinator write what happened; `metrics` provides it."""
+    """Records what clients and the coordinator do; `metrics` provides the implementation."""
 
     def add_track(self, client_id: int, layout: int = 0) -> int:
         """Open a track for steps of a client; return its number, from 0.
 
-        A track holds the steps of one clock in order of time. A client has one for every lane:
-        one for each engine, and in a pipeline one for each micro-batch; and others when it comes
-        back after a failure, or in another layout.
-        layout: number of that of the client, from 0.
+        A track holds the steps of one clock in order of time. A client has one track per lane: one
+        per engine, and in a pipeline one per micro-batch. It opens new tracks when it restarts
+        after a failure and when it changes its layout.
+        layout: number of the client's layout, from 0.
         """
 
     def record_layout(self, client_id: int, time: float, num_tracks: int) -> None:
-        """A client has another layout from `time` on, seconds, with so many tracks at a time."""
+        """Record that a client changes to a layout with `num_tracks` tracks at `time`, seconds."""
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """A request left a client, served or not."""
@@ -60,9 +61,9 @@ class Recorder(Protocol):
         num_attempts: int = 1,
         in_vain: Sequence[Visit] = (),
     ) -> None:
-        """A request left the system.
+        """Record that a request left the system.
 
-        visits: those of its last attempt. failure: how that one failed; None: it walked its
+        visits: visits of its last attempt. failure: how that attempt failed; None: it walked its
         whole pipeline. in_vain: visits of earlier attempts, and of the last if it failed.
         """
 
@@ -80,17 +81,18 @@ class Recorder(Protocol):
         num_extrapolated: int,
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
-        """A run of steps was executed.
+        """Record an executed run of steps.
 
-        ends: end of each step and perhaps of more (a float for a single step), seconds.
-        num_steps: those that were executed.
+        ends: end of each step, perhaps followed by steps not executed (a float for a single step),
+            seconds.
+        num_steps: steps executed.
         batch: the batch of the first step.
         busy: seconds of work in the steps, on all ranks of the track's pipeline.
         num_used_blocks: KV blocks held in the last step.
-        num_gaps: decodes whose previous token came at `start`, so that the first step's
-            duration is the time between two tokens of theirs.
-        num_extrapolated: steps outside what the predictor's times were measured for.
-        step_tokens: tokens that each step gave its decodes in all; None: one each.
+        num_gaps: decodes whose previous token came at `start`, so that the first step's duration is
+            an inter-token latency.
+        num_extrapolated: steps outside the range in which the predictor's times were measured.
+        step_tokens: tokens that each step gave its decodes in all; None: one per decode.
         """
 
     def step_sink(self, track: int) -> StepSink | None:
@@ -119,12 +121,12 @@ class Recorder(Protocol):
         *,
         again: bool,
     ) -> None:
-        """KV entries of a request's tokens were moved, or a step waits until they are.
+        """Record a move of a request's KV entries, or the wait of a step for one.
 
         kind: as of `KvMove`. source, destination: "gpu", "host", the name of a tier or of a client.
-        num_bytes: NaN where it is not known.
-        start: seconds, when memory was taken for them, or the step would have begun before which
-        they are swapped.
+        num_bytes: NaN if unknown.
+        start: seconds, when memory was reserved for the entries; for a swap, when the step that
+            waits for it would have started.
         again: whether the request had been preempted before.
         """
 
@@ -138,10 +140,10 @@ class Recorder(Protocol):
         start: float,
         end: float,
     ) -> None:
-        """KV entries of a context were asked for, and so many tokens' came from one level.
+        """Record the retrieval of `num_tokens` tokens' KV entries of a context from one level.
 
-        source: the level; None: no level had these, and an engine computes them.
-        num_tokens: with expected hits a mean. start, end: seconds, of the batch.
+        source: the level; None: a miss at all levels, so that an engine computes these entries.
+        num_tokens: a mean if hits are expected values. start, end: of the batch, seconds.
         """
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
@@ -160,11 +162,11 @@ class Recorder(Protocol):
         *,
         resumed: bool = False,
     ) -> None:
-        """A request stayed in a track's decode batch for steps [first_step, end_step).
+        """Record that a request was in a track's decode batch for steps [first_step, end_step).
 
         Steps are numbered per track from 0. The token before these came at the end of step
         `first_step - 1`, from prefill, unless the request had been swapped out and `resumed`.
-        step_tokens: tokens that each of those that decoded gave it; None: one each.
+        step_tokens: tokens that each step gave the request; None: one.
         """
 
     def record_drafts(
@@ -176,12 +178,13 @@ class Recorder(Protocol):
         """
 
     def record_state(self, client_id: int, time: float, state: State) -> None:
-        """A client is in another state from `time` on, seconds."""
+        """Record that a client is in another state from `time` on, seconds."""
 
     def record_loss(
         self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool
     ) -> None:
-        """A visit was lost with its client, or with the one that had its KV entries.
+        """Record a visit lost because its client, or the client that held its KV entries, failed.
 
-        num_tokens: whose entries are lost. retried: whether the request goes on at another client.
+        num_tokens: tokens whose entries are lost. retried: whether another client continues the
+            request.
         """

@@ -23,11 +23,11 @@ class Stage:
     `kind` names the stage; a client serves a stage when it lists that kind. A new stage is a
     frozen dataclass with its own `kind`, and a client that knows how long it takes.
 
-    continues: whether it continues from the KV entries that the stage before it left.
-    may_continue: whether it takes such entries where there are any, and does without as well.
-    is_again: whether it computes again what was computed, and lost with a client.
-    grows: whether it says itself what follows when it is served (`stages.growing`).
-    takes_lengths: whether a template gives it the lengths of a row (`with_lengths`).
+    continues: whether it needs the KV entries of the stage before it.
+    may_continue: whether it uses such entries if there are any, and computes them otherwise.
+    is_again: whether it recomputes entries that were lost with a client.
+    grows: whether the stage itself decides what follows it (`stages.growing`).
+    takes_lengths: whether a template fills in the lengths of a workload row (`with_lengths`).
     """
 
     kind: ClassVar[str] = "stage"
@@ -39,54 +39,54 @@ class Stage:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do, so that no client has to be found for it."""
+        """Whether the stage has nothing to do, so that it needs no client."""
         return False
 
     @property
     def num_emitted(self) -> int:
-        """Tokens of its answer that were emitted before, and whose KV entries it computes again."""
+        """Tokens of the answer that were emitted before and whose KV entries it recomputes."""
         return 0
 
     @property
     def num_input_tokens(self) -> int:
-        """Tokens that it prompts a model with; 0 where the request has prompted with them before.
+        """Prompt tokens that count as input; 0 if the request already counted this prompt.
 
-        They are counted as input, once, whatever is computed again.
+        Each prompt counts once, even if it is computed again.
         """
         return 0
 
     @property
     def num_new_tokens(self) -> int:
-        """Tokens that it emits."""
+        """Tokens that the stage emits."""
         return 0
 
     def longer(self, num_tokens: int) -> Stage:
-        """Return it with so many tokens more, or fewer where that is below 0.
+        """Return a copy with `num_tokens` more tokens, or fewer if that is negative.
 
-        Raises TypeError for a stage without a length, and ValueError for one that is too short.
+        Raises TypeError for a stage without a length, and ValueError if the result is too short.
         """
         raise TypeError(f"a stage {self.kind!r} has no length that can change")
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
-        """Return it with the lengths of a row of the workload, where none were given."""
+        """Return a copy that takes lengths it does not have from a workload row."""
         return self
 
     def with_rest(self, num_tokens: int) -> Stage:
-        """Return what is left of it when `num_tokens` tokens are left (>= 1).
+        """Return a copy in which `num_tokens` tokens are left to do (>= 1).
 
-        Raises TypeError for a stage that cannot be done in part.
+        Raises TypeError for a stage that cannot be split.
         """
         raise TypeError(f"a stage {self.kind!r} cannot be left in part")
 
 
 class Limits(NamedTuple):
-    """Limits on a request's times, in seconds; infinite: none.
+    """Time limits of a request, in seconds; infinite: no limit.
 
-    timeout, ttft_timeout: the sender gives up an attempt without the whole answer, without its
-    first token, so long after sending it.
-    patience: the user goes away, so long after the first sending.
-    ttft_deadline: when the first token should be there, counted from each sending; nobody gives
-    up at this time, but an engine may know it.
+    timeout, ttft_timeout: time from sending after which the sender abandons an attempt if it has
+        not got the whole answer, or the first token.
+    patience: time from the first sending after which the user leaves.
+    ttft_deadline: when the first token is due, counted from each sending. Missing it ends nothing,
+    but an engine may schedule by it.
     """
 
     timeout: float = inf
@@ -122,7 +122,7 @@ def token_totals(stages: Iterable[Stage]) -> tuple[int, int]:
 
 
 class Declared(NamedTuple):
-    """A request as it was before an outcome changed its pipeline; its fields are named alike."""
+    """The fields of a request before an outcome changed its pipeline; named as in `Request`."""
 
     num_prompt_tokens: int
     num_output_tokens: int
@@ -147,33 +147,33 @@ class Request:
 
     request_id: position in the injected workload, from 0; unique within a run.
     arrival_time: seconds since the start of the run; None until a closed-loop user sends it.
-    stages: the pipeline as it is known at first, at least one stage.
-    num_prompt_tokens, num_output_tokens: totals over these stages, as long as they are by now, for
-        the records: what is computed again after a loss does not count again. They are
-        bookkeeping: no router or scheduler may read `num_output_tokens`, which a real system
-        does not know in advance.
+    stages: the pipeline as first known, at least one stage.
+    num_prompt_tokens, num_output_tokens: totals over these stages at their present length, for the
+        records; recomputation after a loss does not count again. No router or scheduler may read
+        `num_output_tokens`, which a real system does not know in advance.
     session_id: groups the turns of one conversation; None for a request of its own.
-    priority: smaller is more urgent (vLLM's meaning), for schedulers that look at it.
-    content: what the tokens of its prompts are from the first one on, and behind a prompt those
-        of the answer, for prefix caches. Tokens that no span covers are like no others.
-    limits: how long it may take; None: for ever.
-    parent_id: of a child, the request that waits for it; None for one that a user sends.
-    to_serve: stages that are left to walk; outcomes of stages may add to them.
-    num_stages: of its pipeline as it is known by now, without empty ones.
-    chosen_ahead: the client chosen for the stage after the present visit; None: not asked yet.
-    sent_at: when it was sent, seconds; with retries, the latest time.
-    has_token: whether a visit that is over emitted a token since then.
-    model: that has to answer, by the name that clients serve; None: any.
-    kv: entries that another client keeps for its next stage, while there are any.
-    num_losses: how often it was lost with a client since then.
-    num_appended_input_tokens, num_appended_output_tokens: of stages that outcomes have appended.
-    declared: what it was when it was sent; None: that is what it still is.
-    think_time: seconds from the end of the one before in its session until it is sent, where users
-        go through sessions.
-    growth: that it shares with its parent and its children; None: no outcome added anything.
-    keeper: told of each visit as it ends, where what it computed is kept for other requests.
-    label: name of its class, where the workload gives one.
-    front_end: seconds that it spent since then between its user and the engines.
+    priority: smaller is more urgent (as in vLLM), for schedulers that use it.
+    content: ids of the tokens of its prompts from the first one on, and after a prompt of its
+        answer, for prefix caches. Tokens outside all spans are unique.
+    limits: its time limits; None: no limits.
+    parent_id: of a child, the request that waits for it; None for a request that a user sends.
+    to_serve: stages left to walk; outcomes of stages may add to them.
+    num_stages: length of its pipeline as known so far, without empty stages.
+    chosen_ahead: the client chosen for the stage after the present visit; None: not chosen yet.
+    sent_at: when its latest attempt was sent, seconds.
+    has_token: whether a finished visit of this attempt emitted a token.
+    model: name of the model that must answer, as clients name it; None: any.
+    kv: entries that another client keeps for the request's next stage; None if there are none.
+    num_losses: how often this attempt was lost with a client.
+    num_appended_input_tokens, num_appended_output_tokens: tokens of stages that outcomes appended.
+    declared: the request's fields when it was sent; None: unchanged.
+    think_time: seconds between the end of the previous request of its session and the sending of
+        this one, in a closed loop with sessions.
+    growth: shared counter of the family of a request, its parent and its children; None: no outcome
+        added anything.
+    keeper: notified at the end of each visit, if computed entries are kept for other requests.
+    label: name of its class, if the workload has classes.
+    front_end: seconds that this attempt spent between its user and the engines.
     """
 
     request_id: int
@@ -232,5 +232,5 @@ class Request:
 
     @property
     def deadline(self) -> float:
-        """Time at which the first token is due, seconds; infinite if nothing says so."""
+        """Time at which the first token is due, seconds; infinite without a deadline."""
         return inf if self.limits is None else self.sent_at + self.limits.ttft_deadline

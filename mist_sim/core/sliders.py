@@ -1,8 +1,8 @@
-"""TaiChi's three sliders: how many clients are P-heavy, and the chunks of either kind.
+"""TaiChi's three sliders: the number of P-heavy clients, and the chunk size of each kind.
 
-At their ends lie the two designs between which the hybrid is: with chunks of one size all clients
-are alike (aggregation), and with no chunk at all on the D-heavy ones prompts and answers are apart
-(disaggregation).
+Their end positions are the two designs between which the hybrid lies: with equal chunk sizes all
+clients are equal (aggregation); with no chunks on the D-heavy clients, prompts and answers are
+served apart (disaggregation).
 
 Source: TaiChi (arXiv:2508.01989) §3.1.
 """
@@ -23,9 +23,10 @@ DESIGNS: tuple[Design, ...] = ("aggregation", "disaggregation", "hybrid")
 class Sliders:
     """A position of the sliders.
 
-    num_p, num_d: P-heavy and D-heavy clients (>= 1). s_p, s_d: tokens of a step of theirs; s_d 0:
-    no prompt is computed there, and prompts are not cut on the others. watermark: of a hybrid, the
-    part of a D-heavy client's blocks above which answers leave (> 0, <= 1); None: as it is.
+    num_p, num_d: P-heavy and D-heavy clients (>= 1). s_p, s_d: chunk size of each kind, tokens per
+        step; s_d 0: D-heavy clients compute no prompts, and P-heavy clients do not cut prompts.
+        watermark: of a hybrid, the share of a D-heavy client's blocks above which answers leave (>
+        0, <= 1); None: the policy's own.
     Raises ValueError for sliders that make no design.
     """
 
@@ -67,10 +68,11 @@ class Sliders:
 def all_sliders(
     num_clients: int, chunks: Sequence[int], watermarks: Sequence[float | None] = (None,)
 ) -> Iterator[Sliders]:
-    """Yield every position with chunks of some sizes, the middle ones of each kind first.
+    """Yield every position for the given chunk sizes, the middle positions of each kind first.
 
-    watermarks: of hybrids; None: as it is.
-    Raises ScenarioError for fewer than two clients, no chunk or chunks below 1, and no watermark.
+    watermarks: watermarks to try for hybrids; None: the policy's own.
+    Raises ScenarioError for fewer than two clients, for no chunk size or one below 1, and for an
+    empty list of watermarks.
     """
     if num_clients < 2:
         raise ScenarioError(f"there must be >= 2 clients to divide, got {num_clients}")

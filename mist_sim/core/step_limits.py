@@ -1,4 +1,4 @@
-"""What the steps of an engine may hold, for those who ask how much more it could have taken."""
+"""Upper limits of an engine's steps, to compute how much room they had."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class StepLimits(NamedTuple):
-    """What limits the steps of a client whose engines take requests in at any step.
+    """Limits of the steps of a client whose engines can admit requests at any step.
 
-    tokens: of a step, those of prompts and decodes; tokens_a_decode: each decode takes so many.
-    sequences: that may be in a step, of each track, engine by engine.
-    num_blocks, block_size: KV blocks of a track, and their tokens; blocks_each: a block of tokens
-        takes so many.
+    tokens: prompt and decode tokens per step; tokens_a_decode: tokens that each decode takes.
+    sequences: limit of sequences per step for each track, engine by engine.
+    num_blocks, block_size: KV blocks of a track, and tokens per block; blocks_each: pool blocks
+        that one block of tokens takes.
     """
 
     tokens: int

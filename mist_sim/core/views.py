@@ -28,45 +28,43 @@ class ClientView(Protocol):
 
     Exact at any time:
 
-    client_id: a number of its own in the simulation, never used again for another client.
+    client_id: unique number of the client, never used again for another client.
     name: its name, unique in the simulation.
-    role: the part it plays for others ("prefill", "decode"); None: it serves all alone.
-    pool: where those are to whom it hands over (`pools: local`); None: everywhere.
+    role: its part in disaggregation ("prefill", "decode"); None: it serves whole requests.
+    pool: pool of the clients that it hands over to (`pools: local`); None: all clients.
     num_waiting: requests queued at the client, preempted ones included.
     num_running: requests that the client works on.
     num_outstanding: requests sent to the client and not finished there.
-    num_waiting_tokens: tokens that the waiting requests need computed before their next token:
-        their prompts, and of preempted ones the answer so far; what a prefix cache may spare is
-        not taken off. Prompts that run are not in it, whole or in part.
-    num_prompt_tokens: tokens of the prompts of all requests that are outstanding, each until its
-        visit ends.
-    num_gpu_blocks, block_size: KV blocks of all its engines, and tokens in each; 0 without any.
-    num_answer_tokens(request): how long the client's part of the answer may become, an estimate:
-        the mean of visits that ended there or at clients of the same role and model, those with
-        prompts of about as many tokens (equal powers of two) where there is one; 0 before any.
-    transfer_time_from(source, num_tokens): seconds in which the KV entries of so many tokens would
-        come to it from another client, on a network that is free; 0 where there is none.
-    transfer_time(request): seconds in which the KV entries that a request brings (`Request.kv`)
-        come to it on a network that is free; 0 where it brings none.
+    num_waiting_tokens: tokens to compute before the waiting requests emit their next token: their
+        prompts, and the answers so far of preempted ones; cached prefixes are not subtracted.
+        Prompts that have started to run do not count.
+    num_prompt_tokens: prompt tokens of all outstanding requests, each until its visit ends.
+    num_gpu_blocks, block_size: KV blocks of all its engines, and tokens per block; 0 without a KV
+        cache. num_answer_tokens(request): how long the client's part of the answer may become, an
+        estimate: the mean of visits that ended there or at clients of the same role and model,
+        those with prompts of about as many tokens (equal powers of two) where there is one; 0
+        before any. transfer_time_from(source, num_tokens): seconds in which the KV entries of so
+        many tokens would come to it from another client, on a network that is free; 0 where there
+        is none. transfer_time(request): seconds in which the KV entries that a request brings
+        (`Request.kv`) come to it on a network that is free; 0 where it brings none.
 
-    As of the last step that ended, 0 at a client without a KV cache:
+    As of the last step that ended; 0 at a client without a KV cache:
 
     num_kv_blocks: KV blocks that requests hold, on all its engines; blocks that only the prefix
-        cache keeps are not in it. With the chunked scheduler a step takes its blocks when it
-        starts, so those of the step in flight are in it.
-    num_kv_tokens: tokens of the running requests that have KV entries; a prefix that several
-        share counts for each.
-    num_remaining_tokens: tokens that its outstanding requests may still emit, an estimate: for
-        each `num_answer_tokens` less what it has emitted, and at least 1. What is emitted is
-        known of engines alone.
-    num_prefill_tokens: tokens of prompts that are still to be computed, of those that wait and of
-        those that run.
-    prefill_time(request): seconds until the request's prompt would be computed if it came now,
+        cache keeps do not count. With the chunked scheduler a step takes its blocks when it starts,
+        so blocks of the step in flight count.
+    num_kv_tokens: tokens of the running requests that have KV entries; a shared prefix counts once
+        for each request.
+    num_remaining_tokens: estimate of tokens that its outstanding requests will still emit: for
+        each, `num_answer_tokens` minus the tokens emitted so far, at least 1. Emitted tokens are
+        known only for engines.
+    num_prefill_tokens: prompt tokens still to be computed, of waiting and running requests.
+        prefill_time(request): seconds until the request's prompt would be computed if it came now,
         an estimate: the prompts before it, and it, at the chunks of the engine and beside its
-        decodes; 0 at a client without an engine.
-    prefix_tokens(request): tokens of the request's prompt that would not be computed if it came
-        now, since its prefix cache, or a tier below, has their blocks; 0 without prefix caching.
-        With several engines it is what the one has that would take the request, the least loaded.
+        decodes; 0 at a client without an engine. prefix_tokens(request): tokens of the request's
+        prompt that would not be computed if it came now, since its prefix cache, or a tier below,
+        has their blocks; 0 without prefix caching. With several engines it is what the one has that
+        would take the request, the least loaded.
     """
 
     @property
@@ -111,11 +109,11 @@ class PrefillView(Protocol):
 
     def num_tokens(self) -> int: ...
     def seconds(self, num_tokens: int, /) -> float:
-        """Return when a prompt with so many tokens to compute would be, in seconds from now."""
+        """Return in how many seconds a prompt with `num_tokens` tokens to compute would be done."""
 
 
 class _Entries(NamedTuple):
-    """KV entries that a client would keep."""
+    """KV entries as an offer that a client would keep them."""
 
     source: str
     num_tokens: int
@@ -124,9 +122,9 @@ class _Entries(NamedTuple):
 
 
 class KvView(Protocol):
-    """View of a client's KV memory, computed when it is asked (see `ClientView`).
+    """View of a client's KV memory, computed on demand (see `ClientView`).
 
-    block_size: tokens in a block.
+    block_size: tokens per block.
     """
 
     @property
@@ -134,16 +132,16 @@ class KvView(Protocol):
     def num_blocks(self) -> int: ...
     def num_tokens(self) -> int: ...
     def num_remaining(self, answers: AnswerLengths, /) -> float:
-        """Return what outstanding requests may still emit (see `num_remaining_tokens`)."""
+        """Return the tokens that outstanding requests may still emit."""
 
     def prefix_tokens(self, request: Request, /) -> int: ...
     def finish(self, request: Request, /) -> None:
         """A request with content has left the client."""
 
     def watch(self, watcher: ContentWatcher, /) -> bool:
-        """Tell a watcher which content ids have cached blocks, now and from now on.
+        """Notify a watcher of the content ids with cached blocks, now and on every change.
 
-        Returns False, and tells nothing, when prefixes may also be found in another way.
+        Returns False, and notifies nothing, if prefixes may also be found in another way.
         """
 
 
@@ -158,16 +156,16 @@ class ContentWatcher(Protocol):
 
 
 class ClientState:
-    """The object behind a `ClientView`; only the stays at the client write to it (`Stay.become`).
+    """The object behind a `ClientView`; only stays at the client change it (`Stay.become`).
 
-    visits: that are at the client, live.
-    watchers: hear when a request has come or gone; phase_watchers: when one waits or runs now;
-        end_watchers: which visit has ended. has_watchers: whether there are any.
-    kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
-        caches have.
-    answers: how long answers there have become. time_from: seconds in which KV entries come to it.
-    prefill: tells of prompts that it has to compute; None where it has no engine.
-    token_bytes: of the KV entries of a token; 0: not known.
+    visits: visits at the client now.
+    watchers: notified when a request comes or leaves; phase_watchers: when a request starts to wait
+        or run; end_watchers: with each visit that ended. has_watchers: whether there are any.
+    kv: the client's KV memory; None without one. is_watched: whether a watcher hears of its caches.
+    answers: lengths of answers that ended there. time_from: computes how long KV entries take to
+        arrive.
+    prefill: estimates prefill times; None without an engine.
+    token_bytes: bytes of KV entries per token; 0: unknown.
     """
 
     __slots__ = (
@@ -218,9 +216,9 @@ class ClientState:
         self.token_bytes = 0.0
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
-        """Tell a watcher from now on when a request comes or goes, and when it changes its phase.
+        """Notify a watcher from now on when a request comes or leaves.
 
-        phases: whether the latter.
+        phases: whether to notify it of changes of phase as well.
         """
         self._begin_to_tell()
         self.watchers += (watcher,)
@@ -233,7 +231,7 @@ class ClientState:
         self.end_watchers += (watcher,)
 
     def unwatch(self, watchers: Collection[Callable[[ClientState], None]]) -> None:
-        """Tell some watchers no more."""
+        """Stop notifying these watchers."""
         self.watchers = tuple(each for each in self.watchers if each not in watchers)
         self.phase_watchers = tuple(each for each in self.phase_watchers if each not in watchers)
         self.has_watchers = bool(self.watchers or self.end_watchers)
@@ -282,6 +280,7 @@ class ClientState:
 
     @property
     def num_remaining_tokens(self) -> float:
+        """Tokens that outstanding requests may still emit; without a KV cache, whole answers."""
         if self.answers is None:
             return 0
         answers = self.answers()

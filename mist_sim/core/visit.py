@@ -17,11 +17,12 @@ FailureStatus = Literal["rejected", "timed_out", "cancelled", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Longer:
-    """A stage that is still ahead has more tokens than it had, or fewer.
+    """A stage still ahead in the pipeline becomes longer or shorter.
 
-    stage: its class; of several that are ahead the next one.
-    num_tokens: how many more; below 0: fewer. Those of a prompt are at its end.
-    every: whether all of this class that are ahead have, as prompts that repeat what was said.
+    stage: class of the stage; if several are ahead, the next one.
+    num_tokens: tokens to add at the end of its prompt, or to remove if below 0.
+    every: whether to change all stages of this class that are ahead, such as prompts that repeat
+        the conversation.
     """
 
     stage: type[Stage]
@@ -37,13 +38,13 @@ class Longer:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """All stages of the visit are done, and what follows may be other than it was.
+    """All stages of the visit are done; the stages that follow may change.
 
-    then: stages that the request walks next, before those that it had left.
-    children: requests that it waits for before its next stage (branches, tools).
-    changes: of the stages that it had left.
-    content: of its prompts from now on (`Request.content`); None: as it was, up to the first token
-        that changed. What is behind is like no other.
+    then: stages to walk next, before the stages left.
+    children: requests to wait for before the next stage (branches, tools).
+    changes: changes of the stages left.
+    content: new content of its prompts (`Request.content`); None: unchanged up to the first token
+        that changed. Later tokens are unique.
     """
 
     then: tuple[Stage, ...] = ()
@@ -83,8 +84,8 @@ class Failure:
 
     status: `rejected` by the service, `timed_out` at a limit of the sender's, `cancelled` because
         the user went away, or `lost` with a client that failed.
-    time: when the sender gave up or was told, seconds. Work on it ends then or a step later.
-    reason: why, for people.
+    time: when the sender gave up or was notified, seconds. Work on it ends then or a step later.
+    reason: explanation for the user.
     is_busy: the service was too busy, so that another attempt may succeed (HTTP 503, not 400).
     """
 
@@ -96,9 +97,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A client failed, and with it went all that it knew of the visit but the tokens it emitted.
+    """A client failed; of the visit only the tokens it emitted remain.
 
-    reason: why, for people.
+    reason: explanation for the user.
     """
 
     reason: str
@@ -122,15 +123,16 @@ class Pace(NamedTuple):
 class HeldKv:
     """KV entries of a request that a client keeps after a visit, for the client of the next one.
 
-    Either all that its answer goes on from, or those of the first tokens of a prompt.
+    They are either all entries that the answer continues from, or entries of the first tokens of a
+    prompt.
 
-    source: name of the client that keeps them. engine: its number there.
-    num_tokens: tokens that have entries.
+    source: name of the client that keeps them. engine: the engine's number there.
+    num_tokens: tokens with entries.
     num_prompt_tokens, num_output_tokens: tokens of the prompt, and of the answer so far.
-    last_token_at: when the latest of these was emitted, seconds.
+    last_token_at: when the latest of these tokens was emitted, seconds.
     compute_time: seconds from the first work on the prompt until all entries were there.
-    num_bytes: of all entries; 0: not known.
-    pace: of an answer that another client began to decode; None: it goes on from the latest token.
+    num_bytes: bytes of all entries; 0: unknown.
+    pace: decode pace of an answer moved during its decode; None: it counts from the latest token.
     """
 
     is_awaited: ClassVar[bool] = False  # whether they may still have to be computed
@@ -179,7 +181,7 @@ class HeldKv:
         self._is_lost = False
 
     def change_hands(self, let_go: Callable[[], None], engine: int, num_bytes: float) -> None:
-        """Note that another engine of the same client keeps them from now on."""
+        """Note that another engine of the same client keeps the entries from now on."""
         self._let_go = let_go
         self.engine = engine
         self.num_bytes = num_bytes
@@ -201,7 +203,7 @@ class HeldKv:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether they are there and nobody copies them yet."""
+        """Whether the entries are there and no copy has begun."""
         return self._let_go is not None and not self._is_copied
 
     @property
@@ -215,20 +217,20 @@ class HeldKv:
         return self._is_lost
 
     def lose(self) -> None:
-        """Note that the client that keeps them has failed; there is nothing left to release."""
+        """Note that the client that keeps the entries has failed, and its memory with it."""
         self._is_lost = True
         self._let_go = None
 
     def drop(self) -> None:
-        """Note that no client will ask for them any more; a copy under way ends first."""
+        """Note that no client will ask for the entries any more; a copy under way ends first."""
         if not self._is_copied:
             self.release()
 
 
 class AwaitedKv(HeldKv):
-    """KV entries that a client will keep, for which another one reserves memory before.
+    """KV entries of a prompt not computed yet, for which the decode client reserves memory ahead.
 
-    Nobody knows `engine`, `last_token_at` and `compute_time` until they are there (`fill`).
+    `engine`, `last_token_at` and `compute_time` are unknown until `describe` or `fill`.
     """
 
     is_awaited: ClassVar[bool] = True
@@ -243,7 +245,7 @@ class AwaitedKv(HeldKv):
         num_prompt_tokens: int,
         num_output_tokens: int,
     ) -> None:
-        """reserved: called when there is memory for them, or nobody asks for them any more."""
+        """reserved: called when memory is reserved, or when the entries are no longer needed."""
         super().__init__(
             source,
             self._drop_held,
@@ -264,12 +266,12 @@ class AwaitedKv(HeldKv):
 
     @property
     def is_dropped(self) -> bool:
-        """Whether nobody asks for them any more."""
+        """Whether the entries are no longer needed."""
         return self._let_go is None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether they wait to be copied: they never do, there is memory for them before."""
+        """Always False: memory is reserved before they exist, so a copy never waits for it."""
         return False
 
     @property
@@ -281,19 +283,19 @@ class AwaitedKv(HeldKv):
         return self._held is not None and self._held.is_lost
 
     def reserve(self, act: Callable[[], None]) -> None:
-        """Note that there is memory; `act` is called when they are there or dropped."""
+        """Note that memory is reserved; `act` is called when the entries are there or dropped."""
         self._act = act
         self._tell()
 
     def describe(self, held: HeldKv) -> None:
-        """Say of them what is known now that the prompt is computed."""
+        """Copy what is known once the prompt is computed: engine and times."""
         self._is_computed = True
         self.engine = held.engine
         self.last_token_at = held.last_token_at
         self.compute_time = held.compute_time
 
     def fill(self, held: HeldKv) -> None:
-        """Note that they are there, and somebody asks for them."""
+        """Note that the entries are there, and start the transfer."""
         self.describe(held)
         self._held = held
         if self._act is not None:
@@ -315,27 +317,28 @@ class AwaitedKv(HeldKv):
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One stay of a request at a client: what was asked, and what came of it.
+    """One stay of a request at a client: its stages, its times, and its outcome.
 
-    Times are seconds since the start of the run, NaN where the event did not happen.
-    kv: entries of the stages before, which another client keeps; None where there are none.
+    Times are seconds since the start of the run, NaN if the event did not happen.
+    kv: entries from earlier stages, kept by another client; None if there are none.
     is_followed: whether the next stage continues from the visit's KV entries.
-    is_silent: whether its token is dropped, since the client of the next stage emits it again.
+    is_silent: whether its first token is dropped, because the next client emits it again.
     queued_at, started_at, finished_at: entry into the queue, first work on it, end.
     first_token_at, last_token_at: when the client emitted the visit's first and last output token.
     num_output_tokens: tokens emitted during the visit.
-    num_preemptions: how often the client took the memory away and computed again.
-    num_queried_tokens: prompt tokens that were looked up in a prefix cache.
-    num_cached_tokens: those of them that were found at the first admission.
-    num_known_tokens: those that a prefix cache would have had which all clients share and which
-        forgets nothing, when the request arrived.
-    num_fetched_tokens: prompt tokens whose entries came from elsewhere (`kv`), and were not cached.
-    num_computed_tokens: prompt tokens computed, for a visit that ended without its first token.
-    is_cut: whether the longest context left no room for a token of it.
-    outcome: how it ends, once that is decided; work on a visit that is given up goes on until the
-        step in flight ends.
-    held_kv: entries that are kept for the next visit, set by the end of this one: those that the
-        client keeps, and after a loss those of `kv` that nobody has fetched.
+    num_preemptions: how often the client preempted it.
+    num_queried_tokens: prompt tokens looked up in a prefix cache.
+    num_cached_tokens: prompt tokens found in it at the first admission.
+    num_known_tokens: prompt tokens that a prefix cache of unlimited size, shared by all clients,
+        would have found when the request arrived.
+    num_fetched_tokens: prompt tokens whose entries were fetched (`kv`) because they were not
+        cached.
+    num_computed_tokens: prompt tokens computed, if the visit ended without its first token.
+    is_cut: whether the context limit cut its answer short.
+    outcome: how it ends, once decided; work on an abandoned visit continues until the step in
+        flight ends.
+    held_kv: entries kept for the next visit, set at its end: entries that the client keeps, or
+        after a loss the entries of `kv` that were not fetched.
     """
 
     request: Request
@@ -361,19 +364,19 @@ class Visit:
 
     @property
     def failure(self) -> Failure | None:
-        """How it failed; None while it is on its way and when it did not."""
+        """The failure; None while the visit is under way and if it did not fail."""
         return self.outcome if isinstance(self.outcome, Failure) else None
 
     @property
     def num_served_stages(self) -> int:
-        """Stages that it has brought to their end."""
+        """Number of stages that the visit completed."""
         if isinstance(self.outcome, Failure | Lost):
             return 0
         return len(self.stages) - isinstance(self.outcome, Moved)
 
     @property
     def continues(self) -> bool:
-        """True when it goes on from the KV entries of a visit that emitted a token."""
+        """Whether it continues from the KV entries of a visit that emitted a token."""
         return self.stages[0].continues and (self.kv is None or self.kv.num_output_tokens > 0)
 
     @property
@@ -389,5 +392,5 @@ class Visit:
 
     @property
     def is_over(self) -> bool:
-        """True when the client has let the request go."""
+        """Whether the client has released the request."""
         return self.finished_at == self.finished_at

@@ -36,10 +36,10 @@ SecondsOrLaw: TypeAlias = Seconds | DurationDistribution
 def draws(
     law: DurationDistribution, rng: np.random.Generator, name: str, block: int = BLOCK
 ) -> Iterator[float]:
-    """Yield times in seconds without end, drawn block after block.
+    """Yield times in seconds without end, drawn in blocks.
 
-    name: what messages call the time. Raises ScenarioError for a law that does not draw as many
-    times > 0 s as it is asked for.
+    name: name of the time in messages.
+    Raises ScenarioError for a law that does not return the requested number of times > 0 s.
     """
     while True:
         times = np.asarray(law.sample(rng, block), dtype=np.float64)

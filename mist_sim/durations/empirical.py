@@ -22,13 +22,13 @@ from mist_sim.user_paths import user_path
 @DURATIONS.register("empirical")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmpiricalDuration:
-    """Measured times, drawn with replacement; the mean is that of the times.
+    """Measured times, drawn with replacement; the mean is their mean.
 
     times: the measured times in seconds (> 0).
-    path: a file of them instead, with a number of seconds (> 0) in each line. Blank lines, and
-        those that begin with #, are skipped.
-    Raises ValueError for times that are no such numbers, TraceError for a bad line of the file and
-    ScenarioError for a file that cannot be read.
+    path: a file of times instead, with a number of seconds (> 0) in each line. Blank lines, and
+        lines that begin with #, are skipped.
+    Raises ValueError for other times, TraceError for a bad line of the file and ScenarioError for a
+    file that cannot be read.
     """
 
     times: Sequence[Seconds] | None = None

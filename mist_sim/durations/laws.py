@@ -28,7 +28,7 @@ class ConstantDuration:
         require_positive("time", self.time, "s")
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """Return n equal times; draws nothing."""
+        """Return n equal times, without a random draw."""
         return np.full(n, self.time)
 
 
@@ -120,5 +120,5 @@ class UniformDuration:
 
 
 def _above_zero(times: Floats) -> Floats:
-    """Return times of which none is 0, which a draw in floating point may be."""
+    """Return times > 0, since a floating-point draw may be 0."""
     return np.maximum(times, np.finfo(np.float64).tiny)

@@ -1,4 +1,4 @@
-"""A batch by hand: prompts, decodes and their context, held against what an engine takes."""
+"""A batch by hand: prompts, decodes and their context, checked against the engine's limits."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from mist_sim.simulation import Simulation
 class Moment:
     """A step of a run.
 
-    start, end: seconds. num_waiting: requests that wait for a seat meanwhile. is_exact: whether the
-    batch is that of this very step; else, with sliding windows or drafts, it is that of the first
-    step of its run, whose sequences are the same.
+    start, end: seconds. num_waiting: requests waiting for a seat meanwhile. is_exact: whether the
+        batch is that of this step; otherwise, with sliding windows or drafts, it is that of the
+        first step of its run, with the same sequences.
     """
 
     batch: StepBatch
@@ -74,9 +74,10 @@ class _Watch(ColumnRecorder):
 
 
 def step_at(simulation: Simulation, client: int, time: float) -> Moment:
-    """Return the step that a client computes at a time, in seconds, of a run that has not begun.
+    """Return the step that a client computes at a time, in seconds, of a run not begun yet.
 
-    client: its position. Raises ScenarioError where it computes nothing at that time.
+    client: its position.
+    Raises ScenarioError if it computes no step at that time.
     """
     watch = _Watch(client, time)
     with suppress(_FoundError):

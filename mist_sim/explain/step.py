@@ -1,4 +1,4 @@
-"""A step taken apart: its operators, and what binds them."""
+"""A step taken apart: its operators, and the bottleneck of each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StepExplained(Findings):
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of the step by what binds, the largest first."""
+        """Shares of the step by bottleneck, the largest first."""
         found: dict[str, float] = {}
         for each in self.operators:
             found[each.bound] = found.get(each.bound, 0.0) + each.seconds / self.seconds
@@ -60,7 +60,7 @@ class StepExplained(Findings):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row an operator: seconds, share, FLOPs and bytes of a GPU in all layers, what binds."""
+        """A row per operator: seconds, share, FLOPs and bytes of a GPU in all layers, and limit."""
         import pandas as pd
 
         return pd.DataFrame([self._row(each) for each in self.operators])
@@ -119,8 +119,8 @@ def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = Non
     """Return the step that a client of a scenario computes for a batch by hand.
 
     client: its name; by default the first with an engine. A step counts as planned ahead where the
-    engine plans ahead. Raises ScenarioError for a client that has no engine, or would never
-    compute such a step.
+        engine plans ahead.
+    Raises ScenarioError for a client that has no engine, or would never compute such a step.
     """
     built = Built(scenario)
     found = _engine(built, client)
@@ -130,7 +130,8 @@ def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = Non
 def explain_moment(scenario: Scenario, time: float, client: str | None = None) -> StepExplained:
     """Return the step that a client computes at a time, in seconds, of a scenario's run.
 
-    client: as in `explain_batch`. Raises ScenarioError where it computes nothing then.
+    client: as in `explain_batch`.
+    Raises ScenarioError if it computes no step then.
     """
     built = Built(scenario)
     found = _engine(built, client)
@@ -168,7 +169,7 @@ _ON_THE_SPOT = (
 
 
 def _engine(built: Built, name: str | None) -> Any:
-    """Return a client with an engine. Raises ScenarioError where there is none of that name."""
+    """Return a client with an engine. Raises ScenarioError if none has that name."""
     engines = {
         client.name: client
         for client in built.simulation.clients

@@ -1,4 +1,4 @@
-"""The hardware that serves: accelerators, clusters of them, and what a step costs there."""
+"""Serving hardware: accelerators, clusters of them, and the cost of a step there."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The equal accelerators that serve one model together, and what their collectives cost."""
+"""The equal accelerators that serve one model together, and the cost of their collectives."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Cluster:
     data_parallel_size: replicas of that; they share experts with `enable_expert_parallel`.
     enable_expert_parallel: every rank holds whole experts, all ranks of all replicas together
         one set of them, instead of slices of every expert (vLLM's name and meaning).
-    expert_load_imbalance: tokens of the busiest of those ranks over the mean (>= 1, at most the
-        number of ranks).
-    spans: the groups of ranks that lie on several nodes.
+    expert_load_imbalance: tokens of the busiest of those ranks divided by the mean (>= 1, at most
+        the number of ranks).
+    spans: groups of ranks that lie on several nodes.
     """
 
     gpu: GpuSpec

@@ -76,9 +76,9 @@ def shared_groups(target: ModelSpec, drafter: Drafter | None) -> KvGroups:
 
 
 def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter | None:
-    """Return what drafts for a model on a cluster; None when no model does.
+    """Return the drafting model for a model on a cluster; None without one.
 
-    Raises ScenarioError for models that cannot go together.
+    Raises ScenarioError for incompatible models.
     """
     if config.method == "ngram":
         return None
@@ -111,7 +111,7 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
 
 
 def _last_layers(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:
-    """Return the layer that drafts for a model whose layers differ.
+    """Return the drafting layer of a model with layers of different kinds.
 
     Its last one with attention, and the next one where that has no MLP and no experts of its own
     (`mtp_layers_block_type` of Nemotron-3: attention, then experts).

@@ -40,7 +40,7 @@ class GpuGroup(Protocol):
 
     @property
     def gpus_an_engine(self) -> int:
-        """Those of one engine or worker, which load its weights together."""
+        """GPUs of one engine or worker, which load its weights together."""
 
     @property
     def weight_bytes(self) -> float:
@@ -52,10 +52,10 @@ class GpuGroup(Protocol):
 
     @property
     def idle_watts(self) -> float:
-        """Watts of one GPU that does nothing."""
+        """Watts of one idle GPU."""
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:
-        """Return what it did in runs of steps. busy: as recorded of each run, seconds."""
+        """Return its work in runs of steps. busy: as recorded of each run, seconds."""
 
 
 class GpuMachine(Protocol):
@@ -79,12 +79,12 @@ class MachineByTrack(GpuMachine, Protocol):
     """A machine whose groups work in turns: each has a track of steps of its own."""
 
     def of_track(self, number: int) -> GpuMachine:
-        """Return what computed the steps of a track: the same groups, some of them idle.
+        """Return the machine of a track's steps: the same groups, some of them idle.
 
-        number: of the track among those that its client opened, from 0.
+        number: of the track among those of its client, from 0.
         """
 
 
 def num_gpus(machine: GpuMachine | None) -> int:
-    """Return the GPUs of a machine; none for a client without one."""
+    """Return the number of GPUs of a machine; 0 for a client without one."""
     return sum(group.num_gpus for group in machine.groups) if machine is not None else 0

@@ -11,9 +11,9 @@ class LayoutPeriod(NamedTuple):
     """A layout that a client had, until the next one starts.
 
     start: when the steps of the layout before had ended, seconds. ready: when its own could begin.
-    title: what it is, for people ("TP 2 x PP 2"). machine: its GPUs; None: nobody knows.
+    title: printable name ("TP 2 x PP 2"). machine: its GPUs; None: unknown.
     num_lanes: of all engines. num_gpu_blocks: KV blocks of all engines.
-    collectives: how its ranks sum over several nodes; empty: they lie on one.
+    collectives: how its ranks sum over several nodes; empty: one node.
     """
 
     start: float

@@ -18,11 +18,11 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The GPUs of all engines of a client, which are one group.
+    """The GPUs of all engines of a client, as one group.
 
-    num_drafts: draft tokens of each decode, verified in a step. drafter: what drafts them.
+    num_drafts: draft tokens per decode and step. drafter: the drafting model.
     power_limit: watts of a GPU that its steps do not exceed; None: the design power.
-    price: dollars of a GPU an hour where the catalog of prices is not asked.
+    price: dollars per hour of a GPU, in place of the catalog's.
     """
 
     model: ModelSpec
@@ -65,12 +65,12 @@ class Machine:
 
     @property
     def gpus_a_step(self) -> int:
-        """GPUs that are busy in a step: of a pipeline those of one rank."""
+        """GPUs that are busy in a step: in a pipeline those of one rank."""
         return self.cluster.tensor_parallel_size
 
     @property
     def idle_watts(self) -> float:
-        """Watts of one GPU that does nothing."""
+        """Watts of one idle GPU."""
         gpu = self.cluster.gpu
         return gpu.draw.idle * gpu.power
 
@@ -80,7 +80,7 @@ class Machine:
         return load_of(self.model, self.cluster)
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:
-        """Return what the GPUs did in runs of steps. busy: seconds of each run."""
+        """Return the work of the GPUs in runs of steps. busy: seconds of each run."""
         watts = self.watts(counts, np.where(busy > 0, busy, 1.0))
         return GpuWork(busy * self.gpus_a_step, watts)
 
@@ -97,10 +97,10 @@ class Machine:
         )
 
     def _demand(self, counts: StepCounts) -> Demand:
-        """Return what runs ask of a GPU, with what drafts.
+        """Return the demand of runs on a GPU, with drafting.
 
-        A draft model reads what the target reads, and in every further pass a token of each
-        sequence.
+        A draft model reads the same tokens as the target, and in every further pass one token of
+        each sequence.
         """
         demand = step_demand(self.model, self.cluster, counts)
         if self.drafter is None:
@@ -124,7 +124,7 @@ class Machine:
 
 
 def load_of(model: ModelSpec, cluster: Cluster) -> Load:
-    """Return what loads the GPUs of a cluster that serve a model, beside memory and arithmetic."""
+    """Return a model's load on its GPUs beyond memory and arithmetic."""
     return Load(
         has_experts=model.moe is not None,
         has_peers=cluster.tensor_parallel_size * cluster.num_sharing_replicas > 1,

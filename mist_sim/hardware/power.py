@@ -31,14 +31,14 @@ _BEND = 4  # how sharply watts bend into the limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerDraw:
-    """Where the watts of a device come from, as shares (>= 0) of its thermal design power.
+    """The components of a device's power, as shares (>= 0) of its thermal design power.
 
-    idle: nothing runs, memory is held; below 1.
-    active: any step runs.
-    memory, compute: on top, at full bandwidth and at the full dense rate.
+    idle: without work, memory held; below 1.
+    active: during any step.
+    memory, compute: in addition, at full bandwidth and at the full dense rate.
     experts: in steps of a mixture of experts, whose kernels keep the cores awake.
-    peers: in steps that several GPUs share; they wait for one another in busy loops.
-    lockstep: on top of that where replicas share their experts and step together.
+    peers: in steps that several GPUs share; they busy-wait for one another.
+    lockstep: in addition, if replicas share their experts and step together.
     confidence: "fitted" on measured power of the device, or "spec-only".
     """
 
@@ -64,7 +64,7 @@ class PowerDraw:
             )
 
 
-# For a card that nobody measured: between what was fitted for A100, H100 and B200.
+# For a card without measurements: between the fits for A100, H100 and B200.
 TYPICAL_DRAW = PowerDraw(
     idle=0.18, active=0.25, memory=0.7, compute=3.0, experts=0.1, peers=0.1, lockstep=0.4
 )
@@ -101,10 +101,10 @@ def step_watts(
     load: Load | Array,
     limit: float = math.inf,
 ) -> Array:
-    """Return the mean watts of a GPU in runs of steps that took so many seconds (> 0).
+    """Return the mean watts of a GPU in runs of steps that took the given seconds (> 0).
 
-    design_power: watts that the shares of `draw` are of. load: of all runs, or a row for each.
-    limit: watts of a power cap, above which nothing is drawn.
+    design_power: watts to which the shares of `draw` refer. load: of all runs, or a row for each.
+    limit: watts of a power cap.
     """
     found = draw.active + draw.memory * np.minimum(demand.memory / seconds, 1.0)
     found = found + draw.compute * np.minimum(demand.compute / seconds, 1.0)

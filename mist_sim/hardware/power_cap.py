@@ -5,11 +5,11 @@ clock (frequency times the square of a voltage that follows it), so arithmetic r
 
     clock = ((limit - idle) / (full - idle)) ^ (1/3)
 
-of its rate, where `full` is what prompts draw without a cap. Memory keeps its own clock: steps
+of its rate, where `full` is the power of prompts without a cap. Memory keeps its own clock: steps
 that wait for it are not slower. The table of splitwise-sim has H100s under a cap (`h100-80gb-pcap`
-in `data/perf_model.csv`): in every row prompts take 1.3 times as long and tokens as long as
-before, so that is a figure its authors set and no measurement of each. At half of the power it is
-1.37 here. Lower caps have no such figure to compare with and are refused.
+in `data/perf_model.csv`): in every row prompts take 1.3 times as long and tokens are unchanged, so
+its authors set a figure rather than measure each row. At half of the power it is 1.37 here. Lower
+caps have no such figure to compare with and are refused.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LOWEST = 0.5  # of the design power
 
 
 def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
-    """Return a GPU that computes as it does below a cap of so many watts; the same for None.
+    """Return a GPU with its speed under a cap of so many watts; unchanged for None.
 
-    Raises ScenarioError for a cap that would change nothing, and for one that nobody measured.
+    Raises ScenarioError for a cap without effect, and for one too low to be validated.
     """
     if limit is None:
         return gpu

@@ -27,9 +27,8 @@ _WORDS: dict[PriceKind, str] = {
 class Offer:
     """A provider's price of a GPU of the catalog.
 
-    on_demand, spot, reserved_1y, reserved_3y: dollars of one GPU an hour, None where there is no
-    such offer. num_gpus: those of the machine that is rented. date: of the price list, as exactly
-    as it is known.
+    on_demand, spot, reserved_1y, reserved_3y: dollars per hour of one GPU, None without such an
+        offer. num_gpus: of the rented machine. date: of the price list, as exactly as known.
     """
 
     gpu: str
@@ -79,9 +78,9 @@ class Price:
 
 
 def price_of(gpu: str, kind: PriceKind, provider: str | None = None) -> Price:
-    """Return what one GPU costs an hour: the median of its offers, or of those of a provider.
+    """Return the hourly price of one GPU: the median of its offers, or of a provider's.
 
-    Raises ScenarioError where there is none.
+    Raises ScenarioError without an offer.
     """
     of_gpu = [offer for offer in offers() if offer.gpu == gpu]
     named = [offer for offer in of_gpu if provider in (None, offer.provider)]

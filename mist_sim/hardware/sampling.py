@@ -1,4 +1,4 @@
-"""Sampling: what drawing tokens takes beyond the most likely one, by sampler and vocabulary."""
+"""Sampling: the time of top-p and top-k beyond greedy decoding, by sampler and vocabulary."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _VOCABULARY = 131_072  # words at which every sampler was measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The way tokens are drawn, as requests ask for it.
+    """The requests' sampling parameters.
 
-    Greedy requests, and those without top-p and top-k, take no time beyond `overhead.sequence`.
+    Greedy requests, and requests without top-p and top-k, add no time to `overhead.sequence`.
 
-    temperature: 0 draws the most likely token, whatever the others say.
-    top_p: the share of the likeliest words that are drawn from (0 < top_p <= 1); 1: all.
-    top_k: as many of them; 0: all.
-    sampler: what masks the other words; by default as the version of `engine` does: pytorch
-        sorts all of them, triton (from eight rows on, fewer are sorted) and flashinfer search.
+    temperature: 0 draws the most likely token, and disables the others.
+    top_p: sample from the most likely tokens with this total probability (0 < top_p <= 1); 1: all.
+    top_k: sample from this many tokens; 0: all.
+    sampler: the algorithm that masks the other tokens; by default that of the `engine` version:
+        pytorch sorts all of them; triton (from eight rows on; with fewer it sorts) and flashinfer
+        search.
 
-    Raises ValueError for values outside these ranges, and for a sampler that has nothing to mask.
+    Raises ValueError for values outside these ranges, and for a sampler without a mask to compute.
     """
 
     temperature: float = 1.0
@@ -57,7 +58,7 @@ class Sampling:
 
     @property
     def filter(self) -> Filter | None:
-        """What masks words; None: nothing does."""
+        """The kind of mask; None: none."""
         if not self.temperature:
             return None
         if self.top_k and self.top_p < 1:
@@ -66,15 +67,16 @@ class Sampling:
 
 
 class SamplingTimes:
-    """Seconds that sampling adds to a step, by the sequences that get a token from it.
+    """Seconds that sampling adds to a step, by the number of sequences that get a token.
 
-    A sort takes time by all words of all rows, so its cells lie on one line of rows x vocabulary.
-    The other samplers work row by row: their cells are those of the vocabulary below and above, and
-    between them the time is a power of the vocabulary. Times between cells are powers of the rows.
-    Below the first cell the time stays. Beyond the last one the last slope of a sort goes on, and
-    others take time by rows, of which each is a program of its own.
+    A sort's time depends on all tokens of all rows, so its cells lie on one line of rows x
+    vocabulary. The other samplers work row by row: their cells are those of the vocabulary sizes
+    below and above, with a power law of the vocabulary in between. Between cells, time is a power
+    of the rows. Below the first cell the time is constant. Beyond the last one the last slope of a
+    sort continues, and other samplers are proportional to rows, each of which is a program of its
+    own.
 
-    sampling: with a filter. sampler: what the engine's version takes where `sampling` names none.
+    sampling: with a filter. sampler: the engine version's default, used if `sampling` names none.
     """
 
     def __init__(self, sampling: Sampling, vocab_size: int, sampler: Sampler) -> None:

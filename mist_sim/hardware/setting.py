@@ -13,10 +13,10 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Source of step times, model and GPUs, in the words of `expected_errors.csv`.
+    """Origin of step times, model and GPUs, in the terms of `expected_errors.csv`.
 
-    source: what times the steps, as `PredictorTraits.compared_as` has it; empty: nobody compared
-        it. architecture: whose kernels the GPU has ("hopper"); empty: not known.
+    source: origin of the step times, from `PredictorTraits.compared_as`; empty: never compared.
+        architecture: the GPU's kernel architecture ("hopper"); empty: unknown.
     model: "dense", "experts", "latent" for latent attention, or "differing" layers, which were
         never compared. weights: how its matrices are
         stored ("bf16", "fp8"). parallel: "one" GPU, "NVLink" between tensor-parallel ones, "spread"
@@ -31,18 +31,18 @@ class Setting:
 
 
 class Borrowed(NamedTuple):
-    """A setting without an error bar, since what was measured is of something else.
+    """A setting without an error bar, because the measurements are of other GPUs or kernels.
 
-    why: what is known, and what is not, for the line of the error bar.
+    why: explanation for the line of the error bar.
     """
 
     why: str
 
 
 def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Borrowed:
-    """Return the setting of a model on a cluster, if what was measured may be compared with it.
+    """Return the setting of a model on a cluster, if it is comparable with measurements.
 
-    It may not where the figures of the GPU are a user's. source: as in `Setting`.
+    It is not if the figures of the GPU are a user's. source: as in `Setting`.
     """
     if model.approximated:
         return Borrowed(f"not known: {model.name} is taken as a model that it is not")
@@ -64,7 +64,7 @@ def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:
 
 
 def _borrowed(gpu: GpuSpec) -> str:
-    """Return what measurements like those of a GPU would not be of; empty: nothing."""
+    """Return which measurements are missing for a GPU; empty: none."""
     if gpu.based_on not in gpu_names():
         return f"not known: {gpu.name} is a GPU of your own, whose kernels nobody timed"
     listed = load_gpu(gpu.based_on)

@@ -1,7 +1,7 @@
 """Demand of engine steps on each GPU: seconds of arithmetic and of memory traffic at its peaks.
 
-The operators are those that the roofline times, added up for many runs of steps at once, after a
-simulation. A step's utilisation is these seconds over the time that it took.
+The operators are those of the roofline, summed over many runs of steps at once, after a simulation.
+A step's utilisation is these seconds divided by its time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StepCounts:
 
 
 def step_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Demand:
-    """Return what runs of steps ask of each tensor-parallel rank, over all layers.
+    """Return the demand of runs of steps on each tensor-parallel rank, over all layers.
 
     In a pipeline the layers are spread over the ranks: this is the sum over a chain of them.
     Sequences of a step have equal contexts where a layer has a sliding window.
@@ -66,7 +66,7 @@ def step_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Deman
 
 
 def _linear(model: ModelSpec, cluster: Cluster, counts: StepCounts, num_tokens: Array) -> Demand:
-    """Return what grows with tokens and samples alone: all but attention and routed experts."""
+    """Return the work linear in tokens and samples: all but attention and routed experts."""
     t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
     found = Demand(np.zeros_like(num_tokens), np.zeros_like(num_tokens))
     parts = (operators.token_operators(model, n, t, False, replicas) for n in (0, 1))
@@ -79,7 +79,7 @@ def _linear(model: ModelSpec, cluster: Cluster, counts: StepCounts, num_tokens: 
 def demand_of(
     gpu: GpuSpec, none: Sequence[Operator], one: Sequence[Operator], number: Array, times: Array
 ) -> Demand:
-    """Return what operators ask, given for no token and for one and linear between."""
+    """Return the demand of operators, given for 0 and 1 token and linear in between."""
     compute = sum(float(at.flops) / peak(gpu, at.dtype) for at in one)
     weights = sum(float(at.bytes) for at in none) / gpu.memory_bandwidth
     traffic = sum(float(at.bytes) for at in one) / gpu.memory_bandwidth - weights
@@ -89,7 +89,7 @@ def demand_of(
 def expert_demand(
     model: ModelSpec, moe: MoeSpec, cluster: Cluster, counts: StepCounts, routed: Array
 ) -> Demand:
-    """Return what the routed experts of a GPU ask, on average over the ranks."""
+    """Return the demand of a GPU's routed experts, mean over the ranks."""
     ranks, t = cluster.expert_parallel_size, cluster.tensor_parallel_size
     touched = _reached(moe, routed) / ranks
     times = counts.num_steps * model.num_moe_layers
@@ -116,7 +116,7 @@ def _reached(moe: MoeSpec, routed: Array) -> Array:
 def attention_demand(
     model: ModelSpec, cluster: Cluster, counts: StepCounts, layers: int, window: int | None
 ) -> Demand:
-    """Return what attention asks in some layers, which see all keys or those of a window."""
+    """Return the demand of attention in some layers, which see all keys or a window."""
     per_sequence = counts.num_steps * np.maximum(counts.num_decodes, 1)
     decode_keys, prefill_pairs = counts.decode_keys, counts.prefill_pairs
     if model.is_encoder:  # texts have no causal mask
@@ -144,7 +144,7 @@ def attention_demand(
 
 
 def differing_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Demand:
-    """Return what attention and states of a model ask whose layers differ."""
+    """Return the demand of attention and states of a model with layers of different kinds."""
     gpu, t = cluster.gpu, cluster.tensor_parallel_size
     compute, memory = np.zeros_like(counts.decode_keys), np.zeros_like(counts.decode_keys)
     new_tokens = counts.num_steps * counts.num_prefill_tokens
@@ -175,5 +175,5 @@ def differing_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> 
 
 
 def peak(gpu: GpuSpec, dtype: str) -> float:
-    """Return the dense FLOP/s of a type; the 16-bit rate where the GPU has none of it."""
+    """Return the dense FLOP/s of a type; the 16-bit rate if the GPU lacks the type."""
     return gpu.flops.get(dtype, gpu.flops["bf16"])

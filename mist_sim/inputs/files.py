@@ -1,4 +1,4 @@
-"""Whole files, as bytes or as text, none longer than it may be."""
+"""Whole files, as bytes or text, with a limit on their length."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PACKED: Mapping[str, Callable[..., Any]] = {
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
-_MOST_ENTRIES = 2_000  # of a folder, to find the one that was meant
+_MOST_ENTRIES = 2_000  # files of a folder to consider for a suggestion
 _LONGEST = 1_000  # characters of a path that is no file
 _ADVICE = "is it another file?"
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether a path leads anywhere; one that no file can have does not."""
+    """Tell whether a path exists; an impossible path does not."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def is_there(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of what lies in a folder; none where it is no folder that can be read."""
+    """Return the names in a folder; empty if it is not a readable folder."""
     try:
         return [entry.name for entry in islice(folder.iterdir(), _MOST_ENTRIES)]
     except OSError:
@@ -42,10 +42,10 @@ def names_in(folder: Path) -> list[str]:
 
 
 def content_of(path: Path, most_bytes: int, advice: str = _ADVICE) -> bytes:
-    """Return the bytes of a file, unpacked where its name ends in .gz, .bz2 or .xz.
+    """Return the bytes of a file, unpacked if its name ends in .gz, .bz2 or .xz.
 
-    most_bytes: of them. advice: what to do about a longer one.
-    Raises ScenarioError unless it is an ordinary file that can be read, and as short.
+    most_bytes: limit of its length. advice: remedy for a longer file.
+    Raises ScenarioError unless it is an ordinary, readable file within the limit.
     """
     with opened(path) as file:
         content: bytes = file.read(most_bytes + 1)
@@ -83,7 +83,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_ordinary(path: Path) -> None:
-    """Raise ScenarioError for what is neither a file nor missing, OSError for what is missing."""
+    """Raise ScenarioError for a path that is no file, OSError for a missing one."""
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise ScenarioError(f"{path}: is a folder, and must be a file")

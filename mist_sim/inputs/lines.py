@@ -14,16 +14,16 @@ _CHUNK = 1 << 16  # characters read at once
 
 
 def lines_of(file: TextIO, path: object) -> Iterator[str]:
-    """Yield the lines of a text with their ends, as the file itself would.
+    """Yield the lines of a text with their ends, as iterating over the file would.
 
-    file: opened with newline="". path: what messages call it.
+    file: opened with newline="". path: name in messages.
     Raises TraceError for a line longer than `LINE_LENGTH`.
     """
     return chain.from_iterable(_blocks(file, path))
 
 
 def _blocks(file: TextIO, path: object) -> Iterator[StringIO]:
-    """Yield whole lines, some at a time: what asks for them is called once for many."""
+    """Yield blocks of whole lines, so that the caller is resumed once for many."""
     rest, line = "", 1
     while chunk := file.read(_CHUNK):
         text = rest + chunk

@@ -1,4 +1,4 @@
-"""Tables in Parquet files, none larger than it may be."""
+"""Tables in Parquet files, with a limit on their size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def read_parquet(
     path: Path, columns: Collection[str] | None = None
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return columns of a Parquet file, and the notes that its schema has.
+    """Return columns of a Parquet file, and the notes in its schema.
 
-    columns: those to keep, as far as the file has them; None: all.
-    Raises ScenarioError for a file that cannot be read, is too large or no Parquet.
+    columns: columns to keep, if the file has them; None: all.
+    Raises ScenarioError for a file that is unreadable, too large or not Parquet.
     """
     from pyarrow import ArrowException, BufferReader, parquet
 

@@ -1,4 +1,4 @@
-"""Tables in CSV files, none larger than it may be."""
+"""Tables in CSV files, with a limit on their size."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def read_csv(
 ) -> pd.DataFrame:
     """Return columns of a CSV file with a header; the index is the line of each row.
 
-    columns: those to keep, as far as the file has them; None: all. needed: those it must have.
-    words: those of text, also where it looks like numbers. num_notes: lines before the header.
-    Raises ScenarioError for a file that cannot be read, is too large or no CSV, lacks a column or
-    has it twice, and TraceError for a row that is longer than the header.
+    columns: columns to keep, if the file has them; None: all. needed: required columns.
+    words: text columns, even if they look like numbers. num_notes: lines before the header.
+    Raises ScenarioError for a file that is unreadable, too large or not CSV, lacks a column or has
+    it twice, and TraceError for a row that is longer than the header.
     """
     import pandas as pd
 
@@ -108,7 +108,7 @@ def _form_of(
 
 
 def as_numbers(column: pd.Series[Any]) -> pd.Series[float]:
-    """Return a column as floats; NaN for what is no number, infinity for one beyond them."""
+    """Return a column as floats; NaN for text, infinity for numbers out of range."""
     import pandas as pd
 
     try:
@@ -128,9 +128,9 @@ def _as_number(value: object) -> float:
 
 @contextmanager
 def of_a_form(path: Path, what: str) -> Iterator[None]:
-    """Refuse what is done inside with a table that has the columns of another form, or their types.
+    """Turn errors inside into ScenarioError: the table has other columns or types than expected.
 
-    what: it is a table of. Raises ScenarioError in place of what Python raises then.
+    what: kind of the expected table.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Texts of files that reach a terminal: none may steer it."""
+"""Texts of files that reach a terminal: without control characters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Place = tuple[str | int, ...]
 
 
 def control_in(data: object) -> tuple[Place, str] | None:
-    """Return where parsed data have a control character, and what is wrong; None for none.
+    """Return the place of a control character in parsed data, with the problem; None without one.
 
-    data: mappings and lists, which may refer to one another in a circle.
+    data: mappings and lists, perhaps with circular references.
     """
     seen: set[int] = set()
     left: list[tuple[Place, object]] = [((), data)]

@@ -1,4 +1,4 @@
-"""Requests whose client is gone: they wait, are sent elsewhere, or are lost."""
+"""Requests whose client is gone: they wait, are sent to another client, or are lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mist_sim.lifecycle.recovery import num_lost_tokens, rest, rest_of
 
 
 class Policy:
-    """The coordinator's `Absences`: a gateway where requests wait, and what follows a loss.
+    """The coordinator's `Absences`: a gateway where requests wait, and the recovery from a loss.
 
-    numbers: of the clients, by name.
+    numbers: client numbers by name.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Policy:
         return self._gateway.wait(request, kind, near)
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
+        """Return stages for another client after a lost visit, or the request's failure."""
         reason = visit.outcome.reason if isinstance(visit.outcome, Lost) else ""
         kept = visit.held_kv if self._on_failure.policy == "resume" else None
         num_tokens = 0 if kept else num_lost_tokens(visit)
@@ -56,6 +57,7 @@ class Policy:
     def after_hand_over(
         self, request: Request, stage: Stage, kv: HeldKv
     ) -> tuple[Stage, ...] | Failure:
+        """Return stages that recompute lost entries, or the request's failure."""
         reason = f"{kv.source}: failed while it kept KV entries of the request"
         failure = self._after(request, self._numbers[kv.source], kv.num_tokens, reason)
         return failure or rest((stage,), kv)

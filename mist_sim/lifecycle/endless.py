@@ -11,13 +11,14 @@ from mist_sim.environment import CHANGE, Environment, NothingLeftError
 
 
 class Endless:
-    """Schedules what has no end of its own, and ends a run in which nothing else will happen.
+    """Schedules recurring events, and ends a run in which no other event is left.
 
-    Looks and failures that still come do not help requests that wait inside clients for one
-    another's memory, unless one of these fails; nor do new clients, which get those alone that
-    wait at the gateway.
+    Looks and further failures do not help requests that wait inside clients for one another's
+    memory, unless one of these fails; nor do new clients, which serve only requests waiting at the
+    gateway.
 
-    anybody_waits: returns whether some do. failing: clients that fail again and again.
+    anybody_waits: returns whether requests wait at the gateway. failing: clients that fail again
+        and again.
     """
 
     def __init__(self, env: Environment, anybody_waits: Callable[[], bool]) -> None:
@@ -29,7 +30,7 @@ class Endless:
     def at(self, time: float) -> Event:
         """Return an event at a time (seconds), in the phase of changes.
 
-        It raises NothingLeftError where such events are all that is left, and change nothing.
+        It raises NothingLeftError if only such events are left, and they have no effect.
         """
         event = self._env.at(max(time, self._env.now), CHANGE)
         event.callbacks.append(self._check)

@@ -16,19 +16,20 @@ from mist_sim.units import Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Clients that fail, or links, at given times or again and again.
+    """Clients that fail, or links, at given times or repeatedly at random.
 
     clients: their names, or those of groups of copies. At a given time they fail together; at
-        random each fails for itself.
-    node: a node of the network's topology, with which all clients fail that have GPUs on it.
-    link: the two ends of a cable of that topology, which is down in both directions: transfers
-        take the shortest route round it, and wait where there is none.
+        random each fails on its own.
+    node: a node of the network's topology; all clients with GPUs on it fail.
+    link: the two ends of a cable of that topology, which is down in both directions: transfers take
+        the shortest route around it, or wait if there is none.
     at: when they fail, from the start of the run.
-    repair: how long they are away after `at`, before they start again; None: for good.
+    repair: time after `at` until they start again; None: never.
     mtbf: mean time between a repair and the next failure, exponential.
     mttr: mean time to repair, exponential.
 
-    Raises ValueError for a failure of nobody, or at no time, and for times that are not positive.
+    Raises ValueError without clients, node or link, without a time, and for times that are not
+    positive.
     """
 
     clients: tuple[str, ...] = ()
@@ -67,7 +68,7 @@ class Failures:
 
     @property
     def is_for_good(self) -> bool:
-        """Whether nobody repairs what fails."""
+        """Whether the failure is never repaired."""
         return self.mtbf is None and self.repair is None
 
     def together(self, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -77,7 +78,7 @@ class Failures:
         return [(name,) for name in names]
 
     def changes(self, rng: Rng) -> Iterator[Change]:
-        """Yield failures and repairs of those who fail together, in order of time."""
+        """Yield failures and repairs of a group that fails together, in order of time."""
         if self.at:
             yield from self._at_given_times()
             return
@@ -97,7 +98,7 @@ class Failures:
 
 
 class Change(NamedTuple):
-    """Changes of clients at a time (seconds); those who `leave` fail for good."""
+    """Changes of clients at a time (seconds); clients in `leave` fail for good."""
 
     time: float
     what: Literal["fail", "leave", "repair"]
@@ -105,14 +106,14 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Clients that take no more requests from a time on, finish those they have, and leave.
+    """Clients that stop taking requests at a time, finish those they have, and leave.
 
     clients: their names, or those of groups of copies.
     at: when it begins, from the start of the run.
-    back: how long after `at` they start again; one that is not empty by then takes requests again
-        as it is. None: never.
+    back: time after `at` at which they start again; a client not empty by then takes requests again
+        at once. None: never.
 
-    Raises ValueError for a drain of nobody, and for times out of range.
+    Raises ValueError without clients, and for times out of range.
     """
 
     clients: tuple[str, ...]
@@ -130,12 +131,12 @@ class Drain:
 
 @dataclass(frozen=True, kw_only=True)
 class OnFailure:
-    """The fate of the requests inside a client that fails.
+    """What happens to the requests inside a client that fails.
 
-    policy: retry sends each to another client, as a prompt with the tokens that it has got so far,
-        whose KV entries are computed again; the user keeps these tokens. resume does the same, but
-        where a prefill client still keeps the entries, which the decode client had not begun to
-        fetch, another decode client goes on from them. fail ends it as lost.
+    policy: retry sends each to another client, as a prompt with the tokens emitted so far, whose KV
+        entries are computed again; the user keeps these tokens. resume does the same, but if a
+        prefill client still keeps entries that the decode client had not begun to fetch, another
+        decode client continues from them. fail ends the request as lost.
     max_retries: how often a request may be sent to another client; the next loss ends it.
 
     Source: the migration of requests in NVIDIA Dynamo (`--migration-limit`), which appends the

@@ -1,4 +1,4 @@
-"""The clients of a run and their states: who is up, who starts, drains, or has failed."""
+"""The clients of a run and their states: up, starting, draining, or failed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mist_sim.errors import brief
 
 
 class Listener(Protocol):
-    """Hears what changes."""
+    """Is notified of changes."""
 
     def came_up(self, client: Client) -> None:
         """A client takes visits from now on."""
 
     def went_away(self) -> None:
-        """Some clients take none any more, perhaps for good."""
+        """Some clients stopped taking requests, perhaps for good."""
 
 
 class Need(NamedTuple):
@@ -46,12 +46,12 @@ class Need(NamedTuple):
 
 
 class Member:
-    """A client, and what is known of it.
+    """A client, and its state.
 
-    state: what it does. is_wanted: whether it should be up. will_return: whether it will be,
-    though it drains. num_faults: failures that are not
-    repaired. is_gone: whether it failed for good. is_scaled: whether an autoscaler starts it.
-    num_starts: of it, so that a start that was given up is known as such.
+    state: its state. is_wanted: whether it should be up. will_return: whether it comes back after
+        draining. num_faults: failures not repaired yet. is_gone: whether it failed for good.
+        is_scaled: whether an autoscaler starts it.
+    num_starts: number of its starts, to recognise a start that was given up.
     """
 
     def __init__(self, client: Client) -> None:
@@ -102,7 +102,7 @@ class Fleet:
             self._recorder.record_state(member.client.client_id, self._env.now, member.state)
 
     def why_nobody(self, need: Need) -> str | None:
-        """Return why no client serves what is needed, now or later; None: one may."""
+        """Return why no client serves a stage, now or later; None: one may."""
         serving = [m for m in self.members.values() if need.is_met_by(m.client)]
         if any(member.may_come for member in serving):
             return None
@@ -115,7 +115,7 @@ class Fleet:
     # --- failures -------------------------------------------------------------------------
 
     def fail(self, names: Sequence[str], *, for_good: bool) -> None:
-        """Let clients fail at the same time; what they had is lost."""
+        """Let clients fail at the same time; their work is lost."""
         failing = []
         for name in names:
             member = self.members[name]
@@ -180,7 +180,7 @@ class Fleet:
             self._join(member)
 
     def drain(self, member: Member) -> None:
-        """Let a client take no more visits; it is off when those it has are over."""
+        """Stop a client from taking visits; it is off when its present ones are over."""
         member.is_wanted = False
         if member.state == "starting":
             self._become(member, "off")
@@ -203,7 +203,7 @@ class Fleet:
             self._become(member, "off")
             self._roster.forget(member.client)
 
-    # --- what follows ---------------------------------------------------------------------
+    # --- consequences ----------------------------------------------------------------------
 
     def _join(self, member: Member) -> None:
         self._roster.join(member.client)

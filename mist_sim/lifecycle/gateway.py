@@ -21,9 +21,9 @@ from mist_sim.lifecycle.fleet import Need
 class Gateway:
     """Holds requests until a client comes up, first come first served.
 
-    A request that can wait no longer gives up; where nobody can come any more, it is rejected.
+    A request that can wait no longer gives up; if no client can come any more, it is rejected.
 
-    why_nobody: why no client that serves what is needed will come any more; None: one may.
+    why_nobody: returns why no client for a stage will come any more; None: one may.
     activate: called when a request has begun to wait.
     """
 
@@ -85,7 +85,7 @@ class Gateway:
                 self._let_go(places, None)
 
     def went_away(self) -> None:
-        """Reject those for whom nobody can come any more."""
+        """Reject requests for which no client can come any more."""
         for need, places in self._waiting.items():
             if places and (reason := self._why_nobody(need)):
                 self._let_go(places, Failure("rejected", self._env.now, reason))

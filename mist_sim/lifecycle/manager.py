@@ -28,10 +28,10 @@ from mist_sim.rng import Streams
 
 
 class Manager:
-    """Lets clients fail, drain and start, and tells gateway and autoscalers of it.
+    """Lets clients fail, drain and start, and notifies the gateway and autoscalers.
 
-    attainment: returns, for each autoscaler one, what tells the share of requests that kept the
-    limits since it was asked last.
+    attainment: returns, for each autoscaler, a function for the share of requests within the limits
+        since its last call.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Manager:
                 ways.fail_link(cable)
 
     def _change(self, failure: Failures, time: float, what: str) -> Event:
-        """Return the event of a failure or a repair; what comes at random always comes again."""
+        """Return the event of a failure or a repair; random ones always recur."""
         if failure.mtbf is None or what == "repair":
             return self._env.at(max(time, self._env.now), CHANGE)
         return self._endless.at(time)
@@ -124,7 +124,7 @@ class Manager:
             for member in members:
                 self._fleet.start(member)
 
-    # --- what the fleet and the gateway tell ------------------------------------------------
+    # --- notifications from the fleet and the gateway ------------------------------------------
 
     def came_up(self, client: Client) -> None:
         """Let requests go on that wait for a client."""
@@ -133,7 +133,7 @@ class Manager:
             controller.came_up(client.name)
 
     def went_away(self) -> None:
-        """Let autoscalers replace clients, and reject requests that nobody will serve."""
+        """Let autoscalers replace clients, and reject requests that no client will serve."""
         for controller in self._controllers:
             controller.replace()
         self._gateway.went_away()

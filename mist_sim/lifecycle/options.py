@@ -17,14 +17,13 @@ from mist_sim.network import Cable, Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """Clients that come and go during a run. Without any of it they are up all the time.
+    """Clients that come and go during a run. By default all clients stay up.
 
-    failures: who fails, and when.
-    on_failure: what becomes of the requests inside.
-    drains: who leaves when the requests inside are done, and when.
-    autoscaling: groups of which as many clients run as a policy wants.
-    start_up: how long a client takes to start that was repaired, drained or is added; None: no
-        time.
+    failures: clients that fail, and when.
+    on_failure: what happens to the requests inside.
+    drains: clients that finish their requests and leave, and when.
+    autoscaling: groups whose number of clients a policy controls.
+    start_up: time that a client takes to start after a repair, a drain or when added; None: none.
     """
 
     failures: tuple[Failures, ...] = ()
@@ -34,7 +33,7 @@ class Lifecycle:
     start_up: StartUp | None = None
 
     def check(self, clients: Sequence[Client], network: Network | None) -> None:
-        """Raise ScenarioError where it does not go with the clients of a run, or with its network.
+        """Raise ScenarioError for a lifecycle that contradicts a run's clients or network.
 
         Names are those of clients.
         """
@@ -71,7 +70,7 @@ class Lifecycle:
                 raise ScenarioError(f"start_up.weights_{error}") from None
 
     def _check_link(self, cable: Cable, network: Network | None, place: str) -> None:
-        """Raise ScenarioError for a link that is not there, or whose loss nothing survives."""
+        """Raise ScenarioError for a missing link, or one without an alternative route."""
         ways = network.ways if network is not None else None
         if ways is None:
             raise ScenarioError(
@@ -92,9 +91,9 @@ class Lifecycle:
     def failing(
         self, failure: Failures, network: Network | None, place: str = "failures"
     ) -> tuple[str, ...]:
-        """Return the names of the clients that a failure is about, none for that of a link.
+        """Return the names of the clients of a failure, empty for that of a link.
 
-        place: where it stands, for messages.
+        place: its place in the file, for messages.
         Raises ScenarioError for a node without clients.
         """
         if failure.node is None:

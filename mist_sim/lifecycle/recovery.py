@@ -1,4 +1,4 @@
-"""The rest of a request whose client has failed: the stages that another one serves."""
+"""The rest of a request after its client failed: stages for another client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mist_sim.stages import Decode, Prefill, Recomputation
 
 
 def rest_of(visit: Visit) -> tuple[Stage, ...]:
-    """Return the stages that do what a lost visit has not done."""
+    """Return the stages that redo the unfinished part of a lost visit."""
     stages = rest(visit.stages, visit.kv, visit.num_output_tokens, visit.last_token_at)
     first, *later = stages
     if isinstance(first, Prefill) and not first.is_again and visit.num_queried_tokens:
@@ -22,10 +22,10 @@ def rest_of(visit: Visit) -> tuple[Stage, ...]:
 def rest(
     stages: Sequence[Stage], kv: HeldKv | None, num_new: int = 0, last_token_at: float = 0.0
 ) -> tuple[Stage, ...]:
-    """Return stages that go on after a loss of all KV entries.
+    """Return the stages that continue after a loss of all KV entries.
 
-    The prompt and the tokens so far are a new prompt, whose prefill emits the next token. Stages
-    of another kind, and prompts without a token, are done again from the beginning.
+    The prompt and the tokens so far form a new prompt, whose prefill emits the next token. Stages
+    of other kinds, and prompts without a token, start again from the beginning.
 
     kv: the entries with which the stages began, that are lost now. num_new: tokens emitted since
     then, the latest at `last_token_at`, seconds.
@@ -57,7 +57,7 @@ def _again(
 
 
 def _without(stages: Sequence[Stage], num_tokens: int) -> Iterator[Stage]:
-    """Yield decodes without their first tokens, and none that has no token left."""
+    """Yield decodes without their first tokens, dropping decodes with no token left."""
     for stage in stages:
         if isinstance(stage, Decode):
             num_left = stage.num_tokens - num_tokens

@@ -37,17 +37,17 @@ SLLM_EFFICIENCY = 0.806
 class StartUp:
     """Seconds of a client from its start until it takes requests.
 
-    time: all of it, the same for every start or a law of it; takes the place of the others.
-    storage: rate at which weights come from storage to the host; None: they are there already, as
+    time: the whole time, a constant or a law; replaces the others.
+    storage: rate at which weights move from storage to the host; None: they are there already, as
         in the page cache.
-    weights_at: where they lie on a network with a topology, whose links loads share with everything
-        else: "host" or "storage", that of the node of each GPU, or a place such as
-        "remote/storage". None: "host". There `storage` is what each engine reads at most.
+    weights_at: their place on a network with a topology, whose links loads share with all other
+        traffic: "host" or "storage", that of the node of each GPU, or a place such as
+        "remote/storage". None: "host". `storage` is then each engine's largest read rate.
     format: of the files. safetensors is read by one process a GPU at 3.62 GB/s each; sllm
         (ServerlessLLM) at 80.6 % of what storage and host links carry.
-    compilation: time to compile the model, with tracing; 0 s where a cache has it.
-    graph_capture: time to capture CUDA graphs; 0 s where there are none.
-    other: engine start beside these: profiling, the KV cache.
+    compilation: time to compile the model, with tracing; 0 s with a warm cache.
+    graph_capture: time to capture CUDA graphs; 0 s without graphs.
+    other: rest of the engine's start: profiling, the KV cache.
 
     The engine's times are those of Llama-3-8B on one H100 with a cold cache. They vary with model,
     version and host more than with size: a 70B model took 85 s to compile and 60 s to capture.
@@ -108,11 +108,11 @@ class StartUp:
         return self.compilation + self.graph_capture + self.other
 
     def seconds(self, machine: GpuMachine | None, name: str) -> float:
-        """Return how long a client takes whose time is not given.
+        """Return a client's start time, if it is not given.
 
         machine: its GPUs, which all load at once; a client without any has no weights and no
             engine. name: for messages.
-        Raises ScenarioError for weights of an engine whose GPUs nobody knows.
+        Raises ScenarioError for an engine's weights on unknown GPUs.
         """
         if machine is None:
             raise ScenarioError(
@@ -134,7 +134,7 @@ class StartTimes:
         self._drawn: dict[str, Iterator[float]] = {}
 
     def seconds(self, name: str, machine: GpuMachine | None) -> float:
-        """Return how long the next start of a client takes; nothing where nobody says."""
+        """Return a function for the time of a client's next start; 0 s by default."""
         options = self._options
         if options is None:
             return 0.0

@@ -52,9 +52,9 @@ class Starts:
         self._network = network
 
     def begin(self, client: Client) -> Event:
-        """Let a client begin to start; the event happens when it is ready.
+        """Begin the start of a client; the event happens when it is ready.
 
-        Every engine loads weights of its own. What is under way when a start is given up goes on.
+        Every engine loads its own weights. Loads of an abandoned start run to their end.
         """
         env, options = self._env, self._options
         ways, machine = loads_over(options, client, self._network), client.traits.machine

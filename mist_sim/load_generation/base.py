@@ -20,7 +20,7 @@ from mist_sim.traces import Retries
 
 
 class Watch(Protocol):
-    """A watcher of the workload, which learns what a gateway sees."""
+    """A watcher of the workload, with a gateway's knowledge."""
 
     def sent(self, request: Request, now: float, /) -> None:
         """A request is sent for the first time. now: seconds."""
@@ -32,14 +32,14 @@ class Watch(Protocol):
 class LoadGenerator(ABC):
     """Sends requests through the coordinator until each has ended for good, and records how.
 
-    Subclasses say when a request is sent.
+    Subclasses decide when a request is sent.
 
-    retries: when a request that failed is sent again; None: never. rng: draws the jitter of the
-        waits in between.
+    retries: when a failed request is sent again; None: never. rng: draws the jitter of the waits in
+        between.
     on_end: called with (requests that have ended, seconds) whenever one of the workload's ends,
         children apart; None at first.
-    watch: is told which requests are sent and served; None: nobody asks.
-    servers: the front end between users and clients; None: there is none.
+    watch: notified of requests sent and served; None: no watcher.
+    servers: the front end between users and clients; None: none.
     all_ended: happens when the last request has ended and no other will be sent.
     num_sent, num_ended: requests so far, however often each was sent.
     num_visits, num_stages: of the requests that have ended, in the order in which they did: visits

@@ -42,7 +42,7 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
 
     @abstractmethod
     def _units(self, requests: Iterator[Request]) -> Iterator[Unit]:
-        """Return what users take, one at a time."""
+        """Return the items that users take one at a time: requests or sessions."""
 
     @abstractmethod
     def _do(self, unit: Unit) -> Generator[Event, Visit, Failure | None]:
@@ -73,7 +73,7 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
 
 
 class Users(_Loop[Request]):
-    """Users who send the requests, each the next one after the last has ended."""
+    """Users who each send their next request when the last one has ended."""
 
     def _units(self, requests: Iterator[Request]) -> Iterator[Request]:
         return requests
@@ -86,9 +86,9 @@ class Users(_Loop[Request]):
 class SessionUsers(_Loop[list[Request]]):
     """Users who go through whole sessions, one after the other.
 
-    Requests of a session come one after another from the workload, and all of them are sent, also
-    after one that failed. One without a session is a session of its own. Raises ScenarioError for
-    a session that comes again behind others: its turns would lose the waits between them.
+    The workload must list a session's requests one after another. All of them are sent, even after
+    one that failed. A request without a session is a session of its own. Raises ScenarioError for a
+    session that resumes after others: its turns would lose the waits between them.
     """
 
     def _units(self, requests: Iterator[Request]) -> Iterator[list[Request]]:

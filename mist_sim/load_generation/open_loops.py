@@ -1,4 +1,4 @@
-"""Open loops: requests arrive at their own times, whatever becomes of those before them."""
+"""Open loops: requests arrive at their own times, independently of earlier ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OpenLoop(LoadGenerator):
     _plain: PlainWalk | None = None
 
     def walk_plainly(self, *, at_once: bool) -> None:
-        """Walk all requests plainly from now on (see `PlainWalk`); none may be sent again."""
+        """Walk all requests plainly from now on (see `PlainWalk`); retries must be off."""
         self._plain = PlainWalk(
             self.env,
             self.coordinator,
@@ -35,6 +35,7 @@ class OpenLoop(LoadGenerator):
         )
 
     def start(self, requests: Iterator[Request]) -> None:
+        """Start to send; plain walks need one event per arrival and no process."""
         if self._plain is None:
             super().start(requests)
             return
@@ -43,10 +44,10 @@ class OpenLoop(LoadGenerator):
         self._await_next(None)
 
     def _await_next(self, event: Event | None) -> None:
-        """Let the next request arrive at its time. event: of the arrival before; None: the first.
+        """Schedule the next request's arrival. event: of the arrival before; None: the first.
 
-        What `_generate` does, with one event for all arrivals. Behind a front end it is when they
-        leave that, in the same order.
+        Does the work of `_generate` with one event per arrival. Behind a front end that is when the
+        request leaves it, in the same order.
         """
         env, (_, requests) = self.env, self._plainly
         request = next(requests, None)

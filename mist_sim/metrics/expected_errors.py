@@ -23,12 +23,12 @@ ANY_LOAD = "any load"
 
 @dataclass(frozen=True, slots=True)
 class ErrorBar:
-    """Where nine of ten measurements lie, as measured / simulated - 1.
+    """The range in which nine of ten measurements lie, as measured / simulated - 1.
 
     low, high: the ends of the range. num_points: measured figures behind it, of whole runs and of
-    kernels. like: what they are of, in words. load: the kind of load that it is for, one of
-    `mist_sim.metrics.load.LOADS` or `ANY_LOAD`. few_of_load: whether too few runs of that load were
-    measured, so that it is the range of all loads, widened.
+        kernels. like: the setting they were measured in, in words. load: the kind of load, one of
+        `mist_sim.metrics.load.LOADS` or `ANY_LOAD`. few_of_load: whether too few runs of that load
+        were measured, so that the range is that of all loads, widened.
     """
 
     low: float
@@ -66,10 +66,10 @@ def error_bar(
 def expected_errors(
     settings: Mapping[str, Mapping[str, Setting | Borrowed | None]], load: str | None = None
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
-    """Return the expected errors of clients by metric, as a summary has them.
+    """Return the expected errors of clients by metric, in the form of the summary.
 
-    settings: as in `Result`. load: what kind of load a run had, one of `mist_sim.metrics.load`;
-    None: not known, before a run or without requests that finish.
+    settings: as in `Result`. load: the run's kind of load, one of `mist_sim.metrics.load`;
+    None: unknown, before a run or if no request finishes.
     """
     return {
         name: {metric: _shown(setting, metric, load) for metric, setting in of_client.items()}
@@ -78,11 +78,11 @@ def expected_errors(
 
 
 def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
-    """Return how far the means of a run may be off: of "ttft", "tpot" and "e2el".
+    """Return the expected error ranges of a run's mean "ttft", "tpot" and "e2el".
 
-    Each is the widest of the clients'; None where one of them is like nothing that was measured, or
-    none times steps. E2E is off as its parts are, each by its share of the simulated mean
-    (`end_to_end`).
+    Each is the widest range of the clients; None if nothing comparable to one of them was measured,
+    or if no client times steps. The range of E2E combines those of its parts, each weighted by its
+    share of the simulated mean (`end_to_end`).
 
     summary: of a run or of replications, with `expected_errors` and the means of TTFT and E2E.
     """
@@ -128,9 +128,9 @@ def with_verdicts(
 
 
 def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float) -> Range:
-    """Return how far E2E is off where TTFT and the time after it are off as far as they may be.
+    """Return the range of E2E from the ranges of TTFT and of the time after it.
 
-    ttft_share: of E2E that is TTFT, in [0, 1]. What follows the first token is taken to be decode.
+    ttft_share: share of TTFT in E2E, in [0, 1]. The time after the first token counts as decode.
     """
     rest = 1 - ttft_share
     return Range(
@@ -140,7 +140,7 @@ def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float
 
 
 def _widest(expected: Mapping[str, Any], metric: str) -> Range | None:
-    """Return the widest range that clients have; None where one has none, or none is asked."""
+    """Return the widest range of the clients; None if one has no range or there are no clients."""
     bars = [of_client[metric] for of_client in expected.values() if metric in of_client]
     if not bars or any(bar is None or bar["low"] is None for bar in bars):
         return None
@@ -150,7 +150,7 @@ def _widest(expected: Mapping[str, Any], metric: str) -> Range | None:
 def _shown(
     setting: Setting | Borrowed | None, metric: str, load: str | None
 ) -> dict[str, Any] | None:
-    """Return an error bar as data; one that is borrowed has no ends, and says why."""
+    """Return an error bar as data; a borrowed one has no ends, and gives the reason."""
     if isinstance(setting, Borrowed):
         nothing = dict.fromkeys(("low", "high"))
         return {**nothing, "num_points": 0, "like": setting.why, "load": load, "few_of_load": False}

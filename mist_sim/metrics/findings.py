@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Presenter(Protocol):
-    """Shows findings of one kind; what makes these gives it to them (`report.presenters`)."""
+    """Shows findings of one kind; `report.presenters` hands it to the code that makes findings."""
 
     def show(self, found: Any, /) -> None:
         """Print them."""
 
     def as_html(self, found: Any, /) -> str:
-        """Return what a notebook shows of them."""
+        """Return the HTML for a notebook."""
 
     def report(self, found: Any, /) -> str:
         """Return a report of them as the text of an HTML file."""
@@ -37,7 +37,7 @@ _NO_PRESENTER = "these findings were given no presenter, so there is no report a
 
 @dataclass(frozen=True)
 class OneLine:
-    """Shows findings as `print` does, for those to which nothing else was given."""
+    """Shows findings as `print` does, if no other presenter was set."""
 
     def show(self, found: Any) -> None:
         print(found)  # noqa: T201 - on demand
@@ -72,29 +72,30 @@ class Findings(ABC):
 
     @abstractmethod
     def write_files(self, folder: Path) -> None:
-        """Write what `save` does into a folder that is there and empty."""
+        """Write the files of `save` into an existing empty folder."""
 
     def show(self) -> None:
         """Print the tables that the `mist` command for it prints."""
         self.presenter.show(self)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same tables."""
+        """Return the HTML for a notebook: the same tables."""
         return self.presenter.as_html(self)
 
     def plot(self, name: str) -> Figure:
         """Return a picture as a Plotly figure, which a notebook draws.
 
-        name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings,
-        one of their report. Raises ScenarioError for a name that there is not, and without Plotly.
+        name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings, one
+            of their report.
+        Raises ScenarioError for a name that there is not, and without Plotly.
         """
         return self.presenter.plot(self, name)
 
     def report(self, path: str | Path, *, replace: bool = False) -> Path:
-        """Write a report as one HTML file, which needs no network; return its path.
+        """Write a report as one HTML file that needs no network; return its path.
 
-        replace: also a file that is there. Raises ScenarioError where none can be written, and
-        without Jinja2 or Plotly.
+        replace: whether to overwrite an existing file.
+        Raises ScenarioError if the file cannot be written, and without Jinja2 or Plotly.
         """
         with output_file(path, replace=replace) as file:
             file.write(self.presenter.report(self))

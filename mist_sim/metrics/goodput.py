@@ -22,10 +22,10 @@ _LONGEST = 40  # characters of a class's name
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Upper limits in seconds that a good request keeps, all of them; None sets no limit.
+    """Upper limits in seconds that a good request keeps; None sets no limit.
 
-    percentiles: of the requests, in percent (> 0, <= 100), that have to keep a limit for the run to
-        pass; a request that failed keeps none.
+    percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
+        request keeps none.
 
     Raises ValueError for limits that are not positive and finite, and for other percentiles.
     """
@@ -75,11 +75,11 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassLimits(Limits):
-    """Limits on the requests of one class, in place of those on all others.
+    """Limits for the requests of one class, in place of the limits for all others.
 
-    priority, model: which requests are of the class: those with that priority, those that name that
-        model; with both, those with both. None: those that the workload gives the class's name.
-    attainment: share of its requests that has to be good (> 0, <= 1); None: as of all.
+    priority, model: a request is of the class if it has that priority and names that model; if only
+        one is set, that one decides. None for both: the workload gives the class's name.
+    attainment: share of its requests that must be good (> 0, <= 1); None: as for all requests.
     """
 
     priority: int | None = None
@@ -100,10 +100,10 @@ class ClassLimits(Limits):
 
 @dataclass(frozen=True, kw_only=True)
 class Slo(Limits):
-    """Upper limits in seconds that a good request keeps, all of them; None sets no limit.
+    """Upper limits in seconds that a good request keeps; None sets no limit.
 
-    percentiles: of the requests, in percent (> 0, <= 100), that have to keep a limit for the run to
-        pass; a request that failed keeps none.
+    percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
+        request keeps none.
     attainment: share of the requests that has to be good at a goodput (> 0, <= 1), where the search
         does not say another; None: 0.9. each: each limit has to be kept by that share, not
         necessarily of the same requests.
@@ -141,7 +141,7 @@ class Slo(Limits):
 
     @property
     def groups(self) -> dict[str, Limits]:
-        """The limits by name of the class, in their order; under "" those of no class, first."""
+        """The limits by class name, in order; those without a class first, under ""."""
         return {"": self, **self.classes}
 
     @property
@@ -151,7 +151,7 @@ class Slo(Limits):
 
     @property
     def named_limits(self) -> dict[str, float]:
-        """All limits in seconds: by metric, those of a class with its name before: "chat.ttft"."""
+        """All limits in seconds by metric, with a class's name in front: "chat.ttft"."""
         return {
             f"{group}.{name}" if group else name: limit
             for group, limits in self.groups.items()
@@ -175,7 +175,7 @@ class Slo(Limits):
 
     @property
     def loosest(self) -> Limits:
-        """Limits that a good request of any class, or of none, keeps."""
+        """Limits that a good request of any class, or without a class, keeps."""
         found = {
             name: [limits.limits.get(name, math.inf) for limits in self.groups.values()]
             for name in _LIMITS
@@ -212,11 +212,11 @@ def _check_share(share: float | None) -> None:
 def slo_verdicts(
     slo: Limits, samples: Mapping[str, Array], num_gaps: NDArray[np.int64], num_failed: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the figure beside each limit, and whether it is kept, by names such as `p99_ttft_ms`.
+    """Return each limit's figure and whether it is kept, by names such as `p99_ttft_ms`.
 
-    samples: times of the finished requests, seconds, by metric. num_gaps: their output tokens after
-    the first; those without any have no TPOT. A request that failed, and one whose time was not
-    measured, is later than all others; a figure among these is NaN, and a miss.
+    samples: times of the finished requests by metric, seconds. num_gaps: their output tokens after
+        the first; requests without any have no TPOT. Failed requests and unmeasured times rank as
+        later than all others; if the figure is one of these, it is NaN and a miss.
     """
     found = {}
     for metric, limit in slo.limits.items():

@@ -39,10 +39,10 @@ SHORT_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
 
 def limit_title(name: str | None, unknown: str = "the limits") -> str:
-    """Return what text calls a limit: "TTFT", or "TTFT of chat" where it is of a class.
+    """Return the title of a limit: "TTFT", or "TTFT of chat" for the limit of a class.
 
-    name: the key of a latency, such as "ttft", perhaps with a class before it: "chat.ttft".
-    unknown: what it is where there is no such limit.
+    name: key of a latency, such as "ttft", perhaps with a class in front: "chat.ttft".
+    unknown: title if there is no such limit.
     """
     group, _, metric = (name or "").rpartition(".")
     if metric not in SHORT_NAMES:
@@ -78,11 +78,11 @@ def e2e(arrival: Array, finished: Array) -> Array:
 
 
 def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
-    """Return the seconds between the tokens of a request's answers, and how many gaps they have.
+    """Return the seconds between the tokens of a request's answers, and the number of gaps.
 
-    A visit either begins an answer, whose first token then has no gap before it, or continues
-    the one of the visit before. Where a client served tokens of an answer and did not say when,
-    the time is NaN, and there is a gap or more. One that failed before its first token has none.
+    A visit either begins an answer, whose first token has no gap before it, or continues the answer
+    of the visit before. If a client served tokens without token times, the time is NaN and there is
+    at least one gap. A visit that failed before its first token has no gap.
     """
     seconds, num_gaps = 0.0, 0
     last_token_at = nan

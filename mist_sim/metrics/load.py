@@ -1,8 +1,8 @@
-"""The kind of load of a run, as far as its expected errors differ by it.
+"""The kind of load of a run: expected errors differ by it.
 
-The bounds lie in gaps of what was measured (docs/background/error_bars.md): closed loops have
-prompts of 1,024 and 4,096 tokens, and 8, 16, 32 and more requests at a time, as ML.ENERGY's runs
-have; their answers have up to half as many tokens as their prompts, or as many and more.
+The bounds lie in gaps between measured loads (docs/background/error_bars.md): ML.ENERGY's closed
+loops have prompts of 1,024 and 4,096 tokens, and 8, 16, 32 and more requests at a time; their
+answers are either at most half as long as their prompts, or at least as long.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LOW_BATCH = 16  # requests: of 8, 16, 32, ... the largest that errs like the lea
 def load_of(prompt_tokens: float, output_tokens: float, batch: float) -> str:
     """Return the kind of load, one of `LOADS`.
 
-    prompt_tokens, output_tokens: means of a request. batch: how many requests an engine decodes at
-    a time, in the mean while it decodes; NaN where nothing is decoded.
+    prompt_tokens, output_tokens: means per request. batch: mean number of requests that an engine
+        decodes at a time while it decodes; NaN without decodes.
     """
     if prompt_tokens >= LONG_PROMPT:
         return LONG_PROMPTS
@@ -39,9 +39,10 @@ def load_of(prompt_tokens: float, output_tokens: float, batch: float) -> str:
 def load_of_run(
     recorder: ColumnRecorder, c: dict[str, Any], done: Mask, warmup: float
 ) -> str | None:
-    """Return the kind of load that a run had; None where no request finished.
+    """Return the kind of load that a run had; None if no request finished.
 
-    c: the columns of its requests. done: those that count. warmup: seconds whose steps do not.
+    c: columns of its requests. done: the requests that count. warmup: seconds whose steps do not
+        count.
     """
     if not done.any():
         return None
@@ -51,9 +52,9 @@ def load_of_run(
 
 
 def mean_batch(recorder: ColumnRecorder, after: float = 0.0) -> float:
-    """Return how many requests a step decodes, in the mean of all that decode any; NaN for none.
+    """Return the mean number of decodes per step, over steps that decode; NaN without any.
 
-    after: steps in runs of steps that begin before this time do not count (seconds).
+    after: runs of steps that begin before this time do not count (seconds).
     """
     num_tokens = num_steps = 0
     for table in recorder.steps:

@@ -30,19 +30,19 @@ def over_time_columns(
     client_names: Sequence[str],
     interval: float | None = None,
 ) -> Columns:
-    """A row a client and interval, client by client.
+    """Return a row per client and interval, client by client.
 
     interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
 
-    start, end: seconds. visits, prefill_tokens, output_tokens: a second, of visits that ended,
-    prompt tokens computed and tokens emitted; tokens come at the end of their step. busy: seconds
-    of work a second, as in the table of clients. utilisation: `busy` over the engines, and the
-    ranks of a pipeline; NaN for clients without steps. num_waiting, num_in_service: visits in the
-    queue and begun, mean over the interval. power: mean watts, with what is idle; only with clients
-    that have GPUs.
+    start, end: seconds. visits, prefill_tokens, output_tokens: rates per second of visits that
+        ended, prompt tokens computed and tokens emitted; tokens count at the end of their step.
+        busy: seconds of work per second, as in the table of clients. utilisation: `busy` divided by
+        the number of engines and pipeline ranks; NaN for clients without steps. num_waiting,
+        num_in_service: visits in the queue and in service, mean over the interval. power: mean
+        watts, idle power included; only with clients that have GPUs.
 
-    Raises ValueError for intervals that are not positive, or so short that there are more than
-    100,000.
+    Raises ValueError for an interval that is not positive, or so short that there would be more
+    than 100,000.
     """
     edges = _edges(ledger.end, interval)
     parts = []
@@ -75,7 +75,7 @@ def _edges(end: float, interval: float | None) -> Array:
 
 
 def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
-    """Return what a client did from the start of the run up to each time."""
+    """Return a client's cumulative sums from the start of the run up to each time."""
     visits: dict[str, Any] = recorder.visits.columns()
     mine = visits["client_id"] == client_id
     queued, begun, ended = (
@@ -119,7 +119,7 @@ def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Arr
 
 
 def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
-    """Return the joules of a client up to each time; those of a run come evenly over its steps."""
+    """Return the joules of a client up to each time; a run's are spread evenly over its steps."""
     joules = np.zeros(len(edges))
     left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
     powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)
@@ -137,7 +137,7 @@ def _events(times: Array, counts: Array, edges: Array) -> Array:
     """Return how much came up to each time, that time included. times: never decrease."""
     up_to = np.concatenate([[0.0], np.cumsum(counts)])
     found: Array = up_to[np.searchsorted(times, edges, side="right")]
-    found[0] = 0.0  # what comes at once belongs to the first interval
+    found[0] = 0.0  # an event at time 0 belongs to the first interval
     return found
 
 
@@ -151,13 +151,13 @@ def _linear(start: Array, end: Array, amounts: Array, edges: Array) -> Array:
 
 
 def _area(entered: Array, left: Array, edges: Array) -> Array:
-    """Return the time spent inside up to each time, added up over all who were."""
+    """Return the time spent inside up to each time, summed over all visits."""
     spent = _since(entered, edges) - _since(left, edges)
     return np.asarray(np.maximum.accumulate(spent))  # it never falls, but where it is rounded
 
 
 def _since(times: Array, edges: Array) -> Array:
-    """Return the seconds that have passed since times, summed over those before each edge."""
+    """Return the seconds since each time, summed over the times before each edge."""
     times = np.sort(times)
     number = np.searchsorted(times, edges, side="right")
     up_to = np.concatenate([[0.0], np.cumsum(times)])

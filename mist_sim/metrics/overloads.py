@@ -1,11 +1,11 @@
-"""When clients of an open-loop run were overloaded, also where the queue drained in the end.
+"""Overloads of clients in an open-loop run, even if the queue drained in the end.
 
-`stability` looks at the last arrival. A burst in between leaves no trace there: requests wait for
-minutes, the queue drains, and the run is stable. So this looks at the requests that wait longer
-than a request takes. As long as there are any is a backlog. If their number grows by more than
-chance lets it in so many arrivals, where as much arrives as clients can do (`stability`), it is an
-overload. It grows from those on that begin while one request takes its time: with less of a queue
-nobody waits as long.
+`stability` looks only at the last arrival. An earlier burst leaves no trace there: requests wait
+for minutes, the queue drains, and the run is stable. This module looks at requests that wait longer
+than a request takes to serve. A backlog lasts while there are any. It is an overload if their
+number grows by more than chance allows for that many arrivals when arrivals equal capacity
+(`stability`). Growth counts from the number of requests that begin within one service time: a
+shorter queue makes no request wait that long.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Overload(NamedTuple):
 
 
 def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Overload]:
-    """Return the overloads of a run, in order; none where they take less than 1 % of its arrivals.
+    """Return the overloads of a run, in order; empty if they last under 1 % of its arrivals.
 
-    arrival: seconds, of every request. in_queue: of every visit, until the client begins with it.
+    arrival: of every request, seconds. in_queue: of every visit, until the client begins with it.
     request_times: seconds that each finished request took, without waits.
     """
     if len(arrival) < _FEWEST or not len(request_times):
@@ -74,10 +74,10 @@ def _backlogs(begin: Array, end: Array, gap: float) -> list[tuple[float, float]]
 
 
 def _most(begin: Array, end: Array) -> int:
-    """Return how many wait at most at a time; one that leaves just then does not."""
+    """Return the largest number waiting at once; departures at an instant come first."""
     times = np.concatenate([end, begin])
     change = np.repeat([-1, 1], [len(end), len(begin)])
-    order = np.argsort(times, kind="stable")  # who leaves comes first
+    order = np.argsort(times, kind="stable")  # departures come first
     return int(np.cumsum(change[order]).max())
 
 

@@ -71,9 +71,9 @@ def estimate(values: list[float]) -> Estimate:
 class Replications(Findings):
     """Runs of one scenario that differ in their seeds only.
 
-    seeds: one for each run. summaries: what each run's `Result.summary` says, in that order.
-    scenario: the resolved scenario as YAML text. title: what was simulated, in words.
-    presenter: shows them as tables.
+    seeds: one per run. summaries: each run's `Result.summary`, in that order.
+    scenario: the resolved scenario as YAML text. title: description of what was simulated.
+    presenter: shows the runs as tables.
     """
 
     seeds: tuple[int, ...]
@@ -123,7 +123,7 @@ class Replications(Findings):
 
     @property
     def are_equal(self) -> bool:
-        """Whether all runs gave the same numbers: nothing random shows in them."""
+        """Whether all runs gave the same numbers, so that randomness has no effect."""
         rows = self.runs.drop(columns="seed")
         return bool((rows.nunique(dropna=False) == 1).all())
 
@@ -151,7 +151,7 @@ class Replications(Findings):
 
 
 def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a summary; those in a mapping get names with a dot."""
+    """Yield the numbers of a summary; numbers in a nested mapping have dotted names."""
     for name, value in summary.items():
         if name == "expected_errors":  # of the simulation, not of its random numbers
             continue

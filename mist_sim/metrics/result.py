@@ -59,27 +59,28 @@ TABLES = (
 
 @dataclass(frozen=True, repr=False)
 class Result(Findings):
-    """The records of one run, and what follows from them.
+    """The records of one run, and the figures computed from them.
 
     client_names: position is the client_id of the records.
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
-    estimates: where the step times came from, by client. assumed: options that were not set
-    and whose default is an assumption, by client. assumed_hosts: what the host of a client's GPUs
-    is worth where nobody named it (`Client.assumed_host`). settings: what TTFT and TPOT of each
-    client that times steps are like (`Client.settings`), for their expected errors. engines: whose
-    defaults each client has.
-    scenario: the resolved scenario as YAML text, when the run came from one. title: what was
-    simulated, in words. client_groups: for each client the name of the group of equal clients that
-    it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
-    layouts: how the model lay on them, by client, for those where that changed during the run.
-    collectives: how those of each client that lies on several nodes are timed.
+    estimates: origin of the step times, by client. assumed: options that were not set and whose
+        default is an assumption, by client. assumed_hosts: effect of the assumed host on a client
+        whose host was not named (`Client.assumed_host`). settings: settings of the clients that
+        time steps (`Client.settings`), from which TTFT and TPOT get expected errors. engines:
+        engine whose defaults each client has.
+    scenario: the resolved scenario as YAML text, if the run came from one. title: description of
+        what was simulated. client_groups: for each client the name of its group of equal clients;
+        empty if there are no groups. machines: the GPUs of each client, None without any.
+    layouts: how the model lay on the GPUs, by client, for clients that changed their layout during
+        the run.
+    collectives: how collectives are timed, for each client that spans several nodes.
     client_models: the model that each client serves, empty for none.
-    power: what draws power beside them. cost: which prices count; None: nobody asked.
-    sliders: when TaiChi's sliders moved (seconds), and where; None: nobody moves them.
-    step_limits: what limits the steps of each client; None: not known; empty: of no client.
-    presenter: shows it as tables.
+    power: power draw beside the GPUs. cost: prices to use; None: no cost is computed.
+    sliders: when TaiChi's sliders moved (seconds), and their positions; None: they never move.
+    step_limits: limits of each client's steps; None: unknown; empty: for no client.
+    presenter: shows the result as tables.
     """
 
     recorder: ColumnRecorder
@@ -153,7 +154,7 @@ class Result(Findings):
     def ledger(self) -> Ledger:
         """Joules and GPU seconds by client and request.
 
-        Of nobody anything is known where it is not known of all engines (`power_unknown`).
+        If the GPUs of any engine are unknown (`power_unknown`), nothing is known for all clients.
         """
         known = self.machines and not self.power_unknown
         machines = self.machines if known else [None] * len(self.client_names)
@@ -172,13 +173,13 @@ class Result(Findings):
 
     @property
     def power_unknown(self) -> list[str]:
-        """Clients with steps of which nobody knows the GPUs, such as bundles without `gpu`."""
+        """Clients with steps whose GPUs are unknown, such as bundles without `gpu`."""
         machines = dict(zip(self.client_names, self.machines, strict=True)) if self.machines else {}
         return [name for name in self.estimates if machines.get(name) is None]
 
     @property
     def asks_for_spending(self) -> bool:
-        """Whether somebody said what power or money is to count."""
+        """Whether power or cost was set in the scenario."""
         return self.cost is not None or self.power != PowerOptions()
 
     @cached_property
@@ -274,8 +275,8 @@ class Result(Findings):
     ) -> Path:
         """Write the files of `write_files` as `Findings.save` does.
 
-        tables: which ones, of `TABLES`; None: all but `breakdown` and `over_time`. Raises
-        ScenarioError also for tables that there are not.
+        tables: which ones, of `TABLES`; None: all but `breakdown` and `over_time`.
+        Raises ScenarioError also for tables that there are not.
         """
         if tables is not None:
             check_tables(tables)
@@ -286,7 +287,8 @@ class Result(Findings):
     def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
         """Write requests, steps and transfers as Chrome trace events (ui.perfetto.dev draws them).
 
-        replace: also a file that is there. Raises ScenarioError where none can be written.
+        replace: whether to overwrite an existing file.
+        Raises ScenarioError if the file cannot be written.
         """
         with output_file(path, replace=replace) as file:
             tables = {name: getattr(self, name) for name in TIMELINE_TABLES}
@@ -302,7 +304,7 @@ class Result(Findings):
             write_parquet(self.columns(name), folder / f"{name}.parquet")
 
     def _usual_tables(self) -> list[str]:
-        """Return the tables that are written where nobody names any."""
+        """Return the tables written by default."""
         tables = ["requests", "stages", "steps", "clients"]
         others = ("transfers", "retrievals", "client_states")
         return tables + [name for name in others if num_rows(self.columns(name))]

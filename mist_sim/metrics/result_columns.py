@@ -19,10 +19,11 @@ from mist_sim.metrics.tabular import Columns, WithMissing, column, concatenated,
 
 
 def requests_columns(recorder: ColumnRecorder) -> Columns:
-    """A row a request, in order of injection; times in seconds from the start of the run.
+    """Return a row per request, in order of injection; times in seconds from the start of the run.
 
-    parent_id: of a child, whose own id is below 0, the request that waited for it; else missing.
-    model: that it asked for; empty for any.
+    parent_id: of a child, whose own id is below 0, the request that waited for it; missing
+        otherwise.
+    model: the model requested; empty for any.
     """
     c: dict[str, Any] = recorder.requests.columns()
     reasons = texts(str(reason or "") for reason in recorder.reasons.values)
@@ -109,7 +110,7 @@ def _of_stage(
 
 
 def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
-    """A row a run of steps of the same members, track by track in order of time.
+    """Return a row per run of steps with the same members, track by track in order of time.
 
     track: the steps of one clock; a client has one for each of its engines, and in a pipeline
     one for each micro-batch, whose steps last from when it is ready until its pass returns.
@@ -137,7 +138,7 @@ def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
 def _runs(
     table: Table, ends: Array, client: str, numbers: Mapping[str, int]
 ) -> dict[str, NDArray[Any]]:
-    """Return the runs of one track. numbers: what is the same in all rows, by column."""
+    """Return the runs of one track. numbers: columns whose value is the same in all rows."""
     columns = table.columns()
     del columns["num_gaps"]
     of_track = {name: np.full(len(ends), number) for name, number in numbers.items()}
@@ -151,14 +152,14 @@ def _runs(
 
 
 def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
-    """A row for KV entries of a request that went from one place to another, by start.
+    """Return a row per move of a request's KV entries from one place to another, by start.
 
-    client: whose memory they came to or left. kind: "swap_out", "swap_in", "load" from a tier, or
-    "hand_over" from another client. source, destination: "gpu", the client's own memory;
-    "host", its swap space; the name of a tier, or of the client that had them. num_tokens: those
-    whose entries moved. num_bytes: what they are; NaN where it is not known. start, end: seconds,
-    from the reservation of memory (of a swap: from when the step would have begun that waits for
-    it) until all is there.
+    client: the client whose memory the entries came to or left. kind: "swap_out", "swap_in", "load"
+        from a tier, or "hand_over" from another client. source, destination: "gpu", the client's
+        own memory; "host", its swap space; the name of a tier, or of the client that had them.
+        num_tokens: tokens whose entries moved. num_bytes: their size; NaN if unknown. start, end:
+        seconds, from the reservation of memory until all entries are there; a swap starts when the
+        step that waits for it would have begun.
     """
     c: dict[str, Any] = recorder.moves.columns()
     clients = texts(client_names)[np.array(recorder.track_clients, dtype=int)]
@@ -176,12 +177,11 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
 
 
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
-    """Return when the user had each output token of a request, in seconds.
+    """Return when the user received each output token of a request, in seconds.
 
-    Tokens of one step, which verified drafts, come at the same time. Between the steps that a
-    request shared in decode there may be prefill steps that gave it nothing; these are left out.
-    Of a request that was sent several times these are the tokens of its last attempt. Raises
-    ValueError for a request that there was not.
+    Tokens of one step (verified drafts) come at the same time. Prefill steps between the request's
+    decode steps give it no token and are left out. For a request that was sent several times, these
+    are the tokens of its last attempt. Raises ValueError for an unknown request.
     """
     requests: dict[str, Any] = recorder.requests.columns()
     mine = requests["request_id"] == request_id
@@ -224,15 +224,15 @@ def clients_columns(
     client_models: list[str],
     num_gpu_blocks: list[int],
 ) -> Columns:
-    """A row a client: visits and tokens served, time in steps, mean batch, memory.
+    """Return a row per client: visits and tokens served, time in steps, mean batch, memory.
 
-    model: that it serves; empty for a client without one. num_output_tokens: that its visits got
-    from it, first tokens included, which prompts give; num_decode_tokens are those of decodes.
-    busy: seconds of work in engine steps, added up over engines and ranks of a pipeline; for
-    clients without steps, in service, over all workers. mean_decodes: decodes a step, over steps
-    that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV
-    cache); the peaks of several engines are added up, and one that came back has one peak; of
-    several layouts the highest counts, as does the one with the most blocks.
+    model: the model it serves; empty for a client without one. num_output_tokens: tokens of its
+        visits, first tokens included, which prompts give; num_decode_tokens: tokens of decodes.
+    busy: seconds of work in engine steps, summed over engines and ranks of a pipeline; for clients
+        without steps, seconds in service, summed over workers. mean_decodes: decodes per step, over
+        steps that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no
+        KV cache). Peaks of several engines are summed; an engine that restarted has one peak; of
+        several layouts the highest peak and the largest number of blocks count.
     prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
     look-ups.
     """
@@ -292,7 +292,7 @@ def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, A
 
 
 def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
-    """Return what a client's row adds up over its tracks."""
+    """Return the sums over a client's tracks for its row."""
     steps: dict[str, Any] = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
     values = (

@@ -21,9 +21,9 @@ _ADVICE = "name a folder that mist run --out wrote, without replications"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Reads what `Result.save` wrote.
+    """Reads the files of `Result.save`.
 
-    Raises ScenarioError for a folder that has no `summary.json` of one run.
+    Raises ScenarioError for a folder without the `summary.json` of one run.
     """
 
     path: Path
@@ -58,9 +58,9 @@ class RunFolder:
         return text_of(file, _SUMMARY_BYTES) if file.is_file() else None
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a table that was saved.
+        """Return a saved table.
 
-        Raises ScenarioError for one that was not, or whose file is damaged.
+        Raises ScenarioError if the table was not saved or its file is damaged.
         """
         if not self.has(name):
             raise ScenarioError(

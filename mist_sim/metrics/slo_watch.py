@@ -31,6 +31,7 @@ class SloWatch(ColumnRecorder):
         num_attempts: int = 1,
         in_vain: Sequence[Visit] = (),
     ) -> None:
+        """Record the end, and count whether a user's request kept the limits."""
         super().record_end(request, visits, time, failure, num_attempts, in_vain)
         if request.parent_id is None:
             self._num_ended += 1
@@ -47,9 +48,9 @@ class SloWatch(ColumnRecorder):
         return bool(self._slo.kept(times[0], times[1], times[2], gaps, group)[0])
 
     def reader(self) -> Callable[[], float]:
-        """Return what tells the share of requests that kept the limits since its last call.
+        """Return a function: the share of requests within the limits since its last call.
 
-        NaN where none has ended.
+        NaN if none has ended.
         """
         seen = [0, 0]
 

@@ -1,13 +1,13 @@
 """Whether the clients keep up with the arrivals of an open-loop run.
 
-The verdict looks at the work that waits when the last request arrives, and compares it with what
-chance leaves there. At the load at which as much arrives as clients can do, the number of waiting
-requests is a random walk above zero: after n arrivals it exceeds z standard deviations,
-z sqrt(V n), in 2 (1 - Phi(z)) of the runs, and at lower loads less often. V is the variance that
-arrivals and completions bring, each in units of their number (an index of dispersion), measured in
-windows that are longer than a request's time, so that steps and batches are no noise of their own.
+The verdict compares the work that waits when the last request arrives with what chance leaves
+there. When arrivals equal capacity, the number of waiting requests is a random walk above zero:
+after n arrivals it exceeds z standard deviations, z sqrt(V n), in 2 (1 - Phi(z)) of the runs, and
+at lower loads less often. V is the sum of the indices of dispersion of arrivals and completions,
+each in units of their number. It is measured in windows longer than a request's time, so that steps
+and batches add no noise of their own.
 Source: Whitt, Stochastic-Process Limits (2002), chapters 9 and 10: queues in heavy traffic are
-reflected Brownian motions, and V = c_a^2 + c_s^2. docs/background/stability.md has what it finds.
+    reflected Brownian motions, and V = c_a^2 + c_s^2. Results: docs/background/stability.md.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FALSE_ALARM = 2.576
 
 _WINDOWS = 20
 _FEWEST_WINDOWS = 5  # of which a variance says anything
-_FILLING = 3.0  # times of a request until clients hold what they hold at this load (1 - e^-3)
+_FILLING = 3.0  # request times until clients hold their steady number of requests (1 - e^-3)
 _MISSED = 1.645  # 5 % of the runs with an overload of 20 % or more: 1 - Phi(z) = 0.05
-_OVERLOAD_LEAVES = 1 / 6  # of what arrives, where 20 % more arrives than can be done
+_OVERLOAD_LEAVES = 1 / 6  # of the arrivals, if these exceed capacity by 20 %
 _NARROW = 0.42  # of the standard deviation: a walk at the limit stays below in 0.1 % of the runs
 
 
@@ -41,7 +41,7 @@ class Stays(NamedTuple):
     end: Array
 
     def at(self, time: float) -> NDArray[np.bool_]:
-        """Return which are there at a time; one that leaves just then is not."""
+        """Return which intervals contain a time; an interval that ends then does not."""
         here: NDArray[np.bool_] = (self.begin <= time) & (self.end > time)
         return here
 
@@ -121,6 +121,6 @@ def _dispersion(times: Array, begin: float, end: float, num_windows: int) -> flo
 
 
 def relative_variance(values: Array) -> float:
-    """Return variance over squared mean; 0 where nothing takes time."""
+    """Return variance over squared mean; 0 if the mean is 0."""
     mean = float(values.mean())
     return float(values.var()) / mean**2 if mean > 0 else 0.0

@@ -35,9 +35,9 @@ _FIRST_BIN = np.float64(1e-9).view(np.int64) >> _SHIFT
 
 
 def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, float]:
-    """Return what `describe` returns for all values, each repeated by its count; exactly.
+    """Return exactly what `describe` returns for all values, each repeated by its count.
 
-    parts: called twice and read one part at a time, so that no more than one is in memory.
+    parts: called twice and read one part at a time, so that only one is in memory.
     """
     counts_by_bin: Array = np.zeros(1)
     total, weighted_sum = 0, 0.0
@@ -104,9 +104,9 @@ def _order_statistics(
     bins: NDArray[np.int64],
     up_to: Array,
 ) -> Array:
-    """Return the values at ranks, given all values of the bins that they lie in.
+    """Return the values at ranks, given all values of the bins that contain them.
 
-    up_to: how many values lie in each bin and those before it.
+    up_to: number of values in each bin and the bins before it.
     """
     order = np.argsort(values)
     values, counts = values[order], counts[order]
@@ -127,12 +127,12 @@ def count_over_time(times: Array, entered: Array, left: Array) -> NDArray[np.int
 
 
 def max_inside(entered: Array, left: Array) -> int:
-    """Return the largest number inside at once; one that leaves makes room at that same time."""
+    """Return the largest number inside at once; departures at an instant come before arrivals."""
     if not len(entered):
         return 0
     return int(count_over_time(np.sort(entered), entered, left).max())
 
 
 def share(part: float, whole: float) -> float:
-    """Return part / whole, NaN where there is nothing to share."""
+    """Return part / whole, NaN if the whole is 0."""
     return float(part / whole) if whole else float("nan")

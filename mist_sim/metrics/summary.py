@@ -42,10 +42,10 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the metrics of a run; the parameters are as in `Result`.
 
-    Requests that users send count, and not the children of these. What arrives before the warm-up
-    ends is left out, and so are token gaps and engine time before it. Rates are per second of
-    `duration`, from the end of the warm-up to the last completion, and of all that ends or comes
-    in it. Latencies are in milliseconds over finished requests, ITL over all gaps.
+    Only requests that users send count, not their children. Arrivals before the end of the warm-up
+    are left out, as are token gaps and engine time before it. Rates are per second of `duration`,
+    from the end of the warm-up to the last completion, over everything that ends in it. Latencies
+    are in milliseconds over finished requests, ITL over all gaps.
     """
     c = request_columns(recorder)
     of_users = c["parent_id"] == c["request_id"]
@@ -105,9 +105,9 @@ def _peaks(recorder: ColumnRecorder, c: dict[str, Any], done: Mask) -> dict[str,
 def _stability(
     recorder: ColumnRecorder, c: dict[str, Any], of_users: Mask, *, open_loop: bool
 ) -> dict[str, Any]:
-    """Return whether clients keep up at the end, and whether they did all the time.
+    """Return whether the clients kept up at the end of the run, and throughout.
 
-    Over the whole run; where all comes at once, nobody asks.
+    Covers the whole run; not judged if all requests arrive at once.
     """
     arrival = c["arrival_time"][of_users]
     if not open_loop or not len(arrival) or arrival.min() == arrival.max():
@@ -145,7 +145,7 @@ def _joined_at(visits: dict[str, Any], c: dict[str, Any]) -> Array:
 
 
 def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:
-    """Return when more arrived than clients could do, and what came of it; nothing if never."""
+    """Return the times when arrivals exceeded capacity, and their effect; empty without any."""
     found = overloads(arrival, in_queue, times)
     if not found:
         return {}
@@ -159,7 +159,7 @@ def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:
 def _lives(
     recorder: ColumnRecorder, c: dict[str, Any], counted: Mask, warmup: float
 ) -> dict[str, Any]:
-    """Return what came of clients that fail, start and leave."""
+    """Return failures, starts and losses of clients."""
     lives = Lives(recorder, float(c["finished_at"].max(initial=0.0)))
     return lives_summary(recorder, lives, {"status": c["status"][counted]}, warmup)
 
@@ -178,7 +178,7 @@ def _latencies(
 
 
 def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[str, Any]:
-    """Return what the KV cache gave, and what it lacked."""
+    """Return hits, preemptions and peak use of the KV cache."""
     memory: dict[str, Any] = {
         "num_truncated": int(c["truncated"][counted].sum()),
         "num_preemptions": int(c["num_preemptions"][counted].sum()),
@@ -199,7 +199,7 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
 
 
 def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return what was copied of preempted requests, both ways, and how long that took."""
+    """Return the swaps of preempted requests in both directions, and their mean time."""
     moves: dict[str, Any] = recorder.moves.columns()
     is_out = moves["kind"] == recorder.move_names.code("swap_out")
     is_swap = is_out | (moves["kind"] == recorder.move_names.code("swap_in"))
@@ -214,7 +214,7 @@ def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
 
 
 def _hand_overs(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return what clients handed over to others, and how long the entries of a request took."""
+    """Return the hand-overs between clients, and the mean time per request."""
     count, num_tokens, mean = _moves_of(recorder, "hand_over", request_ids)
     if not count:
         return {}
@@ -226,7 +226,7 @@ def _hand_overs(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
 
 
 def _fetches(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return what prompts began from that was kept elsewhere, and how long it took to come."""
+    """Return the fetches of prompts' KV entries, and their mean time."""
     count, num_tokens, mean = _moves_of(recorder, "fetch", request_ids)
     if not count:
         return {}
@@ -245,7 +245,7 @@ def _moves_of(recorder: ColumnRecorder, kind: str, request_ids: Any) -> tuple[in
 
 
 def _extrapolated(recorder: ColumnRecorder) -> float:
-    """Return the share of steps that lie outside what their predictor was measured for."""
+    """Return the share of steps outside the range that their predictor was measured in."""
     runs = [table.columns() for table in recorder.steps]
     num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)
     num_outside = sum(int(rows["num_extrapolated"].sum()) for rows in runs)
@@ -253,10 +253,10 @@ def _extrapolated(recorder: ColumnRecorder) -> float:
 
 
 def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
-    """Return what came of draft tokens, as `vllm bench serve` reports it; nothing without any.
+    """Return the figures of speculative decoding, as in `vllm bench serve`; empty without it.
 
-    acceptance_rate: accepted draft tokens of 100. acceptance_length: tokens that a step gave a
-    request, its own included.
+    acceptance_rate: accepted draft tokens in percent. acceptance_length: tokens per step and
+        request, the model's own token included.
     """
     rows: dict[str, Any] = recorder.drafts.columns()
     counted = rows["time"] >= after
@@ -275,7 +275,7 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
 
 
 def _failures(c: dict[str, Any], counted: Mask) -> dict[str, int]:
-    """Return how many requests failed in which way, and what the attempts in vain have cost."""
+    """Return the number of failed requests by status, and the cost of attempts in vain."""
     by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
     failures = {
         f"num_{name}": by_status[code]

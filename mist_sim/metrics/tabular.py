@@ -39,13 +39,13 @@ Columns = dict[str, Column]
 
 
 def column(values: Iterable[Any]) -> NDArray[Any]:
-    """Return values as a column; text stays as Python strings, and nothing has no type."""
+    """Return values as a column; text stays as Python strings, and an empty column has no type."""
     found = np.array(list(values))
     return found if found.dtype.kind in "bif" and len(found) else found.astype(object)
 
 
 def texts(values: Iterable[str]) -> NDArray[np.object_]:
-    """Return text as a column, also where there is none."""
+    """Return text as a column, even if empty."""
     return np.array(list(values), dtype=object)
 
 
@@ -146,7 +146,7 @@ def _sizes(values: Sequence[str | bytes]) -> NDArray[np.int64]:
 
 
 def _note(columns: Columns) -> str:
-    """Return what pandas notes of the columns of a frame without an index."""
+    """Return pandas' metadata on the columns of a frame without an index."""
     import json
     from importlib.metadata import version
 
@@ -168,7 +168,7 @@ def _note(columns: Columns) -> str:
 
 
 def _types(values: Column) -> dict[str, str]:
-    """Return what a column is, and what it is in a frame, by pandas' names."""
+    """Return the type of a column, and its type in a frame, by pandas' names."""
     if isinstance(values, WithMissing):
         return {"pandas_type": "int64", "numpy_type": "Int64"}
     if values.dtype != object:

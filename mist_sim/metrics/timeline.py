@@ -1,8 +1,7 @@
-"""A run as a timeline: Chrome's trace events, which Perfetto and chrome://tracing draw.
+"""A run as a timeline: Chrome trace events, for Perfetto and chrome://tracing.
 
-A process for each client, with its steps and what waits and is held; one for the requests, with a
-row for each and its stages; one for the transfers. Source of the form: "Trace Event Format",
-Google, 2016.
+One process per client, with its steps, queue and blocks; one for the requests, with a row for each
+and its stages; one for the transfers. Source of the format: "Trace Event Format", Google, 2016.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ def timeline(
 ) -> Iterator[str]:
     """Yield the JSON text of a run's timeline, an event at a time.
 
-    tables: those of a result by name (`TABLES`). start, end: seconds of the run; what lies outside
-        is left out, and what reaches into it is whole.
-    layouts: that clients have had, as a summary lists them; none where no client changed its own.
+    tables: tables of a result by name (`TABLES`). start, end: seconds of the run; items outside are
+        left out, items that overlap the bounds are kept whole.
+    layouts: layouts of clients, as the summary lists them; empty if no client changed its layout.
     """
     events = chain(
         _events(tables, start, end, layouts),
@@ -130,9 +129,9 @@ def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
 def _steps(
     steps: pd.DataFrame, pid: int, start: float, end: float, titles: Sequence[str]
 ) -> Iterator[Event]:
-    """Yield the steps of a client, those of a run as one, and its counters.
+    """Yield the steps of a client, each run as one span, and its counters.
 
-    titles: of the layouts that it has had, in their order; none where it did not change.
+    titles: titles of its layouts, in order; empty if it did not change.
     """
     lanes = _lanes(steps, titles)
     for tid, name in dict.fromkeys(lanes.values()):
@@ -185,7 +184,7 @@ def _transitions(
 
 
 def _kind(row: Mapping[Any, Any]) -> str:
-    """Return what a step computes, in a word."""
+    """Return the kind of work of a step, in one word."""
     if row["num_chunks"] and row["num_decodes"]:
         return "mixed"
     return "prefill" if row["num_chunks"] else "decode"
@@ -202,7 +201,7 @@ def _transfers(transfers: pd.DataFrame, start: float, end: float) -> Iterator[Ev
 def _span(
     pid: int, name: str, number: int, start: float, end: float, category: str, told: Event
 ) -> Iterator[Event]:
-    """Yield the two ends of a span that may overlap others; those of a number share a row."""
+    """Yield both ends of a span that may overlap others; equal numbers share a row."""
     both = {"cat": category, "id": int(number), "name": name, "pid": pid, "tid": 0}
     yield {"ph": "b", "ts": _us(start), "args": told, **both}
     yield {"ph": "e", "ts": _us(end), **both}

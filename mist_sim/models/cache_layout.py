@@ -1,4 +1,4 @@
-"""CacheLayout: the pages of the KV cache of a model whose layers keep different things.
+"""CacheLayout: pages of the KV cache of a model with layers of different kinds.
 
 As vLLM's hybrid manager lays them out: layers that keep entries of all tokens, of a window, or a
 state are in groups of equal size, and all pages have the same bytes. A block of tokens is made so
@@ -21,7 +21,7 @@ from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.layers import Layers, mixers_of
 from mist_sim.models.mixers.base import Mixer
 
-_STATE = 1  # window of a group whose page a sequence holds once, however long it is
+_STATE = 1  # window of a group whose page a sequence holds once, whatever its length
 # vLLM gives DeepSeek-V4 blocks of 256 tokens, two entries of its widest ratio (`--block-size 256`
 # in its recipes for the model).
 _COMPRESSED_BLOCK = 256
@@ -31,10 +31,10 @@ _COMPRESSED_BLOCK = 256
 class CacheLayout:
     """Pages on one rank.
 
-    groups: the groups of layers. A state is a group whose window is one token: a sequence holds
-        one of its pages from its first token on.
-    page_bytes_per_token: bytes of a page over the tokens of a block.
-    block_size: tokens that a block has at least; 1: any.
+    groups: the groups of layers. A state is a group whose window is one token: a sequence holds one
+        of its pages from its first token on.
+    page_bytes_per_token: bytes of a page divided by the tokens of a block.
+    block_size: least tokens per block; 1: any.
     has_states: whether a sequence holds pages of states.
     """
 
@@ -53,7 +53,8 @@ class CacheLayout:
 def cache_layout(layers: Layers, ranks: int, entry_bytes: int) -> CacheLayout:
     """Return the pages of some layers on a rank.
 
-    entry_bytes: of one cached value. Raises ScenarioError for layers of which vLLM has no layout.
+    entry_bytes: of one cached value.
+    Raises ScenarioError for layers of which vLLM has no layout.
     """
     full: dict[Mixer, int] = {}
     windows: dict[Mixer, int] = {}
@@ -124,9 +125,9 @@ def _with_states(
 def _compressed(
     full: dict[Mixer, int], states: dict[Mixer, int], ranks: int, entry_bytes: int
 ) -> CacheLayout:
-    """Return the pages of layers that keep entries of several tokens, and windows beside.
+    """Return the pages of layers with compressed entries, and windows beside them.
 
-    What a sequence keeps however long it is fills whole pages.
+    The part that a sequence keeps at any length fills whole pages.
     """
     entries = sum(number * each.token_bytes(ranks, entry_bytes) for each, number in full.items())
     both: Iterable[tuple[Mixer, int]] = [*full.items(), *states.items()]

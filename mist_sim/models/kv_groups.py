@@ -49,7 +49,7 @@ class KvGroups:
 
 
 def kv_groups(num_layers: int, num_window_layers: int, sliding_window: int | None) -> KvGroups:
-    """Return the groups of a model whose layers all keep the same bytes a token.
+    """Return the groups of a model whose layers all keep the same bytes per token.
 
     The group is as large as the smaller kind of layers, or as the larger one where that pads less
     than half; the last group of a kind is padded.

@@ -1,4 +1,4 @@
-"""LayerSpec: one layer of a model whose layers differ, and sums over such layers."""
+"""LayerSpec: one layer of a model with layers of different kinds, and sums over such layers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mist_sim.models.quantization import Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """One layer: what lets tokens see one another, and what transforms each of them.
+    """One layer: its mixer, which connects tokens, and its MLP or experts.
 
-    mixer: attention or a state; None: the layer has none (Nemotron-H, Nemotron NAS).
-    mlp_size: inner size of an ordinary MLP; 0: there is none.
+    mixer: attention or a state; None: none (some layers of Nemotron-H and Nemotron NAS).
+    mlp_size: inner size of an ordinary MLP; 0: none.
     has_experts: whether it has the model's mixture of experts.
     vector_params: parameters of its norms and of residual connections.
-    copies: of the hidden state that residual connections carry (hyper-connections); 1: plain.
+    copies: copies of the hidden state on residual connections (hyper-connections); 1: plain.
     """
 
     mixer: Mixer | None = None
@@ -82,7 +82,7 @@ def vector_params(layers: Layers) -> int:
 def token_bytes(layers: Layers, ranks: int, entry_bytes: int) -> float:
     """Return the bytes that a token adds to the caches of all layers on a rank.
 
-    Those with a window among them, which give it back later.
+    Layers with a window count too, although they free the bytes later.
     """
     found = 0.0
     for mixer, number in mixers_of(layers).items():
@@ -126,17 +126,17 @@ def absorbed_params(layers: Layers, ranks: int) -> int:
 
 
 def heads_of(layers: Layers) -> list[int]:
-    """Return the numbers of heads of the different mixers: no split has more ranks than the most.
+    """Return the numbers of heads of the different mixers; the largest limits the number of ranks.
 
-    Empty for a model whose layers are alike.
+    Empty for a model with equal layers.
     """
     return [mixer.most_ranks for mixer in mixers_of(layers)]
 
 
 def inner_width(mixer: Mixer, ranks: int) -> float:
-    """Return the values between the norm and the output of a mixer, for one token on a rank.
+    """Return the values between the norm and the output of a mixer, per token on a rank.
 
-    What goes in and comes out of a state; attention alone needs less than an MLP.
+    These are the inputs and outputs of a state; attention alone needs less than an MLP.
     """
     if isinstance(mixer, LinearMixer):
         return mixer.input_width(ranks) + mixer.conv_width(ranks) + mixer.values / ranks

@@ -112,7 +112,7 @@ def _catalog_model(name: str) -> ModelSpec:
 def _with_base(
     config: Mapping[str, object], written: Mapping[str, Mapping[str, object]]
 ) -> Mapping[str, object]:
-    """An entry with what it leaves to the one that it is `based_on`, its names apart."""
+    """Return an entry completed from the one it is `based_on`, without that one's names."""
     if "based_on" not in config:
         return config
     return {**written[str(config["based_on"])], "aliases": [], **config}

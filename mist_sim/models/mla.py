@@ -10,9 +10,9 @@ class MlaSpec:
     """Sizes of multi-head latent attention, under the names of DeepSeek's configs.
 
     q_lora_rank: size of the compressed query; None projects the query in one matrix.
-    kv_lora_rank: size of the latent vector that keys and values of all heads come from.
-    qk_nope_head_dim, qk_rope_head_dim: parts of a query head without and with position; the
-        key's part with position is shared by all heads, and there may be none.
+    kv_lora_rank: size of the latent vector from which keys and values of all heads are computed.
+    qk_nope_head_dim, qk_rope_head_dim: parts of a query head without and with position; the key's
+        part with position is shared by all heads, and may be 0.
     v_head_dim: size of a value head.
 
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.

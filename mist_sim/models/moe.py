@@ -74,7 +74,7 @@ class MoeSpec:
         return float(self.num_experts * (1.0 - missed**num_tokens))
 
     def _interpolated(self, num_tokens: int) -> float:
-        """Return what was measured, on a line between two points; as at the last beyond it."""
+        """Return a measured value, interpolated between two points; constant beyond the last."""
         points = ((0, 0.0), *self.experts_reached)
         place = bisect_left(points, (num_tokens, 0.0))
         if place == len(points):

@@ -10,13 +10,13 @@ from mist_sim.models.spec import ModelSpec
 
 
 def layers_per_rank(num_layers: int, pipeline_parallel_size: int) -> list[int]:
-    """Return how many layers each rank has: as many as the others, but for a remainder.
+    """Return the number of layers of each rank: equal, except for a remainder.
 
     One layer more goes to each of the ranks before the last, from there backwards, since the
     first and the last have the vocabulary as well.
     Source: vLLM's `get_pp_indices` (`vllm/distributed/utils.py`).
 
-    Raises ScenarioError when a rank would be without a layer.
+    Raises ScenarioError if a rank would have no layer.
     """
     if not 1 <= pipeline_parallel_size <= num_layers:
         raise ScenarioError(
@@ -31,7 +31,7 @@ def layers_per_rank(num_layers: int, pipeline_parallel_size: int) -> list[int]:
 
 
 def rank_part(model: ModelSpec, rank: int, pipeline_parallel_size: int) -> ModelSpec:
-    """Return what one rank of a pipeline has of a model, as a model of its own.
+    """Return one rank's part of a model, as a model of its own.
 
     The first rank embeds tokens; the last has the final norm and the output head, of a tied
     vocabulary matrix a copy. Raises ScenarioError when a rank would be without a layer.

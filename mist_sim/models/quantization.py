@@ -46,9 +46,9 @@ class Quantization:
 
     name: "fp8", "int8", "int4", "nvfp4" or "mxfp4", for messages.
     bytes_per_param: bytes of one parameter, its share of scales and zero points included.
-    compute: whose FLOP rate the products run at ("fp8", "int8", "fp4"); "bf16" where only the
-        weights are quantized and kernels widen them before multiplying (GPTQ, AWQ).
-    parts: which matrices are quantized; the others keep 16 bits.
+    compute: FLOP rate at which the products run ("fp8", "int8", "fp4"); "bf16" if only the weights
+        are quantized and kernels widen them before multiplying (GPTQ, AWQ).
+    parts: quantized matrices; the others keep 16 bits.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Quantization:
 
     @property
     def kernel(self) -> str:
-        """Kind of the kernels that compute such matrices.
+        """Kind of the kernels that compute these matrices.
 
-        FP8 with scales of blocks has kernels of its own; those that widen weights are alike.
+        FP8 with block scales has its own kernels; all kernels that widen weights are one kind.
         """
         if self.compute == "bf16":
             return "mxfp4" if self.name == "mxfp4" else "int4"
@@ -77,8 +77,8 @@ class Quantization:
 WeightDtype = Literal["fp8", "int8", "int4", "nvfp4"]
 """Formats that weights can be stored in instead of as the checkpoint does."""
 
-# What `--quantization` and the common recipes give when no config says more. int4: groups of 128
-# with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.
+# Formats of `--quantization` and of the common recipes, if no config is more specific. int4: groups
+# of 128 with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.
 QUANTIZATIONS: Mapping[str, Quantization] = {
     "fp8": Quantization(name="fp8", bytes_per_param=1.0, compute="fp8"),
     "int8": Quantization(name="int8", bytes_per_param=1.0, compute="int8"),

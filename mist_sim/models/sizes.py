@@ -1,4 +1,4 @@
-"""ModelSizes: the sizes of a transformer, and what follows from them for the whole model."""
+"""ModelSizes: the sizes of a transformer, and totals over the whole model."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class ModelSizes:
     max_position_embeddings: longest context in tokens that the model accepts.
     tie_word_embeddings: one vocabulary matrix serves as input embedding and output head.
     gated_mlp: an MLP or expert has three matrices (SwiGLU) rather than two.
-    dtype_bytes: bytes of an activation, and of every parameter and KV entry that nothing below
-        stores in another way (2 for bf16 and fp16).
+    dtype_bytes: bytes of an activation, and of every parameter and KV entry without another format
+        below (2 for bf16 and fp16).
     vector_params_per_layer, vector_params_outside_layers: parameters of norms and biases.
     moe: the experts, None in a dense model.
-    mla: latent attention, None where each KV head is cached.
+    mla: latent attention, None if each KV head is cached.
     sliding_window: keys that a query of a window layer attends to, its own included; None: all.
     window_layers: layers, counted from 0, that have the window.
-    num_nextn_predict_layers: layers behind the others, not counted among them, that were trained
-        to predict further tokens (multi-token prediction).
-    quantization: how the matrices of the layers are stored, None in 16 bits.
-    more_quantizations: further formats, of other parts than that of `quantization`.
-    kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
+    num_nextn_predict_layers: additional layers, not counted in `num_layers`, trained to predict
+        further tokens (multi-token prediction).
+    quantization: format of the layers' matrices, None for 16 bits.
+    more_quantizations: further formats, for parts not covered by `quantization`.
+    kv_cache_dtype: format of KV entries, by vLLM's names; "auto": that of activations.
     layers: every layer, where they differ in more than windows and experts; its mixers then take
         the place of the heads, windows and latents above, which tell of the first attention only.
-    approximated: blocks of the config that are taken as the nearest known ones.
+    approximated: blocks of the config that are read as the nearest known ones.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
         a model in the middle of a pipeline. An encoder has no head.
     is_encoder: whether it is an encoder.
-    source: where the figures come from.
+    source: origin of the figures.
     """
 
     name: str
@@ -291,5 +291,5 @@ class ModelSizes:
         return kv_groups(self.num_layers, len(self.window_layers), self.sliding_window)
 
     def cache_layout(self, ranks: int) -> CacheLayout:
-        """Return how the layers of a model whose layers differ share pages, on a rank."""
+        """Return how layers of different kinds share pages, on a rank."""
         return cache_layout(self.layers, ranks, self.kv_entry_bytes)

@@ -1,4 +1,4 @@
-"""ModelSpec: the sizes of a transformer, and what they mean on the ranks that share it."""
+"""ModelSpec: the sizes of a transformer, and their split over the ranks that share it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from mist_sim.models.sizes import ModelSizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(ModelSizes):
-    """One model: its sizes (`ModelSizes` says what they are), read and split."""
+    """One model: its sizes (defined in `ModelSizes`), read and split."""
 
     @classmethod
     def from_config(
         cls, config: Mapping[str, object], *, name: str, source: str, is_nearest: bool = False
     ) -> ModelSpec:
-        """Read a Hugging Face `config.json` that was parsed to a mapping.
+        """Read a parsed Hugging Face `config.json`.
 
-        is_nearest: take it as the nearest known model; `approximated` says what that leaves out.
+        is_nearest: read it as the nearest known model; `approximated` lists the keys left out.
 
         Raises ScenarioError, starting with `source`, when a key is missing or wrong, or when
         the model needs a feature that is not simulated (see `mist_sim.models.huggingface.config`).
@@ -114,7 +114,7 @@ class ModelSpec(ModelSizes):
         return self._bytes_of(matrices | ffn, plain + more)
 
     def attention_weight_bytes_per_rank(self, tensor_parallel_size: int) -> int:
-        """Bytes of all weights on one rank but those of the FFN; the vocabulary is among them."""
+        """Bytes of all weights on one rank except the FFN's; the vocabulary's matrices count."""
         return self._bytes_of(*self._attention_params_held(tensor_parallel_size))
 
     def ffn_weight_bytes_per_rank(
@@ -129,7 +129,7 @@ class ModelSpec(ModelSizes):
         return math.ceil(size + plain * self.dtype_bytes)
 
     def _ffn_params_held(self, ranks: int, expert_ranks: int) -> tuple[dict[Part, int], int]:
-        """Return what a rank holds of MLPs and experts: their matrices by part, and others."""
+        """Return a rank's parameters of MLPs and experts: their matrices by part, and others."""
         matrices: dict[Part, int] = {"mlp": self._mlp_params_in_all // ranks}
         plain = 0
         if self.moe:
@@ -146,7 +146,7 @@ class ModelSpec(ModelSizes):
         return matrices, plain
 
     def _attention_params_held(self, ranks: int) -> tuple[dict[Part, int], int]:
-        """Return what a rank holds of all else: its matrices by part, and other parameters."""
+        """Return a rank's parameters of everything else: matrices by part, and others."""
         matrices, plain = self._mixer_params_held(ranks)
         plain += self.vector_params_outside_layers
         vocabulary = -(-self.vocab_size // ranks) * self.hidden_size
@@ -156,7 +156,7 @@ class ModelSpec(ModelSizes):
         return matrices, plain
 
     def _mixer_params_held(self, ranks: int) -> tuple[dict[Part, int], int]:
-        """Return what a rank holds of attention, or what is in its place, and of norms."""
+        """Return a rank's parameters of mixers (attention or states) and of norms."""
         heads, copied = self.num_attention_heads // ranks, self.quantization_of("attention")
         if self.layers:
             matrices, plain = layered.mixer_params(self.layers, self.hidden_size, ranks)
@@ -185,10 +185,11 @@ class ModelSpec(ModelSizes):
     def check_tensor_parallel(
         self, tensor_parallel_size: int, expert_parallel_size: int = 1
     ) -> None:
-        """Raise ScenarioError when the model cannot be split over so many ranks.
+        """Raise ScenarioError if the model cannot be split over that many ranks.
 
-        vLLM's rule: ranks divide the attention heads and the inner sizes of MLP and experts
-        (unless those are spread whole), and divide the KV heads or are a multiple of them.
+        vLLM's rule: the number of ranks divides the attention heads and the inner sizes of MLP and
+        experts (unless whole experts are spread), and divides the KV heads or is a multiple of
+        them.
         """
         whole = expert_parallel_size > 1
         problem = self._tensor_parallel_problem(tensor_parallel_size, whole)
@@ -211,7 +212,7 @@ class ModelSpec(ModelSizes):
         return ""
 
     def _mixer_problem(self, ranks: int) -> str:
-        """Return how attention, or what is in its place, or an MLP cannot be split."""
+        """Return why a mixer (attention or a state) or an MLP cannot be split."""
         if ranks < 1 or (not self.layers and self.num_attention_heads % ranks):
             return f"divide the {self.num_attention_heads} attention heads"
         if self.layers:

@@ -22,16 +22,16 @@ _MOST_DRAFTS = 1024  # tokens a step; far more than anybody drafts
 class SpeculativeConfig:
     """Speculative decoding; names as in vLLM's `speculative_config`.
 
-    method: who drafts. "draft_model": a smaller model, token by token. "mtp": one more layer of
-        the model's own kind, of models trained with one (DeepSeek-V3). "eagle": the same for a
+    method: drafting method. "draft_model": a smaller model, token by token. "mtp": one more layer
+        of the model's own kind, of models trained with one (DeepSeek-V3). "eagle": the same for a
         dense model. "ngram": a search of the request's own tokens (prompt lookup).
-    num_speculative_tokens: draft tokens that a step verifies for each decode (>= 1).
+    num_speculative_tokens: draft tokens per decode that a step verifies (>= 1).
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
         were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
         products of these (`synthetic_acceptance_rates`); otherwise it is a matter of the models.
     model: the draft model's catalog name, Hugging Face id or path.
-    draft_tensor_parallel_size: ranks that compute the draft model, 1 or as many as the model's;
-        None: as many.
+    draft_tensor_parallel_size: ranks that compute the draft model, 1 or the model's own number;
+        None: the latter.
     drafting_time: seconds a step that drafting takes beside kernels, such as the search of
         n-grams on the host (no counterpart in vLLM).
     Source: vLLM, `vllm/config/speculative.py`.
@@ -78,7 +78,7 @@ class SpeculativeConfig:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The chance of each position, given that those before it were accepted."""
+        """The probability of accepting each position, given that those before it were accepted."""
         if isinstance(self.acceptance_rate, Sequence):
             return tuple(self.acceptance_rate)
         return (self.acceptance_rate,) * self.num_speculative_tokens
@@ -90,7 +90,7 @@ class SpeculativeConfig:
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """Tokens behind those of a step that memory is kept for.
+        """Additional tokens beyond a step's that memory is kept for.
 
         A drafting model writes its own entries for the next drafts within the step.
         Source: vLLM v1, `num_lookahead_tokens` in `vllm/v1/core/sched/scheduler.py`.

@@ -27,9 +27,9 @@ class Seat(NamedTuple):
 class Store(NamedTuple):
     """Memory that an engine reads from.
 
-    at: `host` or `storage`, that of the node of each GPU, or a place of the topology.
-    bandwidth: bytes/s at most to all GPUs of the engine together; None: what links carry.
-    gpu_bandwidth: the same to each GPU.
+    at: place: `host` or `storage`, that of the node of each GPU, or a place of the topology.
+    bandwidth: largest bytes/s to all GPUs of the engine together; None: as much as links carry.
+    gpu_bandwidth: the same for each GPU.
     """
 
     at: str = "host"
@@ -40,8 +40,8 @@ class Store(NamedTuple):
 class Message(NamedTuple):
     """KV entries that go from one engine to another.
 
-    num_bytes: of all layers. num_layers: that follow one another (>= 1); 1: nothing is known of
-    them. compute_time: seconds in which the source computed them. num_blocks: that they lie in.
+    num_bytes: of all layers. num_layers: number of layers, sent in order (>= 1); 1: unknown.
+        compute_time: seconds in which the source computed them. num_blocks: their number of blocks.
     """
 
     source: Seat
@@ -53,13 +53,13 @@ class Message(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """A client that runs engines, and what it needs of a network.
+    """A client with engines, and its needs of a network.
 
-    data, pipeline, tensor: its engines, the ranks of each, and the GPUs of each rank.
-    first: number of its first engine, where a client has engines of two sizes.
-    what: which engines of the client they are, for messages.
-    place: where its GPUs are; None: wherever there is room.
-    sends, takes: whether it hands KV entries over, and takes over those of others.
+    data, pipeline, tensor: number of engines, ranks per engine, and GPUs per rank.
+    first: number of its first engine, for a client with engines of two sizes.
+    what: name of these engines in messages.
+    place: place of its GPUs; None: wherever there is room.
+    sends, takes: whether it hands KV entries over, and takes over those of other clients.
     stores: memory that it reads from, by name.
     """
 
@@ -101,9 +101,9 @@ class Exchange(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Distance between two engines on a network that nobody else uses.
+    """Distance between two engines on an otherwise idle network.
 
-    latency: seconds. seconds_per_byte: of the link that takes longest for what goes over it.
+    latency: seconds. seconds_per_byte: of the slowest link for the bytes that cross it.
     """
 
     latency: float
@@ -150,7 +150,7 @@ class Ways(Protocol):
         """Begin to send bytes from a place to others; the event happens when all are everywhere."""
 
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
-        """Return what it takes when each GPU of some engines sends an equal part to others'."""
+        """Return the cost of an exchange in which each GPU of some engines sends equal parts."""
 
     def clients_on(self, node: str) -> list[str]:
         """Return the clients that have GPUs on a node. Raises ScenarioError for no such node."""
@@ -162,17 +162,17 @@ class Ways(Protocol):
         """Return two places that have no route when cables are gone, and need one; or None."""
 
     def fail_link(self, cable: Cable) -> None:
-        """Let a cable be down: what travels over it takes another way, or waits."""
+        """Take a cable down: transfers over it take another route, or wait."""
 
     def repair_link(self, cable: Cable) -> None:
         """Let a cable be up again."""
 
 
 class Network(Protocol):
-    """Carries what engines hand over to one another.
+    """Carries hand-overs between engines.
 
     has_topology: whether its clients have places, and other traffic shares its links.
-    destination_missing: whether blocks that the destination has cached stay where they are.
+    destination_missing: whether only blocks that the destination lacks are sent.
     """
 
     has_topology: ClassVar[bool]
@@ -186,10 +186,10 @@ class Network(Protocol):
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""
 
     def node_of(self, client: str) -> str | None:
-        """Return the node of a client, nodes where it has several; None where there are none."""
+        """Return the node of a client, or its nodes if it spans several; None without nodes."""
 
     def start(self, env: Environment) -> None:
-        """Join a simulation: begin with nothing under way."""
+        """Join a simulation with no transfers under way."""
 
     def send(self, message: Message) -> Event:
         """Begin to send; the event happens when the last byte is there."""
@@ -204,18 +204,18 @@ class Network(Protocol):
 def bytes_left(
     message: Message, bandwidth: float, granularity: Granularity, seconds_free: float = math.inf
 ) -> float:
-    """Return how many bytes are still to be sent when the prompt has been computed.
+    """Return the bytes still to be sent when the prompt has been computed.
 
-    bandwidth: bytes/s of the way, with nobody else on it. seconds_free: for how long, up to then,
-    no other prompt's entries travelled on it.
+    bandwidth: bytes/s of the route when idle. seconds_free: how long, up to then, no other prompt's
+        entries travelled on it.
 
     `full` sends all then. With `layerwise` the entries of a layer travel while the next ones are
     computed. With B bytes of L layers that take C seconds to compute, on a way of b bytes/s,
 
         left = max(B / L, B - b C (L - 1) / L)
 
-    is what those of the last layer are, or what the way could not carry while layers 2 to L were
-    computed, or for as long as it was free.
+    is the larger of the last layer's bytes and the bytes that the route could not carry while
+    layers 2 to L were computed, or while it was free.
     """
     whole, layers = message.num_bytes, message.num_layers
     if granularity == "full" or layers == 1:

@@ -1,4 +1,4 @@
-"""Connectors for KV entries: costs of a transfer beside its bytes over the bandwidth.
+"""Connectors for KV entries: the cost of a transfer beyond its bytes over the bandwidth.
 
 An engine's connector posts a descriptor for each piece of memory that is contiguous on both sides,
 and may have to rearrange what came. A transfer of B bytes with d descriptors over a way of b
@@ -6,7 +6,7 @@ bytes/s takes
 
     latency + start + d · per_descriptor + B / (efficiency · b), and then d · post_processing
 
-of which the last part is the destination's alone: the source's blocks are free before it.
+of which the last part concerns only the destination: the source's blocks are free before it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Descriptors = Literal["block_and_layer", "block", "layer"]
 @CONNECTORS.register("plain")
 @dataclass(frozen=True, kw_only=True)
 class Connector:
-    """Bytes over the bandwidth, and nothing else unless it is said.
+    """Bytes over the bandwidth, plus the costs that are set.
 
-    start: of every transfer (>= 0).
-    per_descriptor: for posting each descriptor (>= 0), one after the other on each pair of ranks.
+    start: seconds per transfer (>= 0).
+    per_descriptor: seconds to post a descriptor (>= 0), one after the other on each pair of ranks.
     descriptors: which pieces have one each: `block_and_layer`, a block of a layer; `block`, where
         the layers of a block lie together; `layer`, where the blocks of a layer are merged.
-    post_processing: for each descriptor at the destination, when all bytes are there (>= 0).
+    post_processing: seconds per descriptor at the destination, after all bytes have arrived (>= 0).
     efficiency: share of the links' bandwidth that transfers reach (> 0, <= 1).
     Raises ValueError for values outside these ranges.
     """

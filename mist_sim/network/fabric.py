@@ -1,4 +1,4 @@
-"""A network with a topology: clients have GPUs in it, and what they send takes routes."""
+"""A network with a topology: clients have GPUs in it, and transfers take routes."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ class Fabric:
     """Nodes of GPUs, switches and NICs, whose links transfers share max-min fairly.
 
     topology: the name of a preset (`mist list topologies`), or the path of a .toml spec.
-    nodes: in all. By default, like the ten keys below, as in the topology.
-    nodes_per_rack: below one leaf switch.
-    oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
-    uplink: of a leaf switch to the spine, one direction, whatever the oversubscription.
-    gpus: of a node.
+    nodes: total number. By default, like the ten keys below, the topology's.
+    nodes_per_rack: nodes below one leaf switch.
+    oversubscription: bandwidth of a rack's NICs divided by its leaf switch's uplink bandwidth.
+    uplink: of a leaf switch to the spine, one direction; overrides the oversubscription.
+    gpus: GPUs per node.
     nvlink: of a GPU to the node's NVSwitch, one direction.
     pcie: of a GPU, one direction.
-    nics: network cards of a node.
+    nics: network cards per node.
     nic: of each card, one direction.
     storage: of the drives of each node, one direction.
-    remote_storage: of a store at the spine, or at the leaf where there is no spine.
-    spans_nodes: whether a client may have GPUs of several nodes, over which its collectives go.
+    remote_storage: of a store at the spine, or at the leaf without a spine.
+    spans_nodes: whether a client may have GPUs on several nodes, with collectives between them.
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
-        `layerwise`, those of a layer while the next one is computed.
-    destination_missing: blocks that the destination has cached do not travel.
-    connector: what a transfer costs beside latency and bytes.
-    Raises ScenarioError for a topology that is not known, or that makes no sense.
+        `layerwise`, each layer's while the next one is computed.
+    destination_missing: whether only blocks that the destination lacks are sent.
+    connector: cost of a transfer beyond latency and bytes.
+    Raises ScenarioError for an unknown or impossible topology.
     """
 
     has_topology: ClassVar[bool] = True
@@ -120,7 +120,7 @@ class Fabric:
         gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
         self._node_of: dict[str, str] = {}  # of a bundle it is that of its attention workers
         self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
-        # engines of each client by their number and ranks, those that it has at first before others
+        # engines of each client by number and ranks, those of its first layout before others
         self._layouts: dict[str, dict[tuple[int, int], list[Seat]]] = {}
         for tenant, own in zip(tenants, gpus_of, strict=True):
             gpus, nodes = iter(own), dict.fromkeys(gpu.rpartition("/")[0] for gpu in own)
@@ -144,7 +144,7 @@ class Fabric:
         return self._node_of.get(client)
 
     def start(self, env: Environment) -> None:
-        """Join a simulation: begin with nothing under way."""
+        """Join a simulation with no transfers under way."""
         share = self.connector.efficiency
         capacities = [capacity * share for capacity in self._capacities]
         self._outages.start()
@@ -153,7 +153,7 @@ class Fabric:
         self._transfers.start(env)
 
     def send(self, message: Message) -> Event:
-        """Begin to send, every rank what it has of the layers and heads of each other one."""
+        """Start to send from every rank its common layers and heads with each destination rank."""
         flows, before = [], self.connector.before
         ways, paths, most = self._between(message.source, message.destination)
         left = [message.num_bytes * way.share for way in ways]
@@ -262,11 +262,11 @@ class Fabric:
         return self._transfers.send_alike((tree,), num_bytes * self.connector.efficiency, latency)
 
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
-        """Return what it takes when all GPUs of some engines send to all GPUs of others at once.
+        """Return the time in which all GPUs of some engines send to all GPUs of others at once.
 
-        All parts are equal and begin together, on links that nobody else uses. With max-min fair
-        rates nobody is slower than those on the link that has the most to carry, who share it from
-        the beginning to the end: the last byte leaves when that link has carried all.
+        All parts are equal and begin together, on otherwise idle links. With max-min fair rates the
+        slowest are those on the link with the most bytes, which share it from beginning to end: the
+        last byte leaves when that link has carried all its bytes.
         """
         pairs = list(product(self._gpus(sources), self._gpus(destinations)))
         routes = [self.routes.between(*pair) for pair in pairs]
@@ -309,12 +309,12 @@ class Fabric:
         return list(found)
 
     def fail_link(self, cable: Cable) -> None:
-        """Let a cable be down: what goes over it takes another route, or waits for its repair."""
+        """Take a cable down: transfers over it take another route, or wait for its repair."""
         self._outages.fail(cable)
         self._transfers.change_ways()
 
     def repair_link(self, cable: Cable) -> None:
-        """Take back one failure of a cable; what is under way takes the shortest route again."""
+        """Repair one failure of a cable; transfers under way take the shortest route again."""
         self._outages.repair(cable)
         self._transfers.change_ways()
 
@@ -338,7 +338,7 @@ class Fabric:
         return found
 
     def _check_stores(self, tenants: Sequence[Tenant]) -> None:
-        """Raise ScenarioError for memory that is nowhere, or without a route to those who read."""
+        """Raise ScenarioError for memory without a place, or without a route to its readers."""
         for tenant in tenants:
             for name, store in tenant.stores:
                 try:

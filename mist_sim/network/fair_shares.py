@@ -1,7 +1,7 @@
 """Max-min fair rates of flows that share links.
 
-No flow's rate can be raised without lowering that of one which has no more: links fill up one after
-the other, and where one is full, those who cross it keep what they have (Bertsekas and Gallager,
+Under max-min fairness raising one flow's rate would lower that of a flow with no higher rate: links
+fill up one after the other, and flows across a full link keep their rate (Bertsekas and Gallager,
 Data Networks, 2nd ed., §6.5.2).
 """
 
@@ -73,14 +73,14 @@ def _scarce(
 
 
 def fill_up_many(capacities: Array, paths: Whole, counts: Array) -> Array:
-    """Return the rate of a flow of each path, bytes/s, where there are many paths.
+    """Return the rate of a flow of each path, bytes/s, efficiently for many paths.
 
     capacities: bytes/s of every link, and inf behind them. paths: the links of each path, shape
     (hops, paths); shorter ones go on with the link behind the last. counts: flows of each path.
 
-    A link's share is what it has left for each flow that still rises. Shares only grow. So a link
-    is full as soon as none of its flows has a smaller share elsewhere on its path; all such links
-    fill up at once.
+    A link's share is its remaining bandwidth per rising flow. Shares only grow. So a link fills up
+    as soon as none of its flows has a smaller share on another link; all such links fill up at
+    once.
     """
     num_links, nowhere = len(capacities), len(capacities) - 1
     rates = np.empty(paths.shape[1])

@@ -1,11 +1,12 @@
-"""Bytes under way on links that flows share max-min fairly, exact at every start and end.
+"""Transfers in flight on links shared max-min fairly, exact at every start and end.
 
-Flows of one path have one rate, so that they are one class in virtual time: `served` is how many
-bytes each of them has got since the class began, and one that joins with b bytes to go ends when
-`served` reaches the `served` of now plus b. Nothing is done a flow between its start and its end.
+Flows of one path have one rate, so they form one class in virtual time: `served` is the number of
+bytes that each of them has received since the class began, and a flow that joins with b bytes to go
+ends when `served` reaches its present value plus b. Between its start and its end a flow costs
+nothing.
 
-A start or an end changes the rates of those who share a link with it, directly or by others. All
-starts and ends of an instant are one change; the order in which they were told plays no part.
+A start or an end changes the rates of flows that share a link with it, directly or through others.
+All starts and ends of an instant are one change; their order does not matter.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ class Flows(Generic[Owner]):
         self._widths: dict[Path, float] = {}  # of every path that was ever asked for
         self._begun: list[tuple[Path, float, Owner]] = []  # since the last `settle`
         self._changed: dict[int, None] = {}  # rows of classes that flows joined or left since then
-        self._emptied: list[int] = []  # rows of classes all of whose flows ended since then
+        self._emptied: list[int] = []  # rows of classes without flows since then
         self._num_begun = 0
         self._rows: dict[Path, int] = {}  # of the classes
         self._paths: list[Path] = []
-        # (what `served` is when it ends, number, owner) of each flow of a class
+        # (`served` at its end, number, owner) of each flow of a class
         self._flows: list[list[tuple[float, int, Owner]]] = []
-        self._moved_in: dict[int, None] = {}  # rows whose paths `_levels` does not know
-        # by row: bytes each got until `since`, at `rate` from then on; when the next one ends, and
-        # what `served` is then; flows
+        self._moved_in: dict[int, None] = {}  # rows whose paths are not in `_levels` yet
+        # by row: bytes per flow until `since`, and the `rate` from then on; the next end, and
+        # `served` then; flows
         self._served = np.zeros(_FIRST_ROOM)
         self._since = np.zeros(_FIRST_ROOM)
         self._rate = np.zeros(_FIRST_ROOM)
@@ -104,9 +105,9 @@ class Flows(Generic[Owner]):
         self._begun.append((path, num_bytes, owner))
 
     def ended(self, now: float) -> list[Owner]:
-        """Take out the flows that end now, and return their owners in the order of beginning.
+        """Remove the flows that end now, and return their owners in the order of beginning.
 
-        now: what `settle` returned last, or earlier. `settle` has to follow, if any are left.
+        now: the latest result of `settle`, or earlier. `settle` must follow if flows are left.
         """
         ended: list[tuple[int, Owner]] = []
         a = self._at
@@ -132,13 +133,13 @@ class Flows(Generic[Owner]):
 
     @property
     def paths(self) -> list[Path]:
-        """Those of the flows in flight at the last `settle`."""
+        """Paths of the flows in flight at the last `settle`."""
         return list(self._paths)
 
     def withdraw(self, path: Path, now: float) -> list[tuple[float, Owner]]:
-        """Take out the flows of a path; return the bytes that each has left, and its owner.
+        """Remove the flows of a path; return the remaining bytes and the owner of each.
 
-        now: not later than what `settle` returned last. `settle` has to follow.
+        now: at most the latest result of `settle`. `settle` must follow.
         """
         row, a = self._rows[path], self._at
         served = a.served[row] + a.rate[row] * (now - a.since[row])
@@ -150,7 +151,7 @@ class Flows(Generic[Owner]):
         return [(max(target - served, 0.0), owner) for target, _, owner in flows]
 
     def settle(self, now: float) -> float:
-        """Share the links anew among those who are there; return when the next flow ends."""
+        """Share the links among the flows present; return when the next flow ends."""
         begun = self._begun
         if len(begun) > 1:
             begun.sort(key=_path_and_bytes)
@@ -173,7 +174,7 @@ class Flows(Generic[Owner]):
         return float(self._end[: len(self._paths)].min(initial=inf))
 
     def _take_in(self, begun: list[tuple[Path, float, Owner]]) -> None:
-        """Note who begins; how far the classes are is known."""
+        """Add new flows; the progress of the classes is up to date."""
         a = self._at
         for row in self._emptied:
             a.served[row] = 0.0  # a class begins with its first flow
@@ -224,9 +225,10 @@ class Flows(Generic[Owner]):
         return {path: float(self._rate[row]) for path, row in self._rows.items()}
 
     def _affected(self) -> list[int]:
-        """Return the classes that changed, and those who share links with them that may be full.
+        """Return the classes that changed, and those that share possibly full links with them.
 
-        Directly or by others. A link that can carry all that its paths can is never full.
+        Directly or through others. A link that can carry the sum of its paths' limits is never
+        full.
         """
         if len(self._changed) == len(self._rows):
             return sorted(self._changed, key=self._paths.__getitem__)

@@ -8,11 +8,11 @@ from mist_sim.network.fair_shares import Path
 
 
 class HiddenTransfers:
-    """Until when each link is taken by entries that were sent layer by layer.
+    """Times until which entries sent layer by layer occupy each link.
 
-    Nobody simulates these flows: when a prompt is done, it is known how long the links of its way
-    were free while it was computed, and what they carried then is taken from no other prompt's
-    time. Of prompts that share a link the first to be done has the earlier part of it.
+    These flows are not simulated: when a prompt is done, the free time of its route's links during
+    its computation is known, and the bytes carried then take no time from other prompts. Of prompts
+    that share a link the first to finish gets the earlier part.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
-"""Max-min fair rates that are kept from change to change, where there are many paths.
+"""Max-min fair rates kept from change to change, for many paths.
 
-The level of a link is the highest rate across it where it is full, and inf where it is not: a flow
-has the lowest level on its path. Rates are max-min fair if and only if every link with a level is
-full and no other carries more than it can (Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2:
-every flow has a bottleneck). When a flow begins or ends, almost all links that were full stay full.
-So levels are mended by Newton's method: what a link has too much or too little is shared by the
-flows that have their rate from it, until every link with a level is full to one part in 10^12. A
-change fades within ten to fifteen steps, since few of the flows across a link have their rate from
-any other one. After many changes at once the steps may not settle, and all links are shared anew.
+The level of a link is the highest rate across it if it is full, and inf otherwise: a flow has the
+lowest level on its path. Rates are max-min fair if and only if every link with a level is full and
+no other is overloaded (Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2: every flow has a
+bottleneck). When a flow begins or ends, almost all full links stay full. So levels are corrected by
+Newton's method: a link's surplus or deficit is shared by the flows whose bottleneck it is, until
+every link with a level is full to one part in 10^12. A change fades within ten to fifteen steps,
+since few flows across a link have another bottleneck. After many changes at once the steps may not
+converge, and all links are shared from scratch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 from mist_sim.network.fair_shares import Array, Path, Whole, fill_up_many
 
-_MOST_STEPS = 60  # of Newton's method; then everything is shared anew
-_SLOW = 0.3  # who rises with a link is counted again after a step that left more than this part
+_MOST_STEPS = 60  # Newton steps; after that all links are shared from scratch
+_SLOW = 0.3  # flows rising with a link are counted again after a step that left more than this part
 _TOLERANCE = 1e-12  # of a link's bandwidth; sums over thousands of flows round by up to 1e-13
 
 
@@ -80,9 +80,9 @@ class Levels:
         return self._begin_anew(links, counts)
 
     def _count_rising(self, links: Whole, counts: Array) -> Array:
-        """Return how many flows have their rate from each link; where none has, it is not full.
+        """Return the number of flows whose bottleneck each link is; a link with none is not full.
 
-        counts: those that have it from there, by hop and column.
+        counts: flows with this bottleneck, by hop and column.
         """
         rising = self._sums(links, counts)
         is_full = rising[self._full] > 0
@@ -91,7 +91,7 @@ class Levels:
         return rising
 
     def _used(self, links: Whole, bandwidths: Array) -> Array:
-        """Return what the flows of all columns take of each link. bandwidths: by column."""
+        """Return the load of each link by the flows of all columns. bandwidths: by column."""
         return self._sums(links, np.concatenate([bandwidths] * len(links)))
 
     def _sums(self, links: Whole, weights: Array) -> Array:
@@ -139,7 +139,7 @@ class Levels:
         self._is_in_front[link] = True
 
     def _order(self, links: Whole) -> None:
-        """Let those with a level, and no others, be the first links of each path."""
+        """Put the links with a level, and only these, first on each path."""
         self._is_in_front = np.isfinite(self._levels)
         is_in_front = self._is_in_front[links]
         self._num_in_front = int(is_in_front.sum(axis=0).max())
@@ -147,7 +147,7 @@ class Levels:
         links[:] = np.take_along_axis(links, order, axis=0)
 
     def _begin_anew(self, links: Whole, counts: Array) -> Array:
-        """Share all links without what was known, and note their levels."""
+        """Share all links from scratch, and note their levels."""
         rates = fill_up_many(np.append(self._capacities, np.inf), links, counts)
         highest = np.zeros(len(self._levels))
         for hop in links:

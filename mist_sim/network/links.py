@@ -19,13 +19,13 @@ from mist_sim.units import BytesPerSecond, Seconds
 
 @dataclass(kw_only=True)
 class Link:
-    """One link between all clients, which transfers share in equal parts.
+    """One link between all clients, shared by transfers in equal parts.
 
-    bandwidth: bytes a second (> 0). latency: seconds between leaving and arriving (>= 0).
+    bandwidth: bytes per second (> 0). latency: seconds between leaving and arriving (>= 0).
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
-        `layerwise`, those of a layer while the next one is computed.
-    destination_missing: blocks that the destination has cached do not travel.
-    connector: what a transfer costs beside this.
+        `layerwise`, each layer's while the next one is computed.
+    destination_missing: whether only blocks that the destination lacks are sent.
+    connector: cost of a transfer beyond these.
     Raises ValueError for values outside these ranges.
     """
 
@@ -47,7 +47,7 @@ class Link:
 
     @property
     def ways(self) -> None:
-        """Nothing: all that travels beside hand-overs has no links."""
+        """Always None: only hand-overs use the link."""
 
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Everybody is at the link."""
@@ -56,7 +56,7 @@ class Link:
         """Return that there are no nodes."""
 
     def start(self, env: Environment) -> None:
-        """Join a simulation: begin with nothing under way."""
+        """Join a simulation with no transfers under way."""
         self._env, self._hidden = env, HiddenTransfers()
         self._transfers.start(env)
 

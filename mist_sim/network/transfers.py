@@ -1,7 +1,7 @@
 """Transfers of a run: flows over links, with an event when the last byte has arrived.
 
-Most are alone from their beginning to their end. One whose flows then end at once needs one event;
-who comes before that end finds it among the others, as if it had shared from its beginning.
+Most transfers are alone on their links. If all flows of such a transfer end at once, it needs one
+event; a transfer that begins before that end treats it as having shared from its beginning.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mist_sim.network.ways.outages import Way
 
 
 class Flow(NamedTuple):
-    """Bytes that take one way.
+    """Bytes on one route.
 
-    path: the links that they cross, each once; none where source and destination are one.
-    latency: seconds from when a byte has left until it is there.
+    path: the links that they cross, each once; empty if source and destination are the same.
+    latency: seconds from a byte's departure to its arrival.
     """
 
     path: Path
@@ -32,9 +32,9 @@ class Flow(NamedTuple):
 
 
 class _Transfer:
-    """Flows that began together: how many are under way, and when the others are there.
+    """Flows that began together: the number under way, and the arrival of the others.
 
-    phase: in which all are there, by the order of sending.
+    phase: phase of the arrival event, by the order of sending.
     """
 
     __slots__ = ("arrival", "end", "num_left", "phase")
@@ -55,10 +55,10 @@ class _Part(NamedTuple):
 
 
 class _Alone(NamedTuple):
-    """The latest transfer that began alone: as many bytes on each of some paths.
+    """The latest transfer that began alone: equal bytes on each of several paths.
 
-    begun, end: when the first bytes left, and when the last ones do if nobody else comes.
-    arrival: when it ends then.
+    begun, end: when the first bytes left, and when the last ones leave if no other transfer begins.
+    arrival: when it arrives then.
     """
 
     transfer: _Transfer
@@ -86,7 +86,7 @@ class Transfers:
         self._way = way
 
     def start(self, env: Environment) -> None:
-        """Join a simulation: begin with nothing under way."""
+        """Join a simulation with no transfers under way."""
         self._env = env
         self._flows: Flows[tuple[_Part, float]] = Flows(self._capacities)
         self._alone: _Alone | None = None  # its bytes are not in `_flows`
@@ -129,9 +129,9 @@ class Transfers:
         return transfer.end
 
     def _rate_alone(self, paths: tuple[Path, ...]) -> float:
-        """Return the bytes/s of each of some flows that share with nobody else.
+        """Return the bytes/s of each of several flows on otherwise idle links.
 
-        inf where their rates differ, or they cannot all take the paths that they are sent on.
+        inf if their rates differ, or not all can take their paths.
         """
         rate = self._rates_alone.get(paths)
         if rate is None:
@@ -181,10 +181,10 @@ class Transfers:
             self._env.trigger(transfer.end, transfer.arrival, transfer.phase)
 
     def change_ways(self) -> None:
-        """Let all that is under way, and what waits, go the ways that are there from now on.
+        """Move transfers under way and waiting ones to the routes available from now on.
 
-        Bytes that have left arrive, the last of which may do so just now; the others of a flow take
-        its new way, or wait.
+        Bytes that have left arrive, even the last of a flow at this instant; the rest of a flow
+        takes its new route, or waits.
         """
         now, ways = self._env.now, self._way
         if ways is None:
@@ -204,7 +204,7 @@ class Transfers:
         self._share_later()
 
     def _share_later(self) -> None:
-        """Share the links anew when everything has begun and ended that does so now."""
+        """Share the links after all starts and ends of the present instant."""
         if not self._is_changed:
             self._is_changed = True
             self._env.at(self._env.now, SHARE).callbacks.append(self._share)
@@ -226,6 +226,6 @@ class Transfers:
             self._share_later()
 
     def _let_leave(self) -> None:
-        """Take out the flows whose last byte leaves by now."""
+        """Remove the flows whose last byte has left by now."""
         for part, latency in self._flows.ended(self._env.now):
             self._has_left(part, latency)

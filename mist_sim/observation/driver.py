@@ -56,8 +56,8 @@ class Observed:
 class Server:
     """A server to observe.
 
-    url: of its API, such as http://localhost:8000. model: name that requests ask for. prompts:
-    what is sent. timeout: seconds after which a request is given up.
+    url: of its API, such as http://localhost:8000. model: model name in requests. prompts: makes
+        the prompts. timeout: seconds after which a request is abandoned.
     """
 
     url: str
@@ -75,10 +75,11 @@ class Server:
     ) -> list[Observed]:
         """Send requests, and return them in the order in which they were due.
 
-        users: of a closed loop, each of which sends its next request `think_time` seconds after
-        its last answer; None: requests are sent when they arrive. progress: is called with the
-        answers so far, and seconds. Raises ScenarioError without httpx, and where the server
-        cannot be reached or refuses the first request.
+        users: of a closed loop, each of which sends its next request `think_time` seconds after its
+            last answer; None: requests are sent when they arrive. progress: is called with the
+            answers so far, and seconds.
+        Raises ScenarioError without httpx, and where the server cannot be reached or refuses the
+        first request.
         """
         require_httpx()
         return asyncio.run(self._observe(requests, users, think_time, progress))
@@ -191,7 +192,7 @@ async def _open(
     send: Callable[[Observed], Awaitable[None]],
     start: float,
 ) -> None:
-    """Send each request at its arrival, whatever becomes of those before."""
+    """Send each request at its arrival, independently of earlier ones."""
     async with asyncio.TaskGroup() as tasks:
         for request in requests:
             wait = (request.arrival_time or 0.0) - (perf_counter() - start)
@@ -206,7 +207,7 @@ async def _awaited(work: Awaitable[None]) -> None:
 
 
 def _closed(users: int, think_time: float) -> Loop:
-    """Return a loop of users who each wait for their answer."""
+    """Return a loop of users, each waiting for an answer before the next request."""
 
     async def loop(
         requests: Iterator[Request],

@@ -16,7 +16,7 @@ _OWN, _SHARED = 0, 1  # kinds of streams, so that no request's own tokens are sh
 class Prompts:
     """Makes the prompt of each request.
 
-    vocabulary: ids are drawn from 100 up to it, without it. seed: of what is drawn.
+    vocabulary: ids are drawn from 100 up to this. seed: of the draws.
     """
 
     vocabulary: int = 30_000

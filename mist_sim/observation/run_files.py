@@ -1,4 +1,4 @@
-"""The folder of an observed run: what was sent, what came back, and a scenario to replay it."""
+"""The folder of an observed run: requests, answers, and a scenario to replay them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def write_run(
 ) -> None:
     """Write the files that `mist validate` reads.
 
-    What prompts have in common is kept where the workload is a trace of blocks (`mooncake`).
-    Raises ScenarioError where no request was answered.
+    Common prefixes of prompts are kept if the workload is a trace of blocks (`mooncake`). Raises
+    ScenarioError if no request was answered.
     """
     answered = [each for each in found if not each.error]
     if not answered:
@@ -51,7 +51,7 @@ def write_run(
 
 
 def _rows(answered: Sequence[Observed]) -> Iterator[TraceRow]:
-    """Yield what was sent, when, and as long as the answers became."""
+    """Yield the requests with their sending times and the lengths of the answers."""
     start = answered[0].sent_at
     for each in answered:
         tokens = each.request.num_prompt_tokens
@@ -67,7 +67,7 @@ def _lines(answered: Sequence[Observed]) -> Iterator[str]:
 
 
 def _replay(data: dict[str, Any], form: str) -> str:
-    """Return the scenario with what was sent as its workload. form: of the file that says it."""
+    """Return the scenario with the sent requests as its workload. form: of the trace file."""
     workload = data["workload"]
     size = (workload.get("trace") or {}).get("hash_block_size")
     for key in ("lengths", "max_concurrency", "max_tokens"):

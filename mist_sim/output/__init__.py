@@ -1,4 +1,4 @@
-"""Results on disk: one writer at a time, whole or not at all, and nothing is lost."""
+"""Results on disk: one writer at a time, complete or absent, and no data lost."""
 
 from mist_sim.output.files import output_file, write_whole
 from mist_sim.output.folders import is_free, output_folder

@@ -19,12 +19,12 @@ _LOCK = "lock"
 
 @contextmanager
 def claim(target: Path) -> Iterator[Path]:
-    """Be the only writer of a file or folder, and yield an empty private folder for its content.
+    """Become the only writer of a file or folder, and yield an empty private folder.
 
-    The private folder is `.NAME.mist-partial` beside the target, from where a whole result is
-    renamed into place. It is gone at the end; one that a killed process left behind is used
-    again, after a replacement that this one had begun is finished. Folders above the target are
-    made, and removed again if nothing came into them.
+    The private folder is `.NAME.mist-partial` beside the target, from where a complete result is
+    renamed into place. It is removed at the end; one left behind by a killed process is used again,
+    after finishing its replacement. Missing parent folders are made, and removed again if they stay
+    empty.
 
     target: an absolute path without links.
     Raises BlockingIOError when another process, or thread, has the claim; OSError when the
@@ -44,7 +44,7 @@ def claim(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Turn what an operating system says inside into a ScenarioError. what: "file x", for it."""
+    """Turn an operating system's error inside into a ScenarioError. what: its subject, "file x"."""
     try:
         yield
     except BlockingIOError:
@@ -70,10 +70,10 @@ def is_room(path: Path) -> bool:
 
 
 def _room_of(target: Path) -> Path:
-    """Return where the private folder of a target is.
+    """Return the private folder of a target.
 
-    It is inside a folder whose neighbourhood is not ours, or on another file system, where
-    nothing could be renamed from.
+    It is inside a folder if the parent is not ours, or on another file system, where a rename would
+    fail.
     """
     if target.is_dir() and (os.path.ismount(target) or not os.access(target.parent, os.W_OK)):
         return target / SUFFIX
@@ -105,9 +105,9 @@ def _leave(room: Path, file: int) -> None:
 
 
 def _clear(room: Path) -> None:
-    """Remove what a claim left in its private folder, but for rows of a study that was stopped.
+    """Empty a claim's private folder, except for rows of a stopped study.
 
-    Nothing is removed where a replacement needs it.
+    Files needed by a replacement stay.
     """
     if replacement.is_under_way(room):
         return

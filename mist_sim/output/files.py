@@ -18,11 +18,10 @@ from mist_sim.user_paths import user_path
 
 @dataclass
 class OutputFile:
-    """A file that nobody else of mist-sim may write until the claim on it ends.
+    """A file that no other mist-sim process may write until the claim on it ends.
 
-    path: as the user named it. target: without links. room: private, for what is not whole yet;
-    None for a device or a pipe, which is written directly. written: the file, as soon as it is
-    there.
+    path: as the user named it. target: without links. room: private folder for the incomplete file;
+        None for a device or a pipe, which is written directly. written: the file, once written.
     """
 
     path: Path
@@ -53,10 +52,10 @@ class OutputFile:
 
 @contextmanager
 def output_file(named: str | Path, *, replace: bool = False) -> Iterator[OutputFile]:
-    """Claim a file for what hours of work may give; it stays as it is until it is written.
+    """Claim a file for the result of long work; the old file stays until the new one is written.
 
-    replace: also a file that is there and not empty. Raises ScenarioError where no file can be
-    written, or is there already, and when it is in use.
+    replace: also a file that is there and not empty.
+    Raises ScenarioError where no file can be written, or is there already, and when it is in use.
     """
     path = user_path(named)
     is_special = path.exists() and not path.is_file()  # a device or a pipe
@@ -71,9 +70,9 @@ def output_file(named: str | Path, *, replace: bool = False) -> Iterator[OutputF
 
 
 def write_whole(named: str | Path, text: str) -> None:
-    """Write a file of UTF-8 text; one that was there is replaced when all of it is written.
+    """Write a UTF-8 text file; an existing file is replaced once all of it is written.
 
-    Raises ScenarioError when that cannot be done.
+    Raises ScenarioError if it cannot be written.
     """
     with output_file(named, replace=True) as file:
         file.write(text)

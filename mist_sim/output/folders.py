@@ -20,9 +20,9 @@ from mist_sim.user_paths import user_path
 
 @dataclass
 class OutputFolder:
-    """A folder that nobody else of mist-sim may write until the claim on it ends.
+    """A folder that no other mist-sim process may write until the claim on it ends.
 
-    path: as the user named it. target: without links. room: private, for what is not whole yet.
+    path: as the user named it. target: without links. room: private folder for incomplete files.
     replace: whether earlier results make room. written: where the results are, as soon as they are
     there, which is beside the folder where others took it.
     """
@@ -122,7 +122,7 @@ def output_folder(
 
 
 def is_free(named: str | Path) -> bool:
-    """Tell whether a folder is new or empty, and nobody is about to write it."""
+    """Tell whether a folder is new or empty, and not claimed."""
     target = Path(os.path.realpath(named))
     try:
         with claim(target) as room:
@@ -175,7 +175,7 @@ def _require_no_journal(path: Path, room: Path, *, replace: bool, resume: bool) 
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, without what a claim puts there."""
+    """Return the entries of a folder, without those of a claim."""
     return [entry for entry in folder.iterdir() if not is_room(entry)]
 
 

@@ -19,7 +19,7 @@ def holds_rows(room: Path) -> bool:
 
 
 def tidy(room: Path) -> None:
-    """Remove what is no row of a study. The private folder is claimed, and no study goes on."""
+    """Remove files that are not rows of a study. Needs a claim on the private folder."""
     (room / f"{NAME}{LOCK}").unlink(missing_ok=True)
     if not holds_rows(room):
         (room / NAME).unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""New files in the place of old ones: all of them, also where the process is killed meanwhile.
+"""Replaces old files by new ones: all of them, even if the process is killed meanwhile.
 
-A journal says what is moved. It is there from before the first move until after the last, and the
-next run that claims the place finishes what it says. Every move is a rename, which is done or not.
+A journal lists the moves. It exists from before the first move until after the last, and the next
+run that claims the place finishes them. Every move is a rename, which happens completely or not at
+all.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ OWN = (NEW, OLD, _JOURNAL, _UNFINISHED)
 
 
 def replace(room: Path, target: Path, old: Iterable[str], new: Iterable[str]) -> None:
-    """Move files of a folder into OLD of its private folder, and those of NEW into their place.
+    """Move a folder's files into OLD of its private folder, and those of NEW into their place.
 
     The sums go first and come last: where they are, the results are whole. An error or an
     interruption leaves all as it was.
     room: the private folder. target: the folder. old, new: names of files.
-    Raises OSError when a file cannot be moved.
+    Raises OSError if a file cannot be moved.
     """
     away = sorted(old, key=sums.NAME.__ne__)
     here = sorted(new, key=sums.NAME.__eq__)
@@ -50,10 +51,10 @@ def is_under_way(room: Path) -> bool:
 
 
 def finish(room: Path, target: Path) -> None:
-    """Finish a replacement that a killed process had begun, if there is one.
+    """Finish a replacement begun by a killed process, if there is one.
 
-    Where the folder is gone, somebody removed it, and nothing is done.
-    Raises ScenarioError when files came or were changed since; OSError as `replace`.
+    If the folder is missing, a user removed it, and no file is moved. Raises ScenarioError if files
+    came or changed since; OSError as `replace`.
     """
     if not is_under_way(room):
         return
@@ -80,7 +81,7 @@ def _read(room: Path) -> tuple[dict[str, str], list[str]]:
     try:
         journal = json.loads((room / _JOURNAL).read_text("utf-8"))
         old, new = dict(journal["old"]), list(journal["new"])
-        if all(Path(name).name == name for name in (*old, *new)):  # none is in another folder
+        if all(Path(name).name == name for name in (*old, *new)):  # all are in the folder itself
             return old, new
     except (ValueError, TypeError, KeyError, RecursionError):
         pass

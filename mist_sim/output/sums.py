@@ -1,7 +1,7 @@
-"""SHA256SUMS: what mist-sim wrote into a folder, so that nothing else is ever replaced.
+"""SHA256SUMS: the files that mist-sim wrote into a folder, so that no others are replaced.
 
-`sha256sum --check SHA256SUMS` reads it, too. The first line tells it from files of that name
-that others wrote.
+`sha256sum --check SHA256SUMS` reads it too. Its first line distinguishes it from files of that name
+with another origin.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def write_sums(folder: Path) -> None:
 
 
 def written_here(folder: Path) -> dict[str, bool]:
-    """Return the files that mist-sim wrote into a folder and that are there.
+    """Return the files in a folder that mist-sim wrote.
 
-    The values tell whether they are as they were then; a link in the place of one is not. Empty
-    where mist-sim wrote nothing.
+    The values tell whether they are unchanged; a link in the place of one is not. Empty if mist-sim
+    wrote none.
     """
     lines = _lines(folder / NAME)
     if not lines or lines[0] != _HEADER:

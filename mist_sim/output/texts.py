@@ -19,7 +19,7 @@ def write_text(path: Path, text: str | Iterable[str]) -> None:
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Return JSON for people to read; NaN becomes null, which is what JSON has for 'no sample'."""
+    """Return indented JSON; NaN becomes null, JSON's value for 'no sample'."""
     return json.dumps(_jsonable(data), indent=2) + "\n"
 
 

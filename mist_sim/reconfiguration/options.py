@@ -38,13 +38,14 @@ class Change:
 class OnChange:
     """Search new sliders when the workload has changed.
 
-    window: time after which the gateway looks at what came since its last look (> 0); much longer
-        than an answer takes, since it knows the length of those alone that have ended.
-    change: part by which rate, mean prompt or mean answer has to differ from those of the last
-        search (> 0); before there was one, from those of the first window.
-    delay: time from the look to the change, for the search and what the change takes (>= 0). Nobody
-        looks meanwhile.
-    chunks: tokens of a step that are tried, two sizes at least.
+    window: time between two looks of the gateway at the requests since its last look (> 0); much
+        longer than an answer takes, since only finished answers have a known length.
+    change: relative change of the rate, mean prompt or mean answer, compared with those of the last
+        search, that triggers a search (> 0); before the first search, compared with the first
+        window.
+    delay: time from the look to the change, for the search and the change itself (>= 0). There are
+        no looks meanwhile.
+    chunks: chunk sizes to try, at least two, in tokens per step.
     Raises ValueError for values out of range.
 
     Source: TaiChi (arXiv:2508.01989) §3.1 searches upon a significant change, in minutes; how much
@@ -71,13 +72,13 @@ class OnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconfigure:
-    """Options by which clients with roles p_heavy and d_heavy change role and chunk during a run.
+    """How clients with roles p_heavy and d_heavy change role and chunk during a run.
 
-    They change between two steps, keep what they serve, and are never out of service.
+    They change between two steps, keep their requests, and are never out of service.
 
     schedule: positions of the sliders at given times.
-    on_change: searches them when the workload has changed; None: nobody does.
-    Raises ValueError unless exactly one of the two is said, and for two changes at one time.
+    on_change: searches positions when the workload has changed; None: no search.
+    Raises ValueError unless exactly one of the two is set, and for two changes at one time.
     """
 
     schedule: tuple[Change, ...] = ()

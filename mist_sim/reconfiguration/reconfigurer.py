@@ -23,11 +23,11 @@ _Position = tuple[Literal["p_heavy", "d_heavy"], int]  # a client's role and chu
 
 
 class Reconfigurer:
-    """Lets the sliders of a run move: at the times of a schedule, or after a search.
+    """Moves the sliders of a run: at the times of a schedule, or after a search.
 
-    search: finds the positions; None where the options ask for none.
-    watch: counts what is sent and served, where the options ask for it.
-    moved: (seconds, sliders) of each time that a client changed.
+    search: finds the positions; None if the options need no search.
+    watch: counts requests sent and served, if the options need it.
+    moved: (seconds, sliders) of each change.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reconfigurer:
     def _look(
         self, options: OnChange, search: Search, watch: TrafficWatch
     ) -> Generator[Event, Any, None]:
-        """Look window by window, until nothing else is left to happen."""
+        """Look window by window, until no other event is left."""
         env, known = self._env, None  # the figures of the last search
         watch.begin(env.now)
         while True:
@@ -77,9 +77,9 @@ class Reconfigurer:
             watch.begin(env.now)
 
     def _choices(self, chunks: Sequence[int]) -> list[Sliders]:
-        """Return hybrid positions: that of now, and those with chunks of some sizes.
+        """Return hybrid positions: the present one, and those with the given chunk sizes.
 
-        Those for which fewer clients change their role come first.
+        Positions for which fewer clients change their role come first.
         """
         num_p = [role for role, _ in self._positions].count("p_heavy")
         found = [s for s in all_sliders(len(self._clients), chunks) if s.design == "hybrid"]
@@ -116,7 +116,7 @@ class Reconfigurer:
         self.moved.append((self._env.now, sliders))
 
     def _wanted(self, sliders: Sliders) -> Iterator[_Position]:
-        """Yield what each client is to be; as few as can be change their role.
+        """Yield the new role and chunk of each client; as few as possible change their role.
 
         The first D-heavy ones become P-heavy, and the last P-heavy ones D-heavy.
         """

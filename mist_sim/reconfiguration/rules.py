@@ -10,7 +10,7 @@ from mist_sim.reconfiguration.options import Reconfigure
 
 
 def sliding(clients: Iterable[Client]) -> list[Client]:
-    """Return the clients whose role and chunk may change, in their order."""
+    """Return the clients with variable role and chunk, in order."""
     return [client for client in clients if client.traits.slider is not None]
 
 

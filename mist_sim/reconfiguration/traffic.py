@@ -23,9 +23,9 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests of a window of so many seconds, in order; answers of those that ended in it.
+    """Requests of a window of so many seconds, in order; answers that ended in it.
 
-    So long answers are rather missed, unless the window is much longer than they take.
+    So long answers are under-represented, unless the window is much longer than they take.
     """
 
     seconds: float
@@ -51,7 +51,8 @@ class Traffic:
     def rows(self) -> list[TraceRow]:
         """Return the requests as a workload, the first at 0 s.
 
-        Those whose answer is not known get the others' in turn. Raises ValueError where none is.
+        Requests with unknown answers get the others' lengths in turn. Raises ValueError if none is
+        known.
         """
         answers, first = cycle(self.answers), self.requests[0].time
         if self.figures is None:
@@ -63,14 +64,14 @@ class Traffic:
 
 
 def differ(seen: tuple[float, ...], known: tuple[float, ...], part: float) -> bool:
-    """Tell whether one of some figures is off by more than a part of what is known."""
+    """Tell whether any figure differs by more than a share from its reference."""
     return any(abs(s - k) > part * k for s, k in zip(seen, known, strict=True))
 
 
 class TrafficWatch:
-    """Notes what is sent and served.
+    """Counts requests sent and served.
 
-    Children of requests do not count: what they are is part of the answer.
+    Children of requests do not count: they are part of the answer.
     """
 
     def __init__(self) -> None:
@@ -88,10 +89,10 @@ class TrafficWatch:
             self._requests[request] = Seen(now - self._begin, request.num_prompt_tokens)
 
     def served(self, request: Request, num_output_tokens: int) -> None:
-        """Note a request whose answer is complete."""
+        """Note a request with a complete answer."""
         if request in self._requests:
             self._requests[request] = self._requests[request]._replace(answer=num_output_tokens)
 
     def seen(self, now: float) -> Traffic:
-        """Return what was seen since the window began."""
+        """Return the requests and answers since the window began."""
         return Traffic(now - self._begin, tuple(self._requests.values()))

@@ -1,1 +1,1 @@
-"""Results for people to read: `presenters` says which tables show what."""
+"""Results for people to read: `presenters` lists which tables show which findings."""

@@ -1,4 +1,4 @@
-"""Scenarios side by side, and who wins over the plane of limits, as text for a terminal."""
+"""Scenarios side by side, and the winner over the plane of limits, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield what is told by name; nothing where there is nothing."""
+    """Yield text for the known entries by name; empty without any."""
     if texts:
         yield from section(title, Group(*map(Text, _merged(texts.items()))))
 
@@ -154,7 +154,7 @@ def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
 
 
 def _coarse(summary: Mapping[str, Any]) -> list[str]:
-    """Return the scenarios whose search ended as soon as another surely served more."""
+    """Return the scenarios whose search ended early because another surely serves more."""
     return [name for name, found in summary["goodput"].items() if found.get("is_coarse")]
 
 
@@ -180,7 +180,7 @@ def _plane_title(plane: Mapping[str, Any]) -> str:
 
 
 def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
-    """Return a map of letters, and what they mean."""
+    """Return a map of letters, and their legend."""
     letters = dict(zip(names, ascii_uppercase, strict=False)) | {"tie": "=", "nobody": "."}
     rows = zip(plane["ttft_limits_s"], plane["winners"], plane["is_clear"], strict=True)
     lines = [
@@ -206,7 +206,7 @@ def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
 
 
 def _letter(letter: str | None, is_clear: bool) -> str:
-    """Return the letter of a cell's winner; `?` for those after the 26th."""
+    """Return the letter of a cell's winner; `?` beyond the 26th."""
     return (letter or "?") if is_clear else (letter or "?").lower()
 
 

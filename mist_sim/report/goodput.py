@@ -28,7 +28,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def asked(summary: Mapping[str, Any]) -> str:
-    """Return what the requests have to keep, in words."""
+    """Return the limits of the slo, in words."""
     limits = [f"{limit_title(name)} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
     share = f"{100 * summary['attainment_asked']:g} %"
     keep = "each limit" if summary["each_limit_alone"] else "all limits"
@@ -83,7 +83,7 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
-    """Yield what binds, where somebody asked: a sentence, and what everything relaxed gains."""
+    """Yield what binds, if computed: a sentence, and the gain of each resource."""
     if binding is None:
         return
     rows = [

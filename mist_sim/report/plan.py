@@ -1,4 +1,4 @@
-"""A plan as text for a terminal: what to buy, how sure, who came second, how to start it."""
+"""A plan as text for a terminal: the purchase, its certainty, the runner-up, the commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from mist_sim.report.elements.cells import number, percent, section, warnings
 from mist_sim.report.elements.layout import columns
 
-_MOST_ROWS = 12  # of what was tried; all are in the files
+_MOST_ROWS = 12  # of the candidates tried; all are in the files
 
 
 def plan_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -66,7 +66,7 @@ def _tried(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rows to show, the cheapest first: those that do, then those that nearly do."""
+    """Return the rows to show, the cheapest first: feasible ones, then nearly feasible ones."""
     tried = [row for row in summary["tried"] if row["verdict"] != "impossible"]
     best = [row for row in tried if row["name"] == summary["name"]]
     others = [row for row in tried if row["name"] != summary["name"]]
@@ -94,7 +94,7 @@ def _deploy(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _counted(commands: list[str]) -> list[str]:
-    """Return commands, those once that differ by their port alone."""
+    """Return commands, merging those that differ only by port."""
     found: dict[str, list[str]] = {}
     for command in commands:
         start, _, port = command.rpartition(" --port ")

@@ -24,7 +24,8 @@ def can_draw() -> bool:
 def draw(plane: Mapping[str, Any], path: Path) -> None:
     """Write a PNG: the winner's colour for each pair of limits, pale where it is not clear.
 
-    plane: `SloPlane.summary`. Raises ImportError without matplotlib.
+    plane: `SloPlane.summary`.
+    Raises ImportError without matplotlib.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import to_rgb
@@ -56,7 +57,7 @@ def draw(plane: Mapping[str, Any], path: Path) -> None:
 
 
 def _edges(limits_s: Sequence[float]) -> Any:
-    """Return the borders, in ms, of cells whose centres lie apart by equal ratios."""
+    """Return the borders, in ms, of cells with centres at equal ratios."""
     centres = np.array(limits_s) * 1e3
     half = np.sqrt(centres[1] / centres[0])
     return np.concatenate((centres / half, centres[-1:] * half))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Tables:
     """Shows findings as tables below their title, and as a report.
 
-    make: returns the tables of what is found. has_title: whether it has one. page: returns its
-    report, under a title; None: a page of the tables alone. draw: returns a picture by its name;
-    None: one of the report's.
+    make: returns the tables of the findings. has_title: whether there is a title. page: returns the
+        report, under a title; None: a page of only the tables. draw: returns a picture by its name;
+    None: one of the report's pictures.
     """
 
     make: Callable[[Any], RenderableType]
@@ -166,6 +166,18 @@ def _study_page(found: Any, title: str) -> Page:
     return study_page(found, title)
 
 
+def _goodput_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.goodput_page import goodput_page
+
+    return goodput_page(found.summary, title)
+
+
+def _plan_page(found: Any, title: str) -> Page:
+    from mist_sim.report.pages.plan_page import plan_page
+
+    return plan_page(found.summary, title)
+
+
 def _comparison_page(found: Any, title: str) -> Page:
     from mist_sim.report.pages.comparison_page import comparison_page
 
@@ -186,12 +198,12 @@ def _sweep_page(found: Any, title: str) -> Page:
 
 RUN = Tables(_of_run, page=_run_page, draw=_draw_run)
 REPLICATIONS = Tables(_of_replications, page=_replications_page)
-GOODPUT = Tables(_of_goodput)
+GOODPUT = Tables(_of_goodput, page=_goodput_page)
 BESTSERVE = Tables(_of_bestserve)
 SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False, page=_comparison_page)
 STUDY = Tables(_of_study, page=_study_page)
-PLAN = Tables(_of_plan)
+PLAN = Tables(_of_plan, page=_plan_page)
 RESHARDING = Tables(_of_resharding)
 STEP = Tables(_of_step)
 SPACE = Tables(_of_space, page=_space_page)

@@ -47,7 +47,7 @@ def resharding_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _shown(pairs: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first pairs, and the best one that stays if it is not among them."""
+    """Return the first pairs, and the best pair without a change if it is not among them."""
     first = pairs[:_MOST_ROWS]
     if any(row["is_static"] for row in first):
         return first

@@ -16,10 +16,10 @@ def can_draw() -> bool:
 
 
 def draw(summary: Mapping[str, Any], path: Path) -> None:
-    """Write a PNG: what each operator reaches over its FLOPs a byte, areas by its time.
+    """Write a PNG: each operator's rate over its FLOPs per byte, with areas by its time.
 
-    summary: `StepExplained.summary`, of a client whose GPU is known. Raises ImportError without
-    matplotlib.
+    summary: `StepExplained.summary`, of a client with a known GPU.
+    Raises ImportError without matplotlib.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def draw(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def _draw_roof(axes: Any, intensities: list[float], flops: float, bandwidth: float) -> None:
-    """Draw what the data sheet allows, from the least FLOPs a byte to beyond the most."""
+    """Draw the data sheet's limit, over the range of FLOPs per byte of the operators."""
     ridge = flops / bandwidth
     left, right = min([*intensities, ridge]) / 2, max([*intensities, ridge]) * 4
     axes.plot([left, ridge, right], [left * bandwidth / 1e12, flops / 1e12, flops / 1e12], "k-")

@@ -1,4 +1,4 @@
-"""A search of a space as text for a terminal: the front, what became of the rest, one row."""
+"""A search of a space as text for a terminal: the front, the outcome of the rest, one row."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def row_table(row: Mapping[str, Any]) -> RenderableType:
-    """Return all that is known of one row."""
+    """Return all data of one row."""
     figures = [(name.replace("_", " "), number(v), "") for name, v in row["figures"].items()]
     if row["interval"]:
         low, high = row["interval"]
@@ -104,7 +104,7 @@ def _reasons(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> RenderableType:
-    """Return a table of rows, of those that are equal in all objectives the first one."""
+    """Return a table of rows; of rows equal in all objectives, the first one."""
     keys = list(summary["objectives"])
     own = ("num_gpus", "usd_per_hour", "goodput")
     keys += [key for key in own if key not in keys and any(key in r["figures"] for r in rows)]
@@ -139,7 +139,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
 
 
 def _title_of(label: str) -> tuple[str, str]:
-    """Return a short title for what is set, as people say it, and whose it is."""
+    """Return a short title for a setting, and the part it belongs to."""
     *before, last = label.split(".")
     return _SHORT.get(last, last), ".".join(before)
 

@@ -1,4 +1,4 @@
-"""A step as text for a terminal: how long, what binds, operator by operator."""
+"""A step as text for a terminal: its time, the bottleneck, and each operator."""
 
 from __future__ import annotations
 

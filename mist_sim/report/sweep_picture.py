@@ -61,7 +61,7 @@ def _cells(figure: Any, axes: Any, summary: Mapping[str, Any]) -> None:
 
 
 def _number(text: str) -> float | None:
-    """Return a value as a place on a scale, its unit left out; None for what is no number."""
+    """Return a value as a position on a scale, without its unit; None if it is not a number."""
     try:
         return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):

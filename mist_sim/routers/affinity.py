@@ -15,15 +15,16 @@ from mist_sim.routers.load import LoadBound
 @ROUTERS.register("prefix_affinity")
 @dataclass(kw_only=True)
 class PrefixAffinityRouter(LoadBound):
-    """Send a visit to the candidate whose prefix cache has most of its prompt.
+    """Send a visit to the candidate whose prefix cache holds most of its prompt.
 
-    Of equals it takes the one with the fewest outstanding requests, then the first. Without a
-    candidate that has enough of the prompt and is not too busy, the one with the fewest
-    outstanding requests gets it. It knows what the caches have at that moment, as SGLang's gateway
-    and llm-d's precise prefix scorer learn it from KV-cache events; gateways without these
-    events guess it from the requests that they sent where.
+    Ties go to the candidate with the fewest outstanding requests, then to the first. If no
+    candidate has enough of the prompt cached or all that do are too busy, the request goes to the
+    one with the fewest outstanding requests. The router knows the exact contents of the caches, as
+    SGLang's gateway and llm-d's precise prefix scorer do through KV-cache events; gateways without
+    these events guess from the requests that they sent.
 
-    cache_threshold: share of the prompt that has to be cached, else it goes by load (SGLang's).
+    cache_threshold: least share of the prompt that must be cached, or the request goes by load
+        (SGLang's).
     balance_abs_threshold, balance_rel_threshold: a candidate is too busy with more than so many
         outstanding requests above the least busy one, and more than so many times as many.
 
@@ -39,6 +40,7 @@ class PrefixAffinityRouter(LoadBound):
             raise ValueError(f"cache_threshold must be in [0, 1], got {self.cache_threshold}")
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the longest cached prefix, or the least loaded one."""
         least = candidates.least("num_outstanding")
         found, num_tokens = candidates.longest_prefix(request, self.most_outstanding(least))
         if found is None or num_tokens < self.cache_threshold * request.num_prompt_tokens:
@@ -51,12 +53,12 @@ class PrefixAffinityRouter(LoadBound):
 class SessionAffinityRouter(LoadBound):
     """Send the visits of a session to one candidate, by `session_id`.
 
-    A new session, one whose client is gone or too busy, and a request without a session go to the
-    candidate with the fewest outstanding requests; there the session stays from then on.
+    A new session, a session whose client has left or is too busy, and a request without a session
+    go to the candidate with the fewest outstanding requests. The session then stays there.
 
-    balance_abs_threshold, balance_rel_threshold: as of `prefix_affinity`.
-    max_sessions: sessions that are remembered for each kind of stage and model; the one whose last
-        request is the longest ago is forgotten first (>= 1).
+    balance_abs_threshold, balance_rel_threshold: as in `prefix_affinity`.
+    max_sessions: sessions remembered for each kind of stage and model; the least recently used
+        session is forgotten first (>= 1).
 
     Source: the session router of the vLLM production stack, which hashes the session's key and
     knows no load; the limit, and the choice by queue of a new session, are TensorRT-LLM's
@@ -75,6 +77,7 @@ class SessionAffinityRouter(LoadBound):
         self._homes = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the session's candidate, or the least loaded one as its new home."""
         least = candidates.least("num_outstanding")
         if request.session_id is None:
             return least.client_id

@@ -17,10 +17,10 @@ ROUTERS = Registry("routers")
 class Router(Protocol):
     """Choose the client that serves a request's next stages.
 
-    `candidates` is never empty and holds only clients that serve `stage`, ordered by number: a
-    sequence of views, whose own methods answer what would else take a look at each. A router reads
-    what a real gateway could see, changes no client, does not read the request's output length,
-    and returns one candidate's `client_id`.
+    `candidates` is never empty and holds only clients that serve `stage`, ordered by number. It is
+    a sequence of views with fast queries that would otherwise loop over all candidates. A router
+    reads only what a real gateway could see, changes no client, does not read the request's output
+    length, and returns the `client_id` of one candidate.
     """
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
@@ -28,14 +28,14 @@ class Router(Protocol):
 
 
 class RefusalError(Exception):
-    """Raised by a router that turns a request away; the reason is its text.
+    """Raised by a router that rejects a request; its text is the reason.
 
-    It ends as one that a busy service rejected, and may be sent again.
+    The request ends as rejected by a busy service, and may be sent again.
     """
 
 
 def group_of(request: Request, stage: Stage) -> str:
-    """Return what tells apart the candidates of stages, and of the models that requests name."""
+    """Return a key for the group of candidates that a stage and a model share."""
     return stage.kind if request.model is None else f"{stage.kind} of {request.model}"
 
 

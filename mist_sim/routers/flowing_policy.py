@@ -1,4 +1,4 @@
-"""TaiChi's flowing decode: answers go on where they are not too slow and there is room."""
+"""TaiChi's flowing decode: answers move to clients that are fast enough and have room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P_HEAVY, D_HEAVY = "p_heavy", "d_heavy"
 @HAND_OVER_POLICIES.register("flowing")
 @dataclass(kw_only=True)
 class FlowingPolicy:
-    """TaiChi: answers begin on clients with role d_heavy and flow to p_heavy ones and back.
+    """TaiChi: answers begin on clients with role d_heavy, and flow to p_heavy clients and back.
 
     A prompt that a p_heavy client computed is decoded by a d_heavy one; who computed one with role
     d_heavy goes on itself. While more than a `watermark` of its KV blocks is used, a d_heavy client
@@ -68,10 +68,10 @@ class FlowingPolicy:
         return next((f"a client with role {role}" for role in missing), None)
 
     def begin(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: the policy keeps no state."""
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
-        """Return all for a prompt, and for an answer the one that takes it over."""
+        """Return all candidates for a prompt; for an answer, the client with most free memory."""
         if not stage.continues:
             return candidates
         found = [view for view in candidates if view.role == D_HEAVY]
@@ -87,6 +87,7 @@ class FlowingPolicy:
         return here.role == P_HEAVY and any(view.role == D_HEAVY for view in candidates)
 
     def flow(self, role: str | None) -> FlowRule | None:
+        """Return the rule for p_heavy (too slow) or d_heavy clients (too full); None: none."""
         if role == P_HEAVY:
             return Backflow(self.tpot * self.approach_factor, self.max_backflows)
         if role == D_HEAVY:

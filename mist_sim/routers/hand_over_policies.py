@@ -1,8 +1,8 @@
-"""Policies of disaggregation: which requests are handed over, and between which clients, just now.
+"""Disaggregation policies: which requests are handed over now, and between which clients.
 
-Roles say it once for all. A policy says it request by request: it leaves the router some of the
-candidates, and says whether a client that could serve a whole answer hands it over after the
-prompt. It is asked when the request is sent, and sees what a router sees.
+Roles decide this once. A policy decides for each request: it narrows the router's candidates, and
+tells whether a client that could serve the whole answer hands it over after the prompt. It is asked
+when the request is sent, and sees what a router sees.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ HAND_OVER_POLICIES = Registry("hand_over_policies")
 @HAND_OVER_POLICIES.register("conditional")
 @dataclass(kw_only=True)
 class ConditionalPolicy:
-    """Short or mostly cached prompts stay where they decode, on clients without a role.
+    """Compute short or mostly cached prompts where they decode, on clients without a role.
 
-    A prompt goes there if one of them would have to compute at most `max_local_tokens` of it, and
-    else to clients with role prefill, unless more than `max_waiting` requests wait at the least
-    busy of these.
+    A prompt goes to such a client if at least one of them would compute at most `max_local_tokens`
+    of it. Other prompts go to clients with role prefill, unless more than `max_waiting` requests
+    wait at the least busy of these.
 
     max_local_tokens: uncached tokens of a prompt (>= 0). max_waiting: requests (>= 0).
 
     Source: the two conditions of NVIDIA Dynamo's disaggregated router (0.2, "Disaggregated
-    Serving"); how much is short, and how many are many, is ours.
+    Serving"); both default values are ours.
     """
 
     max_local_tokens: int = 1000
@@ -45,9 +45,10 @@ class ConditionalPolicy:
         return _lacks(roles, {"with role prefill": "prefill", "without a role": None})
 
     def begin(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: the policy keeps no state."""
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return local candidates for a short or cached prompt, else prefill clients if free."""
         num_tokens = getattr(stage, "num_prompt_tokens", None)
         if num_tokens is None:
             return candidates
@@ -66,10 +67,10 @@ class ConditionalPolicy:
 @HAND_OVER_POLICIES.register("overflow")
 @dataclass(kw_only=True)
 class OverflowPolicy:
-    """A client without a role hands answers over to clients with role decode while these have room.
+    """Hand answers from clients without a role to clients with role decode while these have room.
 
-    It goes on decoding itself when more than `max_waiting` requests wait at each of them: decode
-    memory is full then.
+    If more than `max_waiting` requests wait at every decode client, its memory is full, and the
+    client decodes the answer itself.
 
     max_waiting: requests (>= 0).
     """
@@ -83,7 +84,7 @@ class OverflowPolicy:
         return _lacks(roles, {"with role decode": "decode", "without a role": None})
 
     def begin(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: the policy keeps no state."""
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
         if not stage.continues:
@@ -97,14 +98,15 @@ class OverflowPolicy:
 @HAND_OVER_POLICIES.register("flipping")
 @dataclass(kw_only=True)
 class FlippingPolicy:
-    """Clients without a role take the part that is short: prompts, or answers.
+    """Clients without a role take the side that is short of clients: prompts or answers.
 
-    The first `num_prefill` of them begin with prompts. When a request is sent, one client changes
-    sides if the other side is short of clients, the one with the fewest requests: to prompts when
-    more than `max_waiting_tokens` tokens of prompts wait a client there, else to answers when more
-    than `max_waiting` requests wait a client there. What a client has begun it finishes; one that
-    changes to answers takes the first when it is empty, so that clients do not wait for one
-    another's memory. One is left on each side, and between two changes lie `interval` seconds.
+    The first `num_prefill` clients begin with prompts. When a request is sent and one side is short
+    of clients, the client with the fewest requests changes sides: to prompts if more than
+    `max_waiting_tokens` prompt tokens wait per client there, else to answers if more than
+    `max_waiting` requests wait per client there. It finishes the requests it has begun; a client
+    that changes to answers takes the first one when it is empty, so that clients do not wait for
+    one another's memory. Each side keeps at least one client, and changes are at least `interval`
+    seconds apart.
 
     num_prefill: clients (>= 1). max_waiting_tokens: tokens (>= 0). max_waiting: requests (>= 0).
     interval: seconds (>= 0).
@@ -128,12 +130,13 @@ class FlippingPolicy:
         return None if list(roles).count(None) > 1 else "two clients without a role"
 
     def begin(self) -> None:
-        """Nobody has a side."""
+        """Start with no client on either side."""
         self._prefills: set[int] | None = None
-        self._emptying: set[int] = set()  # those that take answers when they are empty
+        self._emptying: set[int] = set()  # clients that take answers once they are empty
         self._changed_at = -inf
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return the clients on the side of the stage, after a change of sides if one is due."""
         alone = [view for view in candidates if view.role is None]
         if self._prefills is None:
             first = alone[: max(1, min(self.num_prefill, len(alone) - 1))]
@@ -188,7 +191,7 @@ def _idlest(views: list[ClientView]) -> ClientView:
 
 
 def _some(candidates: Candidates, chosen: Iterable[ClientView]) -> Candidates:
-    """Return those that were chosen, all where nobody was."""
+    """Return the chosen candidates, or all of them if none was chosen."""
     found = Candidates(chosen)
     return found or candidates
 

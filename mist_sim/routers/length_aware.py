@@ -1,4 +1,4 @@
-"""TaiChi's length-aware prefill: short prompts go where they are computed slowly, but in time."""
+"""TaiChi's length-aware prefill: short prompts go to slow clients if these still meet the limit."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ IfNone = Literal["random", "soonest", "reject"]
 @ROUTERS.register("length_aware")
 @dataclass(kw_only=True)
 class LengthAwareRouter:
-    """Send a prompt to the candidate with the fewest tokens of prompts that has it ready in time.
+    """Send a prompt to the candidate with the fewest prompt tokens that computes it in time.
 
-    In time are those whose prompts and this one are computed within `ttft`, as far as a gateway can
-    tell; where answers go from role p_heavy to d_heavy, KV entries have to be sent as well. Answers
-    go to the candidate with the fewest unfinished visits. Equal candidates are drawn at random; of
-    a p_heavy and a d_heavy one with as many tokens the first gets the prompt.
+    A candidate is in time if it computes its present prompts and this one within `ttft`, as far as
+    a gateway can tell; if answers move from role p_heavy to d_heavy, this includes the transfer of
+    KV entries. Answers go to the candidate with the fewest unfinished visits. Ties are broken at
+    random, but of a p_heavy and a d_heavy client with equally many tokens the p_heavy one gets the
+    prompt.
 
-    ttft: seconds that the first token may take (> 0). if_none: what becomes of a prompt that nobody
-    has ready in time: `random`, some candidate gets it; `soonest`, who has it ready first;
-    `reject`, it is turned away. estimate_error: how far off the gateway is about when a prompt is
-    computed, the standard deviation of (what it expects) / (what it would with the engine's own
-    step times); each estimate is drawn for itself, lognormal with mean 1 (>= 0). 0: it knows the
-    step times exactly, as no gateway does.
+    ttft: limit on TTFT, seconds (> 0). if_none: where a prompt goes if no candidate
+    has it in time: `random`, any candidate; `soonest`, the one that has it first; `reject`, it is
+    rejected. estimate_error: relative error of the gateway's estimate of when a prompt is computed:
+    the standard deviation of (its estimate) / (the estimate with the engine's own step times).
+    Errors are independent and lognormal with mean 1 (>= 0). 0: the gateway knows the step times
+    exactly, as no real gateway does.
 
-    Source: TaiChi (arXiv:2508.01989) §3.4 and Algorithm 2, whose authors send it to some instance
-    in their runs; early rejection is Mooncake's, and `soonest` and errors are ours. The authors'
-    predictor is Vidur's (arXiv:2405.05465), which says of itself that it is less than 9 % off. The
-    paper does not say who is first of equals: at random is the max-score picker of the Gateway API
-    Inference Extension, which llm-d has, too. That no prompt is made to wait on a d_heavy client
-    while a p_heavy one has as little to do is our reading of its "degradation is unnecessary".
+    Source: TaiChi (arXiv:2508.01989) §3.4 and Algorithm 2; the authors send such a prompt to some
+        instance in their runs. Early rejection is Mooncake's; `soonest` and errors are ours. The
+        authors' predictor is Vidur's (arXiv:2405.05465), which reports errors below 9 %. The paper
+        does not say how to break ties: we choose at random, like the max-score picker of the
+        Gateway API Inference Extension, which llm-d uses too. We read its "degradation is
+        unnecessary" so that no prompt waits on a d_heavy client while a p_heavy one has as little
+        to do.
     """
 
     ttft: Seconds
@@ -64,10 +66,11 @@ class LengthAwareRouter:
         self._spread = sqrt(log1p(self.estimate_error**2))  # of the logarithm
 
     def seed(self, rng: Generator) -> None:
-        self._rng = rng  # who gets prompts that are late
+        self._rng = rng  # where late prompts go
         self._ties, self._errors = rng.spawn(2)
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the fewest prompt tokens that is in time."""
         if stage.continues:
             least = candidates.least("num_outstanding").num_outstanding
             return self._take([v for v in candidates if v.num_outstanding == least]).client_id
@@ -92,11 +95,11 @@ class LengthAwareRouter:
                 yield self._take(equals)
 
     def _take(self, equals: list[ClientView]) -> ClientView:
-        """Take one of some candidates out; who is alone needs no draw."""
+        """Remove and return one of the candidates; a single one needs no draw."""
         return equals.pop(int(self._ties.random() * len(equals)) if len(equals) > 1 else 0)
 
     def _prefill_time(self, view: ClientView, request: Request) -> float:
-        """Return what the gateway takes for `ClientView.prefill_time`, seconds."""
+        """Return the gateway's estimate of `ClientView.prefill_time`, seconds."""
         seconds = view.prefill_time(request)
         if not self.estimate_error:
             return seconds
@@ -106,7 +109,7 @@ class LengthAwareRouter:
     def _choose_late(
         self, late: list[tuple[float, ClientView]], candidates: Candidates
     ) -> ClientView:
-        """Return who gets a prompt that nobody has in time. late: seconds at each candidate."""
+        """Return the candidate for a prompt that none computes in time. late: seconds at each."""
         if self.if_none == "reject":
             raise RefusalError(f"no client has the first token ready within {self.ttft:g} s")
         if self.if_none == "soonest":

@@ -31,7 +31,7 @@ class LeastOutstandingRouter:
 class PowerOfTwoRouter:
     """Draw two candidates at random; send a visit to the one with fewer unfinished visits.
 
-    Of equals it is the one drawn first.
+    Ties go to the candidate drawn first.
 
     Source: M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE TPDS
     12(10), 2001; `power_of_two` of SGLang's router.
@@ -41,6 +41,7 @@ class PowerOfTwoRouter:
         self._rng = rng
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the less loaded of two candidates drawn at random."""
         number = len(candidates)
         first = int(self._rng.random() * number)
         if number == 1:
@@ -53,11 +54,12 @@ class PowerOfTwoRouter:
 @ROUTERS.register("load")
 @dataclass(kw_only=True)
 class LoadRouter:
-    """Send a visit to the candidate with the least work, which requests bring unequal parts of.
+    """Send a visit to the candidate with the least work, measured by what requests differ in.
 
-    by: what is counted. input_length: tokens of the prompts of its unfinished visits. kv_cache: the
-        share of its KV memory that requests hold and those that wait will. tokens_remaining: tokens
-        that its unfinished visits may still emit, by the running means of answers that have ended.
+    by: the measure of work. input_length: prompt tokens of its unfinished visits. kv_cache: the
+        share of its KV memory that its requests hold, and that its waiting requests will hold.
+        tokens_remaining: tokens that its unfinished visits may still emit, by the running means of
+        answers that have ended.
 
     Source: MIST §III-C1, "Load-based".
     """
@@ -74,19 +76,18 @@ class LoadRouter:
 @ROUTERS.register("heavy_light")
 @dataclass(kw_only=True)
 class HeavyLightRouter:
-    """Keep some candidates for heavy requests and the others for light ones.
+    """Reserve some candidates for heavy requests and the others for light ones.
 
-    In each part a visit goes to the candidate with the least work. Where there is one candidate it
-    has both.
+    In each part a visit goes to the candidate with the least work. A single candidate takes both.
 
-    by: what a request weighs, and what work is (see `load`): its prompt's tokens with input_length
-        and kv_cache, and with tokens_remaining the answer that is expected.
+    by: the measure of a request's weight and of work (see `load`): prompt tokens with input_length
+        and kv_cache, and with tokens_remaining the expected tokens of the answer.
     threshold: a request that weighs more is heavy (> 0); by default the running median of all that
         came so far, for each kind of stage and model.
-    heavy_share: part of the candidates for heavy requests, the last ones, rounded, at least one and
-        not all (> 0, < 1).
+    heavy_share: share of the candidates, rounded, that serve heavy requests: the last ones, at
+        least one and not all (> 0, < 1).
 
-    Source: MIST §III-C1, "Heavy-Light load split", whose paper gives neither of the two numbers.
+    Source: MIST §III-C1, "Heavy-Light load split"; the paper gives neither of the two numbers.
     """
 
     by: Work = "input_length"
@@ -105,6 +106,7 @@ class HeavyLightRouter:
         self._medians = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the least work in the request's part."""
         is_heavy = self._is_heavy(weight(request, candidates, self.by), group_of(request, stage))
         number = len(candidates)
         if number > 1:
@@ -124,16 +126,16 @@ class HeavyLightRouter:
 
 @dataclass(kw_only=True)
 class LoadBound:
-    """Up to which load a router prefers a candidate for what it has of a request.
+    """Load limit up to which a router prefers a candidate that has a part of the request cached.
 
     A candidate is too busy when it has more than `balance_abs_threshold` outstanding requests
     above the least busy one, and more than `balance_rel_threshold` times as many.
 
     Source: names, rule and defaults of `cache_aware` in SGLang's router (Model Gateway,
-    "Cache-Aware Policy Tuning") and the vLLM router, which compare the busiest worker with the
-    least busy one and, when that is too much, send every request to the least busy; here each
-    candidate is compared, so that one busy client does not keep requests from the caches of
-    others.
+    "Cache-Aware Policy Tuning") and the vLLM router. These compare the busiest worker with the
+    least busy one and, if the gap is too large, send every request to the least busy one. Here each
+    candidate is compared on its own, so that one busy client does not keep requests from the caches
+    of others.
     """
 
     balance_abs_threshold: int = 64

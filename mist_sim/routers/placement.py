@@ -17,16 +17,17 @@ from mist_sim.routers.load import LoadBound
 class PlacementAwareRouter(LoadBound):
     """Send a visit to the candidate that the request's KV entries reach first.
 
-    That is by the latencies of the route and the bytes over its narrowest link, on a network that
-    is free. Of equals, and for a request that brings no entries, it is the candidate with the
-    fewest outstanding requests, then the first; one that is too busy is passed over.
+    The time is the latencies of the route plus the bytes over its narrowest link, on an idle
+    network. Ties, and requests that bring no entries, go to the candidate with the fewest
+    outstanding requests, then to the first. Candidates that are too busy are passed over.
 
-    balance_abs_threshold, balance_rel_threshold: as of `prefix_affinity`.
+    balance_abs_threshold, balance_rel_threshold: as in `prefix_affinity`.
 
     Source: MIST §III-C1, "client placement information".
     """
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate that the request's entries reach first."""
         least = candidates.least("num_outstanding")
         if request.kv is None:
             return least.client_id

@@ -1,4 +1,4 @@
-"""A router whose views are as of its last poll."""
+"""A router that sees clients as of its last poll."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class PolledRouter:
     Gateways poll: llm-d's endpoint picker scrapes the servers' metrics every 50 ms, the router of
     the vLLM production stack every 30 s. Prefix caches tell of themselves by events, not by polls.
 
-    router: the one that chooses.
+    router: the router that chooses.
     view_interval: seconds between two polls (> 0).
-    counts_sent: whether it adds to a client what it sent there since. A gateway knows that without
-        asking, and without it all that comes between two polls goes to the same client.
+    counts_sent: whether it adds the requests that it sent since the poll to a client's load. A
+        gateway knows these without polling; without them all requests between two polls go to the
+        same client.
     """
 
     router: Router

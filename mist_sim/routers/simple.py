@@ -28,8 +28,7 @@ class RandomRouter:
 class RoundRobinRouter:
     """Send visits to the candidates in turn, with a turn of its own for each kind of stage.
 
-    Each model that requests name has a turn of its own, too, and so has each local pool that a
-    request stays in.
+    Each model that requests name has its own turn, and so has each local pool.
     """
 
     def __post_init__(self) -> None:

@@ -12,9 +12,9 @@ from mist_sim.routers.base import Router
 
 @dataclass(frozen=True)
 class StageRouters:
-    """Ask the router of a stage, or the one for all stages that have none of their own.
+    """Ask the router of a stage, or the default router if the stage has none.
 
-    A visit may be of several stages; its first one says which router is asked.
+    For a visit of several stages, the first one selects the router.
     """
 
     default: Router

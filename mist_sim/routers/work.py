@@ -1,4 +1,4 @@
-"""Load as work: what a request weighs, and which candidate has the least to do."""
+"""Load as work: the weight of a request, and the candidate with the least to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Literal["input_length", "kv_cache", "tokens_remaining"]
 
 
 def check_work(by: str) -> None:
-    """Raise ValueError for a measure of work that there is not."""
+    """Raise ValueError for an unknown measure of work."""
     if by not in get_args(Work):
         raise ValueError(f"by must be one of {', '.join(get_args(Work))}, got {brief(by)}")
 
@@ -25,8 +25,8 @@ def check_work(by: str) -> None:
 def least_loaded(candidates: Candidates, by: Work) -> ClientView:
     """Return the candidate with the least work.
 
-    Of equals it is the one with the fewest outstanding requests, then the first. KV memory takes a
-    look at each candidate, and tokens remaining one at each outstanding request.
+    Ties go to the candidate with the fewest outstanding requests, then to the first. Measuring KV
+    memory reads each candidate; measuring remaining tokens reads each outstanding request.
     """
     if by == "input_length":
         tokens = candidates.numbers("num_prompt_tokens")
@@ -50,10 +50,10 @@ def _remaining(view: ClientView) -> float:
 
 
 def weight(request: Request, candidates: Candidates, by: Work) -> float:
-    """Return what a request weighs: tokens of its prompt, of its KV entries, or of its answer.
+    """Return the weight of a request: tokens of its prompt, of its KV entries, or of its answer.
 
-    KV entries are those of its prompt, and of the answer so far where it brings them. Of the
-    answer it is what may be emitted at these candidates; 0 before any answer has ended there.
+    KV entries are those of its prompt, and of the answer so far if it brings them. The answer
+    counts with its expected length at these candidates; 0 before any answer has ended there.
     """
     kv = request.kv
     if kv is not None and request.to_serve and request.to_serve[0].may_continue:

@@ -1,9 +1,10 @@
-"""What binds a deployment at its goodput: what, relaxed by a tenth, moves it most.
+"""What binds a deployment at its goodput: the resource whose relaxation by a tenth helps most.
 
-All runs are made at one rate a little above the goodput, with the same requests and random streams
-(common random numbers), so that they differ by what was relaxed alone. What moves goodput is what
-lets the quantile that decides (see `steady_state`) fall. How much goodput that is worth is read off
-runs without anything relaxed at lower rates: a resource is worth as much as so many fewer requests.
+All runs use one rate a little above the goodput, with the same requests and random streams (common
+random numbers), so that they differ only by the relaxed resource. A resource moves goodput if
+relaxing it lowers the deciding quantile (see `steady_state`). The gain in goodput is read off runs
+at lower rates with no resource relaxed: a resource is worth the reduction in load with the same
+effect.
 
 A fall counts where it is more than noise. Its error is that of the mean of the differences between
 the batches of two runs, in order, around their own line, since where a queue grows the difference
@@ -34,10 +35,10 @@ from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Task
 
-_ABOVE = 1.05  # times the goodput: about half of what a tenth of a resource that binds is worth
-_LOWER = (1.05, 1.1, 1.3)  # that rate over those at which nothing is relaxed
+_ABOVE = 1.05  # times the goodput: about half of the gain from a tenth more of a binding resource
+_LOWER = (1.05, 1.1, 1.3)  # that rate divided by those of the runs without relaxation
 _REQUESTS = 3000
-_WRONG = 0.05  # chance that any resource is named that does nothing
+_WRONG = 0.05  # chance of naming a resource without effect
 _LEAST = 1e-3  # fall of a logarithm that anybody would name
 
 
@@ -54,9 +55,9 @@ def what_binds(
 ) -> Binding:
     """Return what binds a scenario at its goodput, as `find_goodput` found it.
 
-    by: share by which resources are relaxed. num_requests: of each run, where a workload is drawn.
-    jobs, progress, journal, resume: as of `find_goodput`.
-    Raises ScenarioError where no goodput was found, and what `find_goodput` raises.
+    by: share by which resources are relaxed. num_requests: per run, if the workload is drawn.
+    jobs, progress, journal, resume: as in `find_goodput`.
+    Raises ScenarioError if there is no goodput, and all errors of `find_goodput`.
     """
     if not goodput.rate > 0:
         raise ScenarioError(f"what binds is not known without a goodput, got {goodput.status}")
@@ -113,7 +114,7 @@ def _ranked(
     runs: Mapping[str, Mapping[str, Any]],
     rate: float,
 ) -> Binding:
-    """Return what binds, by what the runs show."""
+    """Return the binding resource found by the runs."""
     decides = int(np.argmax(base["quantile"]))
     found = {name: _fall(base, run, decides, len(runs)) for name, run in runs.items()}
     gains = {name: gain for name, (gain, _) in found.items()}
@@ -142,9 +143,9 @@ def _rivals(
     runs: Mapping[str, Mapping[str, Any]],
     row: int,
 ) -> tuple[str, ...]:
-    """Return what may be as good as the best: it falls behind by no more than noise.
+    """Return the resources that may be as good as the best: the gap is within noise.
 
-    Also what seems to be better, but by so little that it may be noise altogether.
+    This includes resources with a gain too small to tell from noise.
     """
     behind = {name: _fall(runs[name], runs[best], row, len(runs)) for name in gains if name != best}
     return tuple(
@@ -155,9 +156,9 @@ def _rivals(
 def _fall(
     base: Mapping[str, Any], run: Mapping[str, Any], row: int, num_said: int
 ) -> tuple[float, float]:
-    """Return by how much the quantile of a run is lower than without, and the error of that.
+    """Return how far the quantile falls in a run with a relaxed resource, with its error.
 
-    num_said: of how many such falls something is said.
+    num_said: number of such falls that are judged together.
     """
     from scipy.special import stdtrit
 
@@ -173,9 +174,9 @@ def _fall(
 
 
 def _worth(gain: float, lower: Sequence[float]) -> float:
-    """Return how much more goodput a gain is worth, on lines between rates that were tried.
+    """Return the gain in goodput, interpolated between the rates that were tried.
 
-    lower: what the rates of `_LOWER` gain. The last line goes on, up to what can be told.
+    lower: gains of the rates of `_LOWER`. The last line is extrapolated, up to a limit.
     """
     before = (0.0, 0.0)
     points = [(log(factor), fall) for factor, fall in zip(_LOWER, lower, strict=True)]

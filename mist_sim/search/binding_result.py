@@ -1,4 +1,4 @@
-"""What binds a deployment at its goodput: the record, and the sentence that says it."""
+"""The result of what binds a deployment at its goodput: the record, and its sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from mist_sim.metrics.latency import limit_title
 
-_TOLD = {  # what binds, its relaxation in a sentence, and in a table
+_TOLD = {  # name of the resource, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
     "memory_bandwidth": ("memory bandwidth binds", "a tenth more of it", "memory bandwidth"),
     "kv_memory": ("KV memory binds", "a tenth more of it", "KV memory"),
@@ -19,7 +19,7 @@ _TOLD = {  # what binds, its relaxation in a sentence, and in a table
     "chunks": ("long prompts in a step bind", "a tenth fewer tokens a step", "smaller steps"),
     "transfer": ("the transfer binds", "a network a tenth faster", "network"),
 }
-MOST_TOLD = 0.5  # more is said of a goodput beyond the rates that were tried than a line can
+MOST_TOLD = 0.5  # larger gains cannot be extrapolated by a line
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ class Binding:
 
     rate: requests per second, a little above the goodput, at which all runs were made. by: share by
         which a resource was relaxed. num_requests: of each run.
-    limit: that fails first: which most requests miss there ("ttft", "tpot", "e2el").
-    resource: that helps most (one of `relaxing.RESOURCES`); None where none helps more than noise.
+    limit: the limit that fails first: most requests miss it ("ttft", "tpot", "e2el").
+    resource: the resource that helps most (one of `relaxing.RESOURCES`); None if none helps more
+        than noise.
     gains: by how much the quantile that decides falls, as a logarithm of time over limit, by
         resource. errors: half of the 95 % intervals of all of them together.
-    more: what that is worth in goodput, as a share of it, about; by resource that gains.
-    rivals: other resources that may help as much, as far as the runs tell.
-    failed: why nothing is known of a resource.
+    more: about the gain in goodput, as a share of it, by resource.
+    rivals: other resources that may help as much, within noise.
+    failed: reasons why a resource could not be judged.
     """
 
     rate: float

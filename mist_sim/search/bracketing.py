@@ -1,4 +1,4 @@
-"""Bracketing and bisection: which rates to try, given which of those before were attained.
+"""Bracketing and bisection: the next rate to try, given the verdicts so far.
 
 BestServe's Algorithm 8 bisects between a rate that is attained and one that is missed. As printed
 its loop never runs (`while high - low < tolerance`), and its upper end, 1.2 over the time of one

@@ -78,11 +78,11 @@ _LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts fo
 class Case:
     """One scenario of a comparison.
 
-    summaries: of its runs, one a seed; none where one failed. goodput: None where nobody asked, or
-    a run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a run
-    at its goodput; None where nobody asked, or there is none. rate: of the scenario's own arrivals,
-    requests per second, where a goodput was searched. target: what its limits ask for; None: it has
-    none.
+    summaries: of its runs, one per seed; empty if one failed. goodput: None if not requested, or a
+        run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a
+        run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
+        arrivals, requests per second, if a goodput was searched. target: required by its limits;
+        None without limits.
     """
 
     name: str
@@ -130,12 +130,12 @@ class Case:
 
     @property
     def binding(self) -> Binding | None:
-        """What binds it at its goodput; None where nobody asked."""
+        """What binds it at its goodput; None if not requested."""
         return self.goodput.binding if self.goodput is not None else None
 
     @property
     def ranked(self) -> Ranked:
-        """What it is ranked by."""
+        """The figures it is ranked by."""
         good = self._mean("good_request_fraction")
         keeps = None if isnan(good) else good >= asked_share(Slo())
         if keeps is not None and self.target is not None:
@@ -144,7 +144,7 @@ class Case:
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
         if self.binding is not None:
-            first = None  # what binds says it
+            first = None  # the binding resource is named in that sentence
         limit = limit_title(first) if first else None
         is_steady = goodput is not None and goodput.is_steady
         return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
@@ -155,10 +155,11 @@ class Case:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Findings):
-    """Scenarios on one workload. plane: who has most goodput under which limits, if asked for.
+    """Scenarios on one workload. plane: the winner under each pair of limits, if requested.
 
-    left_out: which others cannot be, and why. assumed: what scenarios have that nobody said.
-    uneven: kinds of them that are timed on another footing.
+    left_out: designs that are impossible, with the reason. assumed: assumptions about the
+        scenarios.
+    uneven: kinds of designs whose step times have another origin.
     """
 
     presenter = COMPARISON
@@ -179,18 +180,18 @@ class Comparison(Findings):
 
     @property
     def best(self) -> dict[str, list[str]]:
-        """The scenarios with the best value of each figure, of those that keep their limits.
+        """The scenarios with the best value of each figure, among those that keep their limits.
 
-        None where all are equal, and of goodputs where the best is not sure.
+        None if all are equal, and for goodput if the best is not certain.
         """
         ranked = self._ranked
         return {name: starred(name, better, ranked) for name, better in FIGURES.items() if better}
 
     @property
     def verdict(self) -> str:
-        """Who wins, by how much and how sure, and what binds the winner where somebody asked.
+        """The winner, by how much and how certain, and what binds it if requested.
 
-        Empty where nothing was asked for.
+        Empty if no comparison was requested.
         """
         told = [sentence(self._ranked)]
         told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
@@ -248,10 +249,10 @@ def compare(
 ) -> Comparison:
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
-    scenarios: by name, two or more. One that cannot be built or run has no figures, and a warning
-    says why. goodput: search that of each, too. why: find what binds the one that serves most, in a
-    dozen runs more. race: search the goodput of those that surely serve less than another only as
-    finely as they are behind. plane: compare goodput under many limits, too.
+    scenarios: by name, two or more. A scenario that fails to build or run has no figures, and a
+        warning gives the reason. goodput: search the goodput of each, too. why: find what binds the
+        winner, in a dozen more runs. race: search designs that surely serve less than another only
+        as finely as needed. plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
     no run is repeated. left_out, assumed, uneven: what is told beside the table (`Designs`).
@@ -294,7 +295,7 @@ def compare(
 
 @dataclass
 class _Case:
-    """A scenario while it is compared. failed: the row that says why nothing more of it runs."""
+    """A scenario during the comparison. failed: the row of its failure; it runs no more."""
 
     built: Built
     summaries: tuple[Mapping[str, Any], ...] = ()
@@ -360,7 +361,7 @@ def _search(
 
 
 def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:
-    """Find what binds the scenario with the largest goodput, where there is one."""
+    """Find what binds the scenario with the largest goodput, if there is one."""
     known = [
         (found.rate, case, found)
         for case in cases.values()

@@ -39,13 +39,13 @@ _NARROWEST = 1e-4  # tolerance; rates have six digits
 class GoodputOptions:
     """Options of a search for goodput.
 
-    attainment, relaxation, each: as in `Target`; None: as the scenario's slo says, or 0.9. Each
-    limit alone counts where the slo says so, too.
-    percentiles: as in `Target`. rates: the lowest and the highest rate to try,
-    requests per second; without them the search begins at the scenario's own. tolerance: how far
-    apart the rate that is attained and the one that is missed may be, as a share of the latter.
-    most_requests: of a run that goes on until the verdict is known (>= 1,000); four times as many
-        at the two rates that nobody can tell of, where the interval would be wider than 8 %.
+    attainment, relaxation, each: as in `Target`; None: the scenario's slo, or 0.9. The slo may also
+        require each limit on its own.
+    percentiles: as in `Target`. rates: the lowest and the highest rate to try, requests per second;
+        by default the search begins at the scenario's own. tolerance: largest gap between the
+        attained and the missed rate, as a share of the latter.
+    most_requests: limit of a run that continues until the verdict is known (>= 1,000); four times
+        as many at the two undecided rates if the interval would be wider than 8 %.
     as_is: judge the workload as it stands, with its ramp and its end, however short it is.
 
     Raises ScenarioError for values that make no search.
@@ -69,7 +69,7 @@ class GoodputOptions:
             check_rates(self.rates)
 
     def target(self, scenario: Scenario) -> Target:
-        """Return what a scenario has to attain. Raises ScenarioError where it has no limits."""
+        """Return the target of a scenario. Raises ScenarioError without limits."""
         return target_of(
             scenario.slo.make(),
             self.attainment,
@@ -168,7 +168,7 @@ def find_goodputs(
 
 
 def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
-    """Return a goodput with what binds it, where there is one."""
+    """Return a goodput with what binds it, if there is a goodput."""
     if found.status != "found":
         return found
     return replace(found, binding=search_binding(built, found, driver))
@@ -184,9 +184,9 @@ def search_goodputs(
 ) -> list[Goodput | Row]:
     """Return the goodput of each scenario, searched side by side in a study.
 
-    keep_errors: where a run fails, that scenario has the row of it in place of a goodput, and the
-    others go on; without it the error is raised. race: who surely serves less than another is
-    searched only as finely as it is behind (`racing`).
+    keep_errors: if a run fails, that scenario has its row in place of a goodput, and the others
+        continue; by default the error is raised. race: designs that surely serve less than another
+        are searched only as finely as needed (`racing`).
     """
     scenarios = [built.scenario for built in builts]
     targets = [options.target(scenario) for scenario in scenarios]
@@ -230,7 +230,7 @@ def search_goodputs(
 
 
 def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
-    """Return what to set for the rate that one search found."""
+    """Return the scenario settings for the rate that one search found."""
     low = searches[0].bracket.low
     is_one = [search.status for search in searches] == ["found"]
     return rates.at(low) if is_one and low is not None else {}
@@ -245,10 +245,10 @@ def _drive(
     tolerance: float,
     out: set[_Key] | None = None,
 ) -> dict[_Key, SeedGoodput]:
-    """Take all searches to their end; what they ask for at a time is run side by side.
+    """Run all searches to their end; runs requested at the same time execute in parallel.
 
-    A search of which a run gives nothing ends without a goodput. out: takes those that end before
-    they are done, since another with the same seed serves more; None: all are taken to their end.
+    A search whose run fails ends without a goodput. out: selects searches to end early, because
+    another with the same seed serves more; None: none.
     """
     trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}

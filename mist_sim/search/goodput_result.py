@@ -48,12 +48,11 @@ class SeedGoodput:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """What the rate lies between, requests per second; 0 and infinity where nobody can tell.
+        """The interval of the rate, requests per second; 0 and infinity if unbounded.
 
-        Of a workload as it stands, the rate that was attained and the one that was missed. In
-        steady state, where the 95 % intervals of the times leave their limits, on a line between
-        the rates that were tried. A run that did not tell tells less than one that is longer, and
-        did not tell either.
+        For a workload as it stands: the attained and the missed rate. In steady state: where the 95
+        % intervals of the times leave their limits, interpolated between the rates tried. An
+        undecided run says less than a longer undecided one.
         """
         low, high = self.bracket.low or 0.0, self.bracket.high or inf
         steady = [trial for trial in self.trials if trial.margins is not None]
@@ -79,13 +78,13 @@ class SeedGoodput:
 class Goodput(Findings):
     """The largest arrival rate at which a scenario attains its SLO.
 
-    searches: one a seed. target: what counts as attained. tolerance: of the search.
-    num_requests: in each run. num_gpus: of the scenario; None where it is not known, 0 for none.
-    scenario: resolved, as YAML text. title: what was simulated, in words. settings: what to set in
-    the scenario for the rate found; nothing with several seeds, or where none was found.
-    expected_errors: how far TTFT and TPOT may be from a real engine's, as a run's summary has it.
-    binding: what binds at that rate; None: nobody asked, or there is no goodput. is_coarse: the
-        search ended before it was within the tolerance, since another design surely serves more.
+    searches: one per seed. target: the condition of attainment. tolerance: of the search.
+    num_requests: in each run. num_gpus: of the scenario; None if unknown, 0 for none.
+    scenario: resolved, as YAML text. title: description of what was simulated. settings: scenario
+        settings for the rate found; empty with several seeds, or if none was found.
+    expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
+    binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
+        ended before it was within the tolerance, since another design surely serves more.
     """
 
     presenter = GOODPUT
@@ -104,7 +103,7 @@ class Goodput(Findings):
 
     @property
     def status(self) -> str:
-        """Return "found" when every seed's search found it, else what another one says."""
+        """Return "found" if every seed's search found it, else the status of one that did not."""
         return next((s.status for s in self.searches if s.status != "found"), "found")
 
     @property
@@ -119,11 +118,11 @@ class Goodput(Findings):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """What the rate lies between, requests per second.
+        """The interval of the rate, requests per second.
 
-        With one seed, that of its search; with more in steady state, the means of their ends. Of a
-        workload as it stands, the 95 % confidence intervals over seeds of the rate that was
-        attained and of the one that was missed, put together.
+        With one seed, that of its search; with more in steady state, the means of the ends. For a
+        workload as it stands, the union of the 95 % confidence intervals over seeds of the attained
+        and of the missed rate.
         """
         if len(self.searches) == 1:
             return self.searches[0].interval
@@ -147,18 +146,18 @@ class Goodput(Findings):
 
     @property
     def first_limit(self) -> str | None:
-        """The limit that is worst at the lowest rate that was missed; None where none was."""
+        """The limit furthest missed at the lowest missed rate; None if no rate was missed."""
         missed = [t for s in self.searches for t in s.trials if not t.seems_attained]
         return min(missed, key=lambda trial: trial.rate).worst_limit if missed else None
 
     @property
     def num_runs(self) -> int:
-        """Number of runs, those that were ended early included."""
+        """Number of runs, including those ended early."""
         return sum(len(search.trials) for search in self.searches)
 
     @property
     def is_monotone(self) -> bool:
-        """Whether no rate was attained above one that was missed, of those tried."""
+        """Whether no rate tried was attained above a missed one."""
         return not any(search.bracket.attained_above for search in self.searches)
 
     @property
@@ -218,7 +217,7 @@ class Goodput(Findings):
 
 
 def _shares_of_classes(target: Target) -> dict[str, dict[str, float]]:
-    """Return the shares that are asked for of classes with one of their own; nothing without."""
+    """Return the required shares of classes that have their own; empty without any."""
     classes = target.slo.classes.items()
     shares = {name: of.attainment for name, of in classes if of.attainment is not None}
     return {"attainment_asked_of": shares} if shares else {}
@@ -251,7 +250,7 @@ def _near(margin: float) -> float:
 
 
 def _last(margins: Sequence[tuple[float, float]]) -> float:
-    """Return up to which rate a margin is negative, on lines between the rates; 0 or inf: none."""
+    """Return the rate up to which a margin is negative, interpolated; 0 or inf if unbounded."""
     if margins[0][1] > 0:
         return 0.0 if margins[0][0] <= margins[-1][0] else inf
     for (rate, margin), (next_rate, next_margin) in pairwise(margins):
@@ -261,7 +260,7 @@ def _last(margins: Sequence[tuple[float, float]]) -> float:
 
 
 def _undecided(search: SeedGoodput) -> str:
-    """Return at which rates nobody can tell, why, and what would."""
+    """Return the undecided rates, with the reason and the remedy."""
     trials = [trial for trial in search.trials if trial.attained is None]
     rates = ", ".join(f"{trial.rate:g}" for trial in trials)
     needs = max((trial.needs or 0 for trial in trials), default=0)

@@ -32,7 +32,7 @@ class Percentile(NamedTuple):
 def percentiles_of(given: object) -> tuple[Percentile, ...]:
     """Return the percentiles of a mapping, such as {p50_ttft: 2 s}, in its order.
 
-    Raises ScenarioError for other names, and times that limit nothing.
+    Raises ScenarioError for other names, and times that are not limits.
     """
     if not isinstance(given, Mapping) or not given:
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""Designs side by side: who surely serves less than another need not be searched as finely.
+"""Parallel searches: a design that surely serves less than another is searched less finely.
 
 Most of a comparison's time went into the last two percent of goodputs that are half of the best. A
 design is out of the race once a rate at which it is known to miss lies below one at which another
@@ -19,10 +19,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def beaten(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
-    """Return whose search may end, since another one surely serves more.
+    """Return the searches that may end, since another one surely serves more.
 
-    trials: of each search by now. A search that has not yet found a rate that seems attained goes
-    on, whoever serves more.
+    trials: of each search so far. A search that has not found a promising rate yet goes on,
+        whatever the others serve.
     """
     attained = {key: _known(found, attained=True) for key, found in trials.items()}
     leader = max((max(rates) for rates in attained.values() if rates), default=0.0)
@@ -40,5 +40,5 @@ def _is_out(found: Sequence[Trial], leader: float) -> bool:
 
 
 def _known(found: Sequence[Trial], *, attained: bool) -> list[float]:
-    """Return the rates whose verdict is known, and is that one."""
+    """Return the rates with this verdict."""
     return [trial.rate for trial in found if trial.attained is attained]

@@ -1,7 +1,7 @@
-"""The winner of a comparison: who gets a star, and the sentence below the table.
+"""The winner of a comparison: the stars, and the sentence below the table.
 
-A star is for those that keep their limits, and for a difference that is sure. Intervals of
-goodputs that overlap by more than `NEAR` leave the question undecided.
+A star marks designs that keep their limits, and a certain difference. If intervals of goodput
+overlap by more than `NEAR`, the question stays open.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _GOODPUTS = ("goodput", "goodput_per_gpu")
 
 
 class Ranked(NamedTuple):
-    """A scenario of a comparison, as far as it is ranked.
+    """A scenario of a comparison, with the data for ranking.
 
-    figures: by name; NaN for what is not known. interval: of its goodput, requests per second; None
-    where no search was asked for, or found none. is_steady: whether that is of steady state; else
-    of the workload as it stands, where it is the rate attained and the one missed.
+    figures: by name; NaN if unknown. interval: of its goodput, requests per second; None if not
+        searched or not found. is_steady: whether that is of steady state; else of the workload as
+        it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
     """
@@ -38,7 +38,7 @@ class Ranked(NamedTuple):
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
-    """Return the names of those with the best value of a figure; none where that is not sure."""
+    """Return the names of those with the best value of a figure; empty if not certain."""
     if figure in _GOODPUTS:
         best = _most(figure, cases)
         return [best.name] if best is not None and not rivals(best, figure, cases) else []
@@ -53,7 +53,7 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
 
 
 def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
-    """Return who may be better than the best by more than `NEAR`, or as good as it."""
+    """Return those that may be better than the best by more than `NEAR`, or equal to it."""
     least = _scaled(best, figure)[0]
     return [
         case
@@ -66,7 +66,7 @@ def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
 
 
 def sentence(cases: Sequence[Ranked]) -> str:
-    """Return who wins, by how much and how sure; or why nobody knows. Empty without limits."""
+    """Return who wins, by how much and how certain, or why not. Empty without limits."""
     if any(case.interval is not None for case in cases):
         return _of_goodput(cases)
     if all(case.keeps is None for case in cases):

@@ -29,11 +29,11 @@ def relaxed_run(
     by: float,
     num_requests: int | None,
 ) -> dict[str, Any]:
-    """Return what a run shows of the quantile that decides, as a task of a study.
+    """Return a run's deciding quantile, as a task of a study.
 
-    data, changes: as `try_rate` has them. resource, by: what is relaxed, as `relaxed` has it; None:
-    nothing. num_requests: of a workload that may be longer or shorter; another one stays, and None
-    lets every one stay.
+    data, changes: as in `try_rate`. resource, by: the resource to relax, as in `relaxed`; None:
+        none. num_requests: for a workload that can be longer or shorter; others, and all with None,
+        keep their length.
 
     Of each row of `Target.ratios`, after the ramp: `quantile` of the logarithms of time over limit,
     and `batches`, those of 20 equal parts of the requests. By limit: `missed`, the share of the

@@ -1,7 +1,7 @@
-"""The same scenario with more of one resource, everything else as it was.
+"""The same scenario with more of one resource, all else unchanged.
 
-A GPU gets other rates and keeps all that was measured of it: the shares of its rates that kernels
-reach, their tables, its name. So relaxing by nothing changes nothing.
+A GPU gets other rates and keeps all measurements: the shares of its rates that kernels reach, their
+tables, its name. So relaxing by 0 changes nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OF_A_TOPOLOGY = ("nvlink", "pcie", "nic", "uplink", "storage", "remote_storage"
 
 
 def relaxed(scenario: Scenario, resource: str, by: float) -> Scenario | None:
-    """Return a scenario with more of a resource; None where it has none that can be relaxed.
+    """Return a scenario with more of a resource; None if it cannot be relaxed.
 
-    resource: one of `RESOURCES`. by: share, 0.1 for a tenth. Whole numbers are rounded up, so that
-    a few seats grow by more. The result can be built; what it says as a file is not defined.
+    resource: one of `RESOURCES`. by: share, 0.1 for a tenth. Whole numbers are rounded up, so small
+        numbers of seats grow by more. The result can be built, but not written as a file.
     """
     if resource == "transfer":
         return _with_network(scenario, 1 + by)
@@ -96,7 +96,7 @@ def _links(part: Any, _: Scenario, factor: float) -> _Update:
 
 
 def _faster_host(said: str | Mapping[str, Any] | HostSpec, factor: float) -> HostSpec:
-    """Return a host whose measured rates are faster; without any, those of its cards count."""
+    """Return a host with faster measured rates; without any, its cards' rates count."""
     host = host_of(said)
     return replace(host, bus_bandwidth=_times(host.bus_bandwidth, factor))
 
@@ -106,7 +106,7 @@ def _times(figures: Mapping[str, float], factor: float) -> dict[str, float]:
 
 
 def _clients(part: ClientPart, scenario: Scenario) -> Iterator[Any]:
-    """Yield the first engine of a client, for what its keys leave open; none of other clients."""
+    """Yield the first engine of a client, for unset keys; nothing for other clients."""
     if hasattr(part, "kv_cache"):
         yield next(iter(part.clients(scenario.model)))
 

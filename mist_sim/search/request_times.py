@@ -28,8 +28,8 @@ _ROUNDING = 1e-9  # 0.9 x 10 requests are 9, whatever floats make of it
 class RequestTimes:
     """Latencies of the requests that count in a run, in order of their ids.
 
-    ttft, tpot, e2el: seconds; infinite where a request failed or nobody measured it, which keeps no
-    limit. An answer of one token has a TPOT of 0, as `vllm bench serve` counts it.
+    ttft, tpot, e2el: seconds; infinite if a request failed or was not measured, which keeps no
+        limit. An answer of one token has a TPOT of 0, as in `vllm bench serve`.
     group: the class of each, as `Slo.groups` counts them; None: the slo has none.
     """
 
@@ -40,7 +40,7 @@ class RequestTimes:
 
     @classmethod
     def of(cls, recorder: ColumnRecorder, warmup: float) -> RequestTimes:
-        """Return those of requests that users sent, `warmup` seconds after the start or later."""
+        """Return those of user requests that were sent at or after `warmup` seconds."""
         c = request_columns(recorder)
         rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
         rows = rows[np.argsort(c["request_id"][rows])]
@@ -69,7 +69,7 @@ def _known(times: Array, failed: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class Share:
-    """Requests of which a share has to be good, and the limits that a good one keeps.
+    """A required share of good requests, and the limits of a good one.
 
     limits: in seconds, by metric; none: a good one finishes. group: the class that they are of;
     None: all requests. asked: the share. on_top: the metric of a limit on top of the slo's, which
@@ -139,7 +139,7 @@ class Target:
 
     @property
     def shares(self) -> dict[str, Share]:
-        """What has to be attained, by name of the class, of the limit (`each`), or percentile."""
+        """The required shares, by name of the class, of the limit (`each`), or percentile."""
         found = self._own_shares
         for each in self.percentiles:
             limits = {each.metric: each.limit * (1 + self.relaxation)}
@@ -148,7 +148,7 @@ class Target:
 
     @property
     def _own_shares(self) -> dict[str, Share]:
-        """What the slo asks for."""
+        """The shares required by the slo."""
         found = {}
         for place, (name, limits) in enumerate(self.slo.groups.items()):
             own = limits.attainment if isinstance(limits, ClassLimits) else None
@@ -173,9 +173,9 @@ class Target:
         return max(share.asked for share in self._own_shares.values())
 
     def shares_in(self, times: RequestTimes) -> dict[str, tuple[Share, NDArray[np.bool_]]]:
-        """Return the shares of which there are requests, each with which these are.
+        """Return the shares that have requests, each with these.
 
-        Of classes none is left out: where no request is of a class, it attains nothing.
+        Classes without requests stay: they attain nothing.
         """
         found = {name: (share, share.mask(times)) for name, share in self.shares.items()}
         return {name: each for name, each in found.items() if each[0].group != 0 or each[1].any()}
@@ -212,7 +212,7 @@ class Target:
         return not good or fmean(good) >= share.asked
 
     def worst_limit(self, times: RequestTimes) -> str | None:
-        """Return the limit whose quantile is furthest above it, or nearest; None: no requests."""
+        """Return the limit whose quantile exceeds it most, or comes nearest; None: no requests."""
         worst: dict[str, float] = {}
         for name, (share, mine) in replace(self, each=True).shares_in(times).items():
             ratios = share.ratios(times)[mine]
@@ -249,7 +249,7 @@ def target_of(
     each: bool = False,
     percentiles: tuple[Percentile, ...] = (),
 ) -> Target:
-    """Return what limits ask for. attainment: None: as they say, or 0.9.
+    """Return the target of limits. attainment: None: from the limits, or 0.9.
 
     Raises ScenarioError as `Target` does.
     """

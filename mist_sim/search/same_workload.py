@@ -41,7 +41,7 @@ def check_same_workload(scenarios: Mapping[str, Built]) -> None:
 
 
 def _difference(first: Built, second: Built) -> str | None:
-    """Return what differs, with both values; None where nothing does."""
+    """Return the difference, with both values; None if equal."""
     one, other = first.scenario, second.scenario
     mine, yours = first.simulation, second.simulation
     for limit in (field.name for field in fields(mine.slo)):

@@ -1,10 +1,11 @@
-"""The best position of TaiChi's sliders, of each design: a race instead of a search for each.
+"""The best position of TaiChi's sliders for each design: a race in place of full searches.
 
 A position is tried once at a rate a little above the best one's goodput. If it misses the target
-there, its goodput is lower, and nobody searches it: such a run ends as soon as it has missed. What
-attains it is searched from there on, and is the best from then on. While no position attains any
-rate, the next ones are tried at the lowest that the first one missed. So the race finds what a
-search of every position finds, to within the tolerance, wherever attainment falls with the rate.
+there, its goodput is lower, and it is not searched: such a run ends as soon as it has missed. A
+position that attains it is searched from there on, and becomes the best. While no position attains
+any rate, the next ones are tried at the lowest rate that the first one missed. So the race finds
+the result of searching every position, within the tolerance, wherever attainment falls with the
+rate.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _SIDE_BY_SIDE = 4  # positions tried against the same best; a number of its own,
 class Entry:
     """The result of a position of the sliders.
 
-    goodput: of one that was searched. missed_at: the rate (requests per second) that another one
-    missed at once. num_runs: of both. failure: why a run of it failed, or it cannot be built.
+    goodput: of a searched position. missed_at: the rate (requests per second) at which another one
+        missed at once. num_runs: of both. failure: why a run of it failed, or it is impossible.
     """
 
     sliders: Sliders
@@ -70,7 +71,7 @@ class SliderSearch(Findings):
 
     @property
     def best(self) -> dict[Design, Entry]:
-        """The best position of each design; none where no goodput was found."""
+        """The best position of each design; absent if no goodput was found."""
         found: dict[Design, Entry] = {}
         for design in DESIGNS:
             mine = [e for e in self.entries if e.sliders.design == design and e.rate == e.rate]
@@ -80,7 +81,7 @@ class SliderSearch(Findings):
 
     @property
     def num_runs(self) -> int:
-        """Number of runs, those that were ended early included."""
+        """Number of runs, including those ended early."""
         return sum(entry.num_runs for entry in self.entries)
 
     @property
@@ -198,7 +199,7 @@ class _Race:
         self.first_error: Exception | None = None
 
     def run(self, positions: Sequence[Sliders]) -> list[Entry]:
-        """Return what became of each; the first one that works is searched in any case."""
+        """Return the result of each position; the first one that works is always searched."""
         entries: list[Entry] = []
         while positions and (not entries or entries[-1].failure):
             entries += self._search(positions[:1], None)
@@ -239,7 +240,7 @@ class _Race:
     def _try_each(
         self, some: Sequence[Sliders], rate: float, missed_at: float
     ) -> list[Entry | Sliders]:
-        """Try each at a rate; return those that do not miss it as they are."""
+        """Try each at a rate; return those that do not miss it."""
         found: dict[Sliders, Entry | Sliders] = {}
         tasks = {}
         for each in some:
@@ -264,7 +265,7 @@ class _Race:
         return Entry(sliders, None, failure=row.failure)
 
     def _built(self, sliders: Sliders, rate: float | None) -> Built | Row:
-        """Return the scenario of a position, at a rate if one is given; or why there is none."""
+        """Return the scenario of a position, at a rate if one is given; or why it is impossible."""
         try:
             built = Built(self._slidable.at(sliders))
             if rate is not None:
@@ -277,9 +278,9 @@ class _Race:
 
 
 def _missed_below(entry: Entry) -> float | None:
-    """Return the lowest rate tried, requests per second, if it was missed; None: it was not.
+    """Return the lowest rate tried, requests per second, if it was missed; None otherwise.
 
-    Who misses it as well has no goodput that a search would find.
+    A position that misses it too has no goodput that a search would find.
     """
     trials = entry.goodput.searches[0].trials if entry.goodput else ()
     return trials[0].rate if trials and trials[0].attained is False else None

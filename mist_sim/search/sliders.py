@@ -1,4 +1,4 @@
-"""A hybrid scenario, and what it becomes as TaiChi's sliders move (see `core/sliders.py`)."""
+"""A hybrid scenario, with TaiChi's sliders at any position (see `core/sliders.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["DESIGNS", "Design", "Slidable", "Sliders", "all_sliders"]
 
 
 class Slidable:
-    """A hybrid scenario, and what it becomes as the sliders move.
+    """A hybrid scenario whose sliders can be set.
 
     It has one client of role p_heavy and one of role d_heavy, with any `count`. Everything else of
     it stays: model, hardware, router, limits, seed. `max_num_seqs` is lowered to chunks that are
@@ -88,7 +88,7 @@ class Slidable:
         return Scenario.from_dict(data)
 
     def _longest(self, client: Mapping[str, Any]) -> int:
-        """Return the tokens of the longest prompt, so that none is cut."""
+        """Return the tokens of the longest prompt, so that no prompt is cut."""
         said = client["max_model_len"]
         if said is not None and said > 0:
             return int(said)

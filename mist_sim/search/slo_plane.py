@@ -30,7 +30,7 @@ from mist_sim.studies.task import Row, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-_AROUND = (1 / 8, 4.0)  # times the workload's own rate, where nobody names rates
+_AROUND = (1 / 8, 4.0)  # times the workload's own rate, by default
 _MOST = 200  # limits of a kind, and rates
 NOBODY, TIE = "nobody", "tie"
 
@@ -136,7 +136,7 @@ class SloPlane:
     num_gpus: Mapping[str, int | None]
 
     def with_limits(self, ttft: Array, tpot: Array) -> SloPlane:
-        """Return the same runs under other limits, ascending, seconds; nothing runs again."""
+        """Return the same runs under other limits, ascending, seconds; without new runs."""
         return SloPlane(self.times, self.rates, ttft, tpot, self.asked, self.num_gpus)
 
     @cached_property
@@ -175,7 +175,7 @@ class SloPlane:
 
     @property
     def num_open(self) -> int:
-        """Pairs under which the best attain every rate that was run: their tie tells nothing."""
+        """Pairs whose best designs attain every rate that was run: their tie says nothing."""
         all_attained = np.any([np.isinf(r.high) for r in self.goodput.values()], axis=0)
         return int(np.count_nonzero(all_attained & (self.winners == TIE)))
 
@@ -270,7 +270,7 @@ def slo_plane(
 def run_plane(
     builts: Mapping[str, Built], options: PlaneOptions, driver: Driver
 ) -> tuple[SloPlane, dict[str, Row]]:
-    """Do `slo_plane` in a study; return the plane of those whose runs worked, and failed rows."""
+    """Do `slo_plane` in a study; return the plane of the successful runs, and failed rows."""
     own = {name: Rates(built.scenario, built) for name, built in builts.items()}
     first = next(iter(own.values())).own
     ends = options.rates or (first * _AROUND[0], first * _AROUND[1])

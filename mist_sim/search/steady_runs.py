@@ -47,7 +47,8 @@ def run_until_known(
     """Run until a look at the run tells, or so many requests have ended.
 
     Returns the last look, and the limit that is worst, as in `Target.worst_limit`.
-    rate: requests per second, for messages. Raises ScenarioError where no request counts.
+    rate: requests per second, for messages.
+    Raises ScenarioError where no request counts.
     """
     recorder = _Watching(target, simulation.warmup, most)
     try:
@@ -60,7 +61,7 @@ def run_until_known(
 
 
 class _KnownError(Exception):
-    """The run has told what it can. look: the last one at it."""
+    """Ends a run that can tell no more. look: the last one at it."""
 
     def __init__(self, found: Look) -> None:
         super().__init__(found)
@@ -101,7 +102,7 @@ class _Watching(ColumnRecorder):
                 raise _KnownError(found)
 
     def look(self) -> Look:
-        """Return what the run shows so far."""
+        """Return the run's results so far."""
         return look(self._seen(), self._target.most_asked, self._error)
 
     def worst_limit(self) -> str | None:

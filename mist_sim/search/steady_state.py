@@ -1,4 +1,4 @@
-"""Whether a service attains its target in steady state, told while a run is going on.
+"""Whether a service attains its target in steady state, judged during a run.
 
 A share of the requests is good as long as that quantile of their times keeps the limit, so a look
 at a run compares the quantile with the limit. The first requests are served too well, by clients
@@ -42,17 +42,17 @@ They lean to one side, so that it is more: docs/background/verdicts.md says how 
 """
 
 _FIRST = 400  # requests that have ended at the first look: 8 batches after the ramp
-_GROWTH = 1.5  # requests at a look, over those at the one before
+_GROWTH = 1.5  # requests at a look, divided by those at the look before
 _BATCHES = 32
 _BEYOND = 4  # requests of a batch that are beyond its quantile, at least
 _RAMP = 0.2  # of the requests, at least
-_FILLING = 3.0  # times of a request until clients hold what they hold at this load (1 - e^-3)
+_FILLING = 3.0  # request times until clients hold their steady number of requests (1 - e^-3)
 _FILLED = 2.0  # times of a request that a run goes on after that, at least, to attain
 _STRETCHES = 200  # of waits with luck of their own; fewer let more than 5 % of the runs pass
 _STRETCHES_NEAR = 30  # of requests in the system, where times are near their limit: on fewer, a
 # tenth of the verdicts on engines are wrong
 _NEAR = 0.25  # logarithm of time over limit: beyond a quarter of the limit a few will do
-_MOST_CORRELATED = 0.9  # of batches; what 32 of them cannot tell from more
+_MOST_CORRELATED = 0.9  # of batches; the t-quantile hardly changes beyond 32
 _ON_THEIR_WAY = 0.05  # of the requests that may miss, so many may still be on their way
 _FURTHEST = 100.0  # times the limit, and parts of it, beyond which a time does not matter
 
@@ -91,10 +91,10 @@ class Seen(NamedTuple):
 class Look:
     """The verdict of a look at a run.
 
-    attained: None: not known yet, and `reason` says why. attainment: share of good requests after
-    the ramp. margins: ends of the 95 % interval of time over limit, of the quantile that decides,
-    as logarithms: attained where both are negative. num_requests: that were looked at, the ramp
-    included. needs: requests that would tell, if all goes on like this; None: nobody can say.
+    attained: None: not known yet, with the `reason`. attainment: share of good requests after the
+        ramp. margins: ends of the 95 % interval of time over limit, at the deciding quantile, as
+        logarithms: attained if both are negative. num_requests: requests looked at, the ramp
+        included. needs: requests that would decide, if the trend holds; None: unknown.
     """
 
     attained: bool | None
@@ -231,7 +231,7 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
 
 
 def _of_a_batch(share: float) -> int:
-    """Return the fewest requests of a batch whose quantile says something: 40 for nine in ten."""
+    """Return the smallest batch with a meaningful quantile: 40 for nine in ten."""
     return ceil(_BEYOND / (1 - share) - 1e-9)
 
 

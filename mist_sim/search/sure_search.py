@@ -13,7 +13,7 @@ from mist_sim.search.bracketing import Bracket, Search, rounded
 from mist_sim.search.goodput_result import SeedGoodput
 from mist_sim.search.trials import Trial
 
-_OUTWARD = 1.06  # from one rate to the next, where the end of an interval is beyond those tried
+_OUTWARD = 1.06  # ratio from one rate to the next, if the interval extends beyond the rates tried
 _MOST_OUTWARD = 4
 _WIDE = 0.08  # of the rate: an interval that runs of more requests should narrow
 _LONGER = 4  # so many times as many, which halve it
@@ -26,11 +26,11 @@ SureSearch = Generator[list[Asked], Mapping[float, bool], Bracket]
 
 
 def until_sure(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
-    """Search until the ends are near, and then further out until both of the interval are known.
+    """Search until the ends are near, then further out until both ends of the interval are known.
 
-    Ends at which nobody can tell need not be as near: halving them tells little. But where the
-    interval is wide, they are tried again with more requests.
-    trials: of the rates that were tried by then.
+    Undecided ends need not be as near: halving them tells little. But if the interval is wide, they
+    are tried again with more requests.
+    trials: of the rates tried so far.
     """
     bracket = yield from _until_near(search, trials, tolerance)
     yield from _outward(bracket, trials)
@@ -60,7 +60,7 @@ def _is_wide(found: SeedGoodput) -> bool:
 
 
 def _until_near(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
-    """Search until the ends of the bracket are near, or nobody can tell at either."""
+    """Search until the ends of the bracket are near, or both are undecided."""
     asked = next(search)
     while True:
         answers = yield _once(asked)

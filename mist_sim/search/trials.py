@@ -16,13 +16,12 @@ from mist_sim.search.whole_runs import run_workload
 class Trial:
     """Figures of a run at one rate.
 
-    rate: requests per second. attained: None where the longest run did not tell. attainment: share
-    of the requests that were good, as the target counts them; of a run of the workload as it
-    stands, where that was ended early, because it could no longer attain, one that it did not
-    exceed. is_whole: it was not.
+    rate: requests per second. attained: None if the longest run was undecided. attainment: share of
+        good requests, as the target counts them; an upper bound if a run of the workload as it
+        stands ended early because it could no longer attain. is_whole: it did not end early.
     stability: whether the clients kept up ("stable", "unstable", "too short to tell"), known of
     runs of the workload as it stands that attained.
-    num_requests: that were looked at. is_steady: in steady state; else the workload as it stands.
+    num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
     margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
     is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
     it, or nearest to it: "ttft", "tpot" or "e2el".

@@ -69,8 +69,8 @@ class _MissedError(Exception):
 class _Judge(ColumnRecorder):
     """Records, and ends the run as soon as too many requests have missed.
 
-    What is left out of the statistics only lowers how many may, so that more misses than the whole
-    workload may have are always too many; so are more misses of a class.
+    Requests outside the statistics only lower the number that may miss, so more misses than the
+    whole workload may have are always too many; the same holds for a class.
     """
 
     def __init__(self, target: Target, warmup: float, num_requests: int) -> None:

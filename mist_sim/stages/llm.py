@@ -11,9 +11,10 @@ from mist_sim.stages.registry import STAGES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompted(Stage):
-    """A stage that begins with a prompt, which passages and instructions before it lengthen.
+    """A stage that begins with a prompt; passages and instructions before it lengthen the prompt.
 
-    num_prompt_tokens: of the prompt (>= 1); None: not known yet, a template gives those of the row.
+    num_prompt_tokens: length of the prompt (>= 1); None: not known yet, a template fills it in from
+        the row.
     """
 
     kind: ClassVar[str] = "prompt"
@@ -30,7 +31,7 @@ class Prompted(Stage):
 class Prefill(Prompted):
     """Compute KV entries for a prompt and emit the first output token.
 
-    It may begin with entries that are kept elsewhere, and computes the rest then.
+    It may begin with entries kept by another client, and then computes the rest.
 
     num_prompt_tokens: prompt length in tokens (> 0).
     """
@@ -54,12 +55,12 @@ class Prefill(Prompted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputation(Prefill):
-    """Compute a prompt again with the tokens of its answer, and emit the next one of these.
+    """Recompute a prompt and the tokens of its answer so far, and emit the next token.
 
-    What a gateway sends to another client when the one that had the KV entries has failed.
+    A gateway sends this to another client after the client with the KV entries has failed.
 
-    num_prompt_tokens: of the prompt and the tokens that were emitted. num_before: how many were
-    emitted. last_token_at: when the latest was, seconds; NaN without any.
+    num_prompt_tokens: prompt tokens plus emitted tokens. num_before: emitted
+    tokens. last_token_at: when the latest was emitted, seconds; NaN without any.
     """
 
     is_again: ClassVar[bool] = True

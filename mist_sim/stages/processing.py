@@ -21,8 +21,8 @@ def _require_tokens(num_tokens: int) -> None:
 class Preprocess(Stage):
     """Clean, tokenise or classify an input (MIST §IV-A4).
 
-    num_tokens: its length; 0 with a task: in a template that of the row's prompt.
-    task: what is done, such as normalize or tokenize, for clients that know the times of tasks.
+    num_tokens: length of the input; 0 with a task: in a template, the length of the row's prompt.
+    task: name of the task, such as normalize or tokenize, for clients with times per task.
     """
 
     kind: ClassVar[str] = "preprocess"
@@ -47,9 +47,9 @@ class Preprocess(Stage):
 class Postprocess(Stage):
     """Detokenise, filter or validate an output (MIST §IV-A4).
 
-    num_tokens: its length; 0 with a task: in a template that of the row's answer.
-    task: what is done, such as detokenize, validate or enhance, for clients that know the times of
-        tasks.
+    num_tokens: length of the output; 0 with a task: in a template, the length of the row's answer.
+    task: name of the task, such as detokenize, validate or enhance, for clients with times per
+        task.
     """
 
     kind: ClassVar[str] = "postprocess"

@@ -14,11 +14,11 @@ from mist_sim.stages.registry import STAGES
 class Rag(Stage):
     """Embed the query, search an index, re-rank what was found (MIST §IV-A2).
 
-    Both numbers are for clients that look at them: those of type rag do, workers do not.
+    Clients of type rag use both numbers; workers ignore them.
 
     num_query_tokens: length of the query in tokens (> 0); None: clients of type rag take the prompt
         as the query.
-    num_documents: documents handed on to the prompt (> 0); None: as many as the client says.
+    num_documents: documents added to the prompt (> 0); None: the client's own number.
     """
 
     kind: ClassVar[str] = "rag"
@@ -37,8 +37,8 @@ class Rag(Stage):
 class KvRetrieval(Stage):
     """Fetch the KV entries of a known context instead of computing them (MIST §IV-A3).
 
-    num_tokens: context tokens whose entries are fetched (> 0); clients of type kv_retrieval fetch
-        those of the next prompt at most.
+    num_tokens: context tokens to fetch entries for (> 0); clients of type kv_retrieval fetch at
+        most those of the next prompt.
     """
 
     kind: ClassVar[str] = "kv_retrieval"

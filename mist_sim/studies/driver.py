@@ -23,10 +23,11 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Driver:
-    """Does the tasks of a study; what the journal has is not done again.
+    """Runs the tasks of a study; those in the journal are not repeated.
 
-    what: what is done, for messages. jobs: tasks at a time. executor: does them; None: this process
-    where there is one at a time, else workers. num_done: tasks by now, those of the journal too.
+    what: name of the work, for messages. jobs: parallel tasks. executor: runs them; None: this
+        process if jobs is 1, else worker processes. num_done: finished tasks, those of the journal
+        included.
     """
 
     what: str
@@ -37,10 +38,10 @@ class Driver:
     num_done: int = 0
 
     def stream(self, tasks: Iterable[Task], *, keep_errors: bool = False) -> Iterator[Row]:
-        """Yield a row a task, as they are done; those of the journal first, as they come.
+        """Yield a row per task as they finish; those of the journal first, as they come.
 
-        keep_errors: a failure is a row, and written into the journal; without it the first one is
-        raised, and what still runs is ended.
+        keep_errors: turn a failure into a row of the journal; by default the first one is raised,
+            and running tasks are ended.
         """
         known: deque[Row] = deque()
         done = self._executor_for(tasks).stream(self._missing(tasks, known))
@@ -61,14 +62,14 @@ class Driver:
             yield self._counted(known.popleft())
 
     def run(self, tasks: Sequence[Task], *, keep_errors: bool = False) -> list[Row]:
-        """Return the rows of tasks, whose keys differ, in their order."""
+        """Return the rows of tasks in their order; their keys must differ."""
         rows: dict[Key, Row] = {}
         for row in self.stream(tasks, keep_errors=keep_errors):
             rows[row.key] = row
         return [rows[task.key] for task in tasks]
 
     def results(self, tasks: Sequence[Task]) -> list[Any]:
-        """Return the results of tasks in their order. Raises the error of one that fails."""
+        """Return the results of tasks in their order. Raises the error of a failed one."""
         return [row.value for row in self.run(tasks)]
 
     def _executor_for(self, tasks: Iterable[Task]) -> Executor:
@@ -79,7 +80,7 @@ class Driver:
         return InTurn() if num <= 1 else Workers(num, self.what)
 
     def _missing(self, tasks: Iterable[Task], known: deque[Row]) -> Iterator[Task]:
-        """Yield the tasks that are not done; the rows of the others go to `known`."""
+        """Yield the unfinished tasks; the rows of the others go to `known`."""
         for task in tasks:
             row = None if self.journal is None else self.journal.find(task)
             if row is None:
@@ -106,11 +107,13 @@ def studying(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> Iterator[Driver]:
-    """Begin a study, and end it with its journal.
+    """Begin a study, and close it with its journal.
 
-    what: what it does, such as "goodput". subjects, options: all that its results depend on, the
-    subjects by name. jobs: tasks at a time, by default one a core; results do not depend on it.
-    journal: a file for the rows as they come; None: none. resume: go on with the one there.
+    what: name of the work, such as "goodput". subjects, options: everything the results depend on,
+        the subjects by name. jobs: parallel tasks, by default one per core; results do not depend
+        on it.
+    journal: a file that receives the rows as they come; None: none. resume: continue an existing
+        one.
     Raises ScenarioError for fewer than one job, `resume` without a journal, and the journal of
     another study.
     """
@@ -141,7 +144,7 @@ def studying(
 
 @contextmanager
 def _closed_after(executor: Executor | None) -> Iterator[None]:
-    """Close an executor in the end, if it is one that has a connection."""
+    """Close an executor at the end, if it has a connection."""
     try:
         yield
     finally:
@@ -151,7 +154,7 @@ def _closed_after(executor: Executor | None) -> Iterator[None]:
 
 
 def _identity(what: str, subjects: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a study is of, as plain data."""
+    """Return the identity of a study, as plain data."""
     from importlib.metadata import version
 
     data = plain(subjects)

@@ -23,11 +23,11 @@ class Executor(Protocol):
     """
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
-        """Yield tasks as they are done, in any order; each is done by `studies.task.answer`.
+        """Yield tasks as they finish, in any order; each is run by `studies.task.answer`.
 
-        tasks: taken one by one, few more than can be done at a time. What a task raises becomes
-        its answer. When the generator is closed early, what still runs is ended.
-        Raises StoppedError where tasks cannot be done any more.
+        tasks: taken one by one, few more than can run at a time. An exception in a task becomes its
+            answer. Closing the generator early ends running tasks.
+        Raises StoppedError if no more tasks can be run.
         """
 
 
@@ -35,6 +35,7 @@ class InTurn:
     """Does one task after the other, in this process."""
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Run tasks one after the other in this process."""
         for task in tasks:
             try:
                 found: str | Exception = answer(task.run, task.arguments)

@@ -50,12 +50,12 @@ class PointRuns:
 
     @property
     def summaries(self) -> list[Mapping[str, Any]]:
-        """Those of the runs that worked."""
+        """Summaries of the successful runs."""
         return [run.summary for run in self.runs if run.summary is not None]
 
     @property
     def failures(self) -> list[Failure]:
-        """Those of the runs that failed."""
+        """Errors of the failed runs."""
         return [run.failure for run in self.runs if run.failure is not None]
 
     @cached_property
@@ -85,7 +85,7 @@ class PointRuns:
 class Study(Findings):
     """The rows of a study.
 
-    scenario: what was varied, as YAML text, where that is a scenario. notes: on how it was run.
+    scenario: the varied scenario, as YAML text, if the subject is one. notes: remarks on the runs.
     """
 
     presenter = STUDY
@@ -97,7 +97,7 @@ class Study(Findings):
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """A row a run: what is varied, the seed, the error if it failed, all numbers it gave."""
+        """A row per run: varied values, seed, error if it failed, and all its numbers."""
         import pandas as pd
 
         rows = [
@@ -112,7 +112,7 @@ class Study(Findings):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a point: what is varied, and the mean of every number over its seeds."""
+        """A row per point: varied values, and the mean of every number over its seeds."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -123,9 +123,9 @@ class Study(Findings):
         )
 
     def estimate(self, metric: str) -> pd.DataFrame:
-        """Return a row a point: what is varied; mean, low and high end of the 95 % interval.
+        """Return a row per point: varied values; mean, low and high end of the 95 % interval.
 
-        metric: a number of a run's summary, such as "p99_ttft_ms", or a figure of one's own.
+        metric: a number of a run's summary, such as "p99_ttft_ms", or one of your own figures.
         Raises ScenarioError for one that no run has.
         """
         import pandas as pd
@@ -184,7 +184,7 @@ class Study(Findings):
 
 
 def _values(point: Point) -> dict[str, Any]:
-    """Return what is set at a point; whatever is no number, as text."""
+    """Return the settings of a point; values that are not numbers as text."""
     return {
         key: value if isinstance(value, int | float) else value_text(value)
         for key, value in point.values.items()

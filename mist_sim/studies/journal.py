@@ -1,9 +1,8 @@
-"""The journal of a study: every result is on disk as soon as it is there.
+"""The journal of a study: every result is written to disk at once.
 
-A file of JSON lines. The first says what the study is of; each other one is a row, in the order in
-which tasks were done. It is only ever appended to. A process that is killed leaves at most one line
-that is not whole, the last, which the next one drops. A journal is JSON, and never pickle: nothing
-in it is executed.
+A file of JSON lines. The first identifies the study; each other one is a row, in the order in which
+tasks finished. It is only appended to. A killed process leaves at most one incomplete line, the
+last, which the next one drops. A journal is JSON, never pickle: reading it executes no code.
 """
 
 from __future__ import annotations
@@ -77,12 +76,12 @@ class Journal:
 def journal_at(
     named: str | Path, identity: Mapping[str, Any], *, resume: bool
 ) -> Iterator[Journal]:
-    """Open the journal of a study, for this process alone.
+    """Open the journal of a study, for only this process.
 
-    identity: what the study is of, as plain data. resume: go on with the journal that is there; a
-    new one is begun where there is none. A journal in which nothing was written is removed.
-    Raises ScenarioError for a file that is there without `resume`, is the journal of another study
-    or no journal, is in use, or cannot be written; it stays as it is.
+    identity: the study's identity, as plain data. resume: continue an existing journal; without
+        one, a new one is begun. A journal without rows is removed.
+    Raises ScenarioError for an existing file without `resume`, for the journal of another study or
+    no journal, and for a file that is in use or cannot be written; it stays unchanged.
     """
     path = user_path(named)
     what = f"journal {path}"
@@ -167,7 +166,7 @@ def _beginning(content: bytes) -> str:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return a row; None for what is none."""
+    """Return a row; None for an invalid line."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
 
 
 def digest(run: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
-    """Return what tells a call from all others."""
+    """Return a key that identifies a call."""
     text = json.dumps([run.__module__, run.__qualname__, plain(arguments)], default=repr)
     return sha256(text.encode()).hexdigest()[:32]
 

@@ -49,7 +49,7 @@ def points_of(vary: Mapping[str, Sequence[Any]]) -> list[Point]:
 
 
 def labels_of(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short label of each dotted key: as much of its end as tells it from the others."""
+    """Return a short, unambiguous label of each dotted key: the end of it."""
     found = {}
     for key in keys:
         steps = key.split(".")

@@ -25,8 +25,8 @@ class Rates:
     own, so that at another rate the same requests come in the same order, closer together or
     further apart.
 
-    built: the scenario's parts, where it was built before.
-    Raises ScenarioError for arrivals without a rate, and a trace that has none.
+    built: the scenario's parts, if already built.
+    Raises ScenarioError for arrivals without a rate, and a trace without one.
     """
 
     scenario: Scenario
@@ -64,7 +64,7 @@ class Rates:
         return len(self._times)
 
     def at(self, rate: float) -> dict[str, Any]:
-        """Return what to set in the scenario for a rate (requests per second, > 0)."""
+        """Return the scenario settings for a rate (requests per second, > 0)."""
         arrivals: Any = self._arrivals
         factor = rate / self.own
         if isinstance(arrivals, TraceArrivals):

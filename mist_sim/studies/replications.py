@@ -24,21 +24,20 @@ def replicate(
     journal: str | Path | None = None,
     resume: bool = False,
 ) -> Replications:
-    """Run a scenario `replications` times, each with a seed of its own.
+    """Run a scenario `replications` times, each with its own seed.
 
-    The first run has the scenario's seed and equals the run without replications; the other
-    seeds are drawn from it. What is not drawn at random, such as the times and lengths of a
-    trace, is the same in every run. The result does not depend on `jobs`.
+    The first run has the scenario's seed and equals the run without replications; the other seeds
+    are drawn from it. Inputs without randomness, such as the times and lengths of a trace, are the
+    same in every run. The result does not depend on `jobs`.
 
-    jobs: processes at a time, by default one a core. progress: called with the runs done.
-    journal: a file for the results of the runs as they come. resume: go on with it; no run is
-    repeated.
-    Raises ScenarioError for fewer than 2 replications, the journal of another study, and what
-    `simulate` raises.
+    jobs: parallel processes, by default one per core. progress: called with the runs done.
+    journal: a file that receives each run's results. resume: continue it; no run is repeated.
+    Raises ScenarioError for fewer than 2 replications, the journal of another study, and all errors
+    of `simulate`.
     """
     if scenario.replications < 2:
         raise ScenarioError(f"replications must be >= 2, got {scenario.replications}")
-    build(scenario)  # what is wrong with it shows here, where it is known which file says so
+    build(scenario)  # errors in it show here, where the file's name is known
     seeds = seeds_from(scenario.seed, scenario.replications)
     data = as_data(scenario)
     with studying(

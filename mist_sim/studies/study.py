@@ -38,21 +38,22 @@ def study(
     resume: bool = False,
     executor: Executor | None = None,
 ) -> Study:
-    """Run something at all points, rates and seeds; return a row a run.
+    """Run a subject at all points, rates and seeds; return a row per run.
 
-    subject: a scenario; or a function that returns a new `Simulation` each time. It is called with
-    what is varied by name, and with `seed` where it has such an argument; the simulation's random
-    streams are those of the seed in any case. vary: the values of each key that are tried, all
-    combinations of them: dotted paths of a scenario as in `Scenario.load`, or arguments of the
-    function. rates: arrivals of a scenario, requests per second. seeds: how many, drawn from the
-    scenario's own (from 0 for a function), or which; by default the replications of the scenario.
-    figures: returns more figures of a run, from its `Result`. jobs: processes at a time, by default
-    one a core; the rows do not depend on it. progress: called with the runs done. journal: a file
-    for the rows as they come. resume: go on with it; no run is repeated. executor: what runs them,
-    in place of processes here.
+    subject: a scenario; or a function that returns a new `Simulation` each time. The function is
+        called with the varied values by name, and with `seed` if it has such an argument; the
+        simulation's random streams always use the seed. vary: values to try for each key, in all
+        combinations: dotted paths of a scenario as in `Scenario.load`, or arguments of the
+        function. rates: arrival rates of a scenario, requests per second. seeds: a number of seeds,
+        drawn from the scenario's own (from 0 for a function), or a list of them; by default the
+        scenario's replications.
+    figures: returns more figures of a run, from its `Result`. jobs: parallel processes, by default
+        one per core; the rows do not depend on it. progress: called with the runs done. journal: a
+        file that receives the rows as they come. resume: continue it; no run is repeated. executor:
+        runs the tasks, in place of local processes.
 
-    A run that fails is a row with its error. Raises ScenarioError for what cannot be studied, the
-    journal of another study; and, where all runs fail, the error of the first.
+    A failed run is a row with its error. Raises ScenarioError for an invalid subject and for the
+    journal of another study; if all runs fail, the error of the first.
     """
     plan = plan_study(subject, vary=vary, rates=rates, seeds=seeds, figures=figures)
     return plan.run(jobs=jobs, progress=progress, journal=journal, resume=resume, executor=executor)
@@ -152,7 +153,7 @@ def plan_study(
     tasks: list[Task] = []
     failed: dict[int, Row] = {}
     if len(points) == 1 and isinstance(subject, Scenario) and not axes:
-        build(subject)  # what is wrong with it shows here, where it is known which file says so
+        build(subject)  # errors in it show here, where the file's name is known
     for position, point in enumerate(points):
         values = dict(point.values)
         rate = values.pop(RATE, None) if rates is not None else None

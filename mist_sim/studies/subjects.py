@@ -36,7 +36,8 @@ def tasks_of(
 ) -> list[Task]:
     """Return the runs of a subject at a point, one a seed; keys are the seeds.
 
-    rate: requests per second; None: its own. Raises ScenarioError for a point that cannot be.
+    rate: requests per second; None: its own.
+    Raises ScenarioError for a point that cannot be.
     """
     if isinstance(subject, Scenario):
         scenario = subject.changed(values) if values else subject
@@ -56,7 +57,7 @@ def tasks_of(
 
 
 def check_subject(subject: object, keys: Sequence[str]) -> None:
-    """Raise ScenarioError unless something can be studied. keys: what is varied."""
+    """Raise ScenarioError for an invalid subject. keys: the varied keys."""
     if isinstance(subject, Scenario):
         return
     if isinstance(subject, Simulation) or not callable(subject):
@@ -83,7 +84,7 @@ def run_scenario(data: dict[str, Any], seed: int, figures: Figures | None) -> di
 def run_factory(
     factory: Factory, values: Mapping[str, Any], seed: int, figures: Figures | None
 ) -> dict[str, Any]:
-    """Run what a function makes once with a seed; return summary and figures."""
+    """Make and run a function's simulation once with a seed; return summary and figures."""
     arguments = dict(values)
     if "seed" in _parameters(factory):
         arguments.setdefault("seed", seed)

@@ -15,11 +15,11 @@ Key = tuple[str | int | float, ...]
 
 @dataclass(frozen=True)
 class Task:
-    """A call that gives plain data.
+    """A call that returns plain data.
 
-    run: a function of a module, since other processes import it. arguments: plain data, or
-    dataclasses of it, so that a journal can tell whether it has the result; what it returns is
-    what JSON can hold. Equal calls give equal results.
+    run: a module-level function, since other processes import it. arguments: plain data, or
+        dataclasses of it, so that a journal can recognise the call; the result must be JSON. Equal
+        calls give equal results.
     """
 
     key: Key
@@ -36,7 +36,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return what is kept of an error."""
+        """Return the stored form of an error."""
         return cls(type(error).__name__, str(error) or type(error).__name__)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Failure:
 
     @property
     def is_told(self) -> bool:
-        """Whether the message is meant for users, and says what to do."""
+        """Whether the message is meant for users, with a remedy."""
         return self.kind in {cls.__name__ for cls in _all_kinds(MistError)}
 
 
@@ -69,9 +69,9 @@ class Row:
 
 
 def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
-    """Return the result of a call as JSON; NaN and infinity are written as Python does.
+    """Return the result of a call as JSON; NaN and infinity in Python's notation.
 
-    Every result takes this way, so that one that was read from a journal is the same.
+    Every result is converted this way, so that one read from a journal is the same.
     """
     return json.dumps(run(*arguments), default=_number)
 

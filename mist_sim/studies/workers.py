@@ -1,4 +1,4 @@
-"""Tasks in parallel processes, which end with the one that started them."""
+"""Tasks in parallel processes, which end with their parent."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Plugins = list[tuple[str, str, type[Any]]]
 """Family, name and class of plugins that are not ours."""
 
 _IDLE = 300  # seconds after which a worker without a task ends
-_AHEAD = 2  # tasks by worker: the one that it does, and the next
+_AHEAD = 2  # tasks per worker: the running one, and the next
 _THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB", "NUMBA", "NUMEXPR")
 
 
 class StoppedError(ScenarioError):
-    """The tasks of a study cannot be done any more; what was found by then stays in its journal."""
+    """No more tasks of the study can be run; results so far stay in its journal."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,16 @@ class _Here:
 
 @dataclass(frozen=True)
 class Workers:
-    """Does tasks in processes of their own, which have the working directory and plugins of this.
+    """Runs tasks in worker processes, with the working directory and plugins of this one.
 
-    num: processes. what: what is done, for messages.
+    num: number of processes. what: name of the work, for messages.
     """
 
     num: int
     what: str
 
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Run tasks in worker processes, which are killed if the generator is closed early."""
         with variables_for_workers() as variables:
             here = _Here(Path.cwd(), plugins_of_others(), variables)
             with while_processes_start():  # more of them, where the last study had fewer
@@ -72,13 +73,13 @@ class Workers:
             except BrokenExecutor as error:
                 raise StoppedError(f"{self.what}: {_why_broken(error, self.num)}") from error
             finally:
-                if not has_ended:  # nobody waits for what they do
+                if not has_ended:  # their results are not needed
                     pool.shutdown(kill_workers=True)
 
 
 def _why_broken(error: BrokenExecutor, num: int) -> str:
     """Return why processes cannot go on. num: of the processes."""
-    if "un-serialize" in str(error):  # loky's words; nothing else tells this case
+    if "un-serialize" in str(error):  # loky's text, the only sign of this case
         return (
             "another process cannot read what makes the simulation, such as a cached function of "
             "the program that is run; move it to a module that the program imports, or take jobs=1"
@@ -90,14 +91,14 @@ def _why_broken(error: BrokenExecutor, num: int) -> str:
 
 
 def num_cores() -> int:
-    """Return the cores that this process may use, such as those of its container."""
+    """Return the number of cores that this process may use, such as its container's."""
     from loky import cpu_count
 
     return int(cpu_count())
 
 
 def _pool(num: int) -> ProcessPoolExecutor:
-    """Return the workers, those of the last time where they are there still."""
+    """Return the workers, reusing those of the last study if they are still running."""
     from loky import get_reusable_executor
 
     threads = str(max(num_cores() // num, 1))
@@ -114,7 +115,7 @@ def _pool(num: int) -> ProcessPoolExecutor:
 def _stream(
     pool: ProcessPoolExecutor, tasks: Iterator[Task], here: _Here, most: int
 ) -> Iterator[Done]:
-    """Keep the workers busy with at most so many tasks, and yield what is done."""
+    """Keep the workers busy with a limited number of tasks, and yield finished ones."""
     running: dict[Future[str], Task] = {}
     while True:
         with while_processes_start():
@@ -127,7 +128,7 @@ def _stream(
 
 
 def _answer_of(future: Future[str]) -> str | Exception:
-    """Return the answer of a task. Raises what is no fault of the task."""
+    """Return the answer of a task. Raises errors not caused by the task."""
     error = future.exception()
     if error is None:
         return future.result()

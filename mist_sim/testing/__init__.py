@@ -1,4 +1,4 @@
-"""Contract checks: what a plugin of each family must hold to, as functions for its own tests.
+"""Contract checks: the rules for plugins of each family, as functions for their tests.
 
     from mist_sim.testing import check_router
 

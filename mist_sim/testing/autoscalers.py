@@ -11,10 +11,10 @@ from mist_sim.testing.rules import name_of, require, stream_of
 
 
 def check_autoscaler(factory: Callable[[], Autoscaler]) -> None:
-    """Check that a policy returns a number of clients, by the view alone.
+    """Check that a policy returns a number of clients, depending only on the view.
 
-    `wanted` returns a whole number >= 0 for any view, also where nobody is up and nothing is known
-    yet, and the same for an equal view, in another object of the same kind as well.
+    `wanted` returns a whole number >= 0 for any view, even if no client is up and no data are known
+    yet, and the same for an equal view and for another object of the same kind.
     """
     policy = factory()
     kind = name_of(policy)
@@ -43,7 +43,7 @@ def _wanted(policy: Autoscaler, view: GroupView) -> int:
 
 
 def _views() -> Iterator[GroupView]:
-    """Yield what groups of 0 to 8 clients look like, with much and little to do."""
+    """Yield views of groups of 0 to 8 clients, with much and little to do."""
     draws = stream_of("check_autoscaler")
     for number in range(300):
         up, starting, waiting, running = draws.integers(0, [9, 3, 50, 50]).tolist()

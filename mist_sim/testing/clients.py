@@ -27,18 +27,18 @@ _MOST_BRANCHES = 3  # of a stage that grows
 def check_client(
     factory: Callable[[], Client], pipelines: Sequence[Pipeline] | None = None
 ) -> None:
-    """Check that a client hands every visit back once, in time, and does the same again.
+    """Check that a client returns every visit once, in time, and repeats its results.
 
-    pipelines: stages of a request, of which each request has one at random. Stages that the client
-    does not serve are served by others, at once. Not needed for registered stages whose parameters
-    are numbers.
+    pipelines: stages of a request, of which each request has one at random. Stages outside the
+        client are served by others, at once. Not needed for registered stages whose parameters are
+        numbers.
 
-    Every visit is handed back exactly once, when it ends and not before it was sent; one that is
-    served was begun in between; KV entries are left for stages that go on from them, and those
-    that others keep are let go; a visit that is given up is handed back while the client still
-    does other work, and no visit is served after a limit of its request; another client of the
-    same kind does the same; and `start` begins empty, so that a second run of the same client
-    equals the first.
+    It checks that every visit is returned exactly once, when it ends and not before it was sent;
+    that a served visit was begun in between; that KV entries are left for stages that continue from
+    them, and other clients' entries are released; that an abandoned visit is returned while the
+    client still does other work, and no visit is served after a limit of its request; that another
+    client of the same kind behaves the same; and that `start` resets the client, so that a second
+    run equals the first.
     """
     client = factory()
     kind = name_of(client)
@@ -74,11 +74,11 @@ def check_client(
 
 
 def _check_limits(client: Client, requests: list[Request], slowest: float) -> None:
-    """Check a run whose requests are given up at a limit.
+    """Check a run with requests that are abandoned at a limit.
 
-    slowest: the longest service of a visit without limits, in full batches too, since who gives up
-    changes who shares one. A visit that is given up may hold the client as long as what is in
-    flight takes, and not for the time of a queue on top.
+    slowest: the longest service of a visit without limits, including full batches, since abandoned
+        visits change the batches. An abandoned visit may hold the client for the work in flight,
+        but not for the time of a queue in addition.
     """
     kind = name_of(client)
     for stay in _run(client, requests):
@@ -98,9 +98,9 @@ def _check_limits(client: Client, requests: list[Request], slowest: float) -> No
 
 
 def _run(client: Client, requests: list[Request], until: float | None = None) -> Visits:
-    """Return what a client hands back of some requests, in order of time.
+    """Return the visits that a client returns, in order of time.
 
-    until: when the run is cut, in the middle of its work, seconds.
+    until: time at which the run is cut, in the middle of its work, seconds.
     """
     env = Environment()
     run, others = (
@@ -149,7 +149,7 @@ def _requests(
 def _pipelines(client: Client) -> list[Pipeline]:
     """Return pipelines of the stages that a client serves.
 
-    They are completions, each of the others with a completion after it, and all others in a row.
+    These are completions, each other stage followed by a completion, and all others in a row.
     """
     draws = stream_of("check_client: lengths")
     found: list[Pipeline] = []
@@ -170,7 +170,7 @@ def _pipelines(client: Client) -> list[Pipeline]:
 
 
 def _example(kind: str, client: Client, number: Any) -> Stage:
-    """Return a stage of a kind, with `number` of what it counts."""
+    """Return a stage of a kind, with `number` as its count."""
     for cls in STAGES.values():
         if cls.kind == kind:
             values = example_values(cls)

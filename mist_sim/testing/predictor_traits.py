@@ -44,10 +44,10 @@ def check_traits(predictor: Predictor) -> PredictorTraits:
 
 
 def check_traits_hold(predictor: Predictor) -> None:
-    """Check a predictor with sound times: it is what its traits say, also inside a wrapper.
+    """Check that a predictor has the properties its traits claim, also inside a wrapper.
 
-    What can be called answers. The longest context changes no time unless the traits say that it
-    is read. What engines wrap around the predictor keeps its traits.
+    Functions in the traits must work. The longest context changes no time unless the traits declare
+    it. Engines' wrappers keep the predictor's traits.
     """
     traits = traits_of(predictor)
     for batch in _BATCHES:
@@ -156,6 +156,6 @@ def _check_wrapped(predictor: Predictor, traits: PredictorTraits) -> None:
 def _require_kept(
     wrapper: str, kept: PredictorTraits, traits: PredictorTraits, **changed: Any
 ) -> None:
-    """Require the traits but for those changed; times on the spot are the wrapper's own."""
+    """Require kept traits, but for `changed` and the wrapper's own `step_time_on_the_spot`."""
     wanted = replace(traits, step_time_on_the_spot=kept.step_time_on_the_spot, **changed)
     require(kept == wanted, f"{wrapper} must keep the traits {wanted}, got {kept}")

@@ -19,11 +19,11 @@ from mist_sim.testing.rules import name_of, require, stream_of
 def check_predictor(factory: Callable[[], Predictor]) -> None:
     """Check that a predictor's times are sound, and that `run` has the bits of `step_time`.
 
-    Times are positive, finite floats that depend on the batch alone. `run` returns an array of
-    float64 of its own for each call, equal to `step_time` of every grown batch, and so is the line
-    of decodes alone, where it tells one (`decode_line`), also with an engine's time. With the trait
-    `times_drafts` it is also asked for batches with drafts. Its traits are of the right types,
-    are all in the record, and are kept by what engines wrap around it.
+    Times are positive, finite floats that depend only on the batch. `run` returns a new float64
+    array for each call, equal to `step_time` of every grown batch, and so does the line of decodes
+    alone, if there is one (`decode_line`), also with an engine's overhead. With the trait
+    `times_drafts` it is also tested with batches with drafts. Its traits must have the right types,
+    be complete, and be kept by engines' wrappers.
     """
     predictor, another = factory(), factory()
     require(

@@ -38,7 +38,7 @@ class _Choice:
 
 
 def check_router(factory: Callable[[], Router]) -> None:
-    """Check that a router chooses a candidate, by rules, and changes nothing.
+    """Check that a router chooses a candidate by the rules, and changes no state.
 
     It returns the `client_id` of one of 1 to 8 candidates, or raises `RefusalError`; leaves
     request, candidates and views as they are; decides the same whatever the output lengths; and

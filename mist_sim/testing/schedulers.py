@@ -14,15 +14,15 @@ from mist_sim.testing.rules import name_of, require, stream_of
 
 
 def check_scheduler(factory: Callable[[], Scheduler]) -> None:
-    """Check that a scheduler serves everything within its limits, and that its plans are true.
+    """Check that a scheduler serves all requests within its limits, with correct plans.
 
-    Under random loads with ample and with scarce memory, without and with a tier below it: never
-    more than `max_num_seqs` run, nor more than a lane's share of these; all blocks come back, and
-    at any time there are enough for the tokens in the cache; every sequence is finished, refused or
-    dropped, none waits for ever; nothing finishes before the last step of a plan; plans of many
-    steps are those of single steps put together; decisions do not depend on output lengths;
-    sequences that are given up leave nothing behind; nothing is computed that could be loaded from
-    the tier; lanes that share the scheduler do not disturb one another.
+    The rules, under random loads with ample and with scarce memory, without and with a tier below
+    it: at most `max_num_seqs` run, and at most a lane's share of these; all blocks come back, and
+    there are always enough for the tokens in the cache; every sequence is finished, refused or
+    dropped, and none waits for ever; none finishes before the last step of a plan; plans of many
+    steps equal single steps put together; decisions do not depend on output lengths; abandoned
+    sequences leave no blocks behind; no tokens are computed that could be loaded from the tier;
+    lanes that share the scheduler do not affect one another.
     """
     require(isinstance(factory(), Scheduler), f"{name_of(factory())} must extend Scheduler")
     for load in (*_loads(), *_loads_with_prefixes()):
@@ -53,7 +53,7 @@ def _loads() -> Iterator[Load]:
 
 
 def _loads_with_prefixes() -> Iterator[Load]:
-    """Yield loads whose prompts share prefixes; memory evicts these, and a tier keeps them.
+    """Yield loads with shared prompt prefixes; memory evicts these, and a tier keeps them.
 
     Prefixes of 16 to 56 tokens, six of them.
     """
@@ -71,7 +71,7 @@ def _loads_with_prefixes() -> Iterator[Load]:
 
 
 def _side_by_side(scheduler: Scheduler, load: Load) -> list[Trace]:
-    """Return what two lanes did that took turns in planning with one scheduler."""
+    """Return the work of two lanes that took turns in planning with one scheduler."""
     engines = [SteppingEngine(scheduler, load) for _ in range(2)]
     for _ in zip_longest(*[engine.plans(64) for engine in engines]):
         pass
@@ -79,7 +79,7 @@ def _side_by_side(scheduler: Scheduler, load: Load) -> list[Trace]:
 
 
 def _until_first_finish(engine: SteppingEngine) -> Trace:
-    """Return what the steps did until a sequence finished."""
+    """Return the work of the steps until a sequence finished."""
     for _ in engine.plans(1):
         if engine.trace and engine.trace[-1][-1]:
             break

@@ -13,11 +13,12 @@ _EXAMPLES: dict[object, object] = {int: 1, float: 1.0, str: "x", bool: True}
 
 
 def check_stage(cls: type[Stage], **parameters: object) -> None:
-    """Check that a stage is an immutable value with a kind of its own, and refuses nonsense.
+    """Check that a stage is an immutable value with a unique kind, and refuses bad values.
 
-    parameters: values of fields without a default; not needed for numbers and strings. A field
-    that counts something (`num_...`) must refuse -1 with a ValueError that names it. One that can
-    become longer is as before when it becomes as much shorter again, and counts what it gained.
+    parameters: values of fields without a default; not needed for numbers and strings. A field that
+        counts something (`num_...`) must refuse -1 with a ValueError that names it. A stage with a
+        length returns to its old value when lengthened and shortened by the same number, and counts
+        the tokens gained.
     """
     name, plugin = cls.__name__, cast(Any, cls)
     require(issubclass(plugin, Stage), f"{name} must be a subclass of Stage")

@@ -1,4 +1,4 @@
-"""Closed loops on H100s: sixty measured points beside steps of measured kernels.
+"""Closed loops on H100s: sixty measured points against steps of measured kernels.
 
 Qwen3-32B in bf16 on vLLM 0.12 with 2 and 8 H100s; mean TTFT and TPOT at fixed concurrency, from
 the sample of measurements in aiconfigurator-core, whose kernel times the simulation uses.
@@ -56,7 +56,7 @@ def measured_points(file: Path) -> pd.DataFrame:
 
 
 def predictors() -> dict[int, SiliconPredictor]:
-    """Return what times the steps, by the number of GPUs."""
+    """Return the predictors, by the number of GPUs."""
     model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
     return {ranks: SiliconPredictor(model, Cluster(gpu, ranks)) for ranks in GPUS}
 
@@ -73,8 +73,8 @@ def simulated(
     """Return the points with simulated means, and errors in percent.
 
     step, sequence: the engine's own time in seconds; None: the predictor's default.
-    prompt_token: seconds that a token of a prompt takes, with the client's delay; None: requests
-        come through the front end, and nobody knows more.
+    prompt_token: additional client delay per prompt token, seconds; None: requests come through the
+        default front end.
     """
     if prompt_token is None:
         way, delay = EngineOverhead(step=step, sequence=sequence), 0.0

@@ -56,11 +56,11 @@ def request_rows(
 ) -> Iterator[Row]:
     """Yield statistics of latencies, with the mean error of single requests, and the throughput.
 
-    Requests that do not finish in the simulation count in no latency, and a row says how many
-    did; without one that finishes there is nothing to compare and ScenarioError is raised.
+    Requests that do not finish in the simulation count in no latency, and a row gives their number;
+    if none finishes ScenarioError is raised.
 
-    from_intake: measured times begin when the engine took the request in, between two steps.
-    scored: which requests count, by id; None: all.
+    from_intake: measured times begin when the engine took in the request, between two steps.
+    scored: ids of the requests that count; None: all.
     """
     result = simulate(scenario)
     requests = result.requests.set_index("request_id")
@@ -96,7 +96,7 @@ def _finished_row(measured: int, finished: int, why: str) -> Row:
 
 
 def _reason(unfinished: pd.DataFrame) -> str:
-    """Return what became of the first one, with the reason where there is one."""
+    """Return the status of the first one, with its reason if there is one."""
     first = unfinished.iloc[0]
     reason = f": {first['reason']}" if first["reason"] else ""
     return f"; request {unfinished.index[0]} was {str(first['status']).replace('_', ' ')}{reason}"
@@ -126,11 +126,11 @@ def _throughput_row(
 
 
 def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[Row]:
-    """Yield every figure that both summaries have and that a simulation is about.
+    """Yield every figure in both summaries that a simulation predicts.
 
-    A row says how many requests finished where the two differ, or where some did not finish in
-    the simulation. Figures of 0 are none. Raises ScenarioError for figures below zero or not
-    finite, and where no latency or throughput is left to compare.
+    A row gives the number of finished requests if it differs, or if some did not finish in the
+    simulation. Figures of 0 count as missing. Raises ScenarioError for figures that are negative or
+    not finite, and if no latency or throughput is left to compare.
     """
     simulated = simulate(scenario).summary
     rows = []

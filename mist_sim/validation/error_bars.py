@@ -1,15 +1,15 @@
 """Widths of error bars: ranges of measured over simulated times, by kind of setting.
 
-A setting's group is the whole runs that are like it, if there are `FEWEST` points of
-`FEWEST_SERIES` series at least:
+A setting's group is the whole runs comparable to it, if there are at least `FEWEST` points of
+`FEWEST_SERIES` series:
 
 1. of the same source, architecture, kind of model, weights and parallelism;
-2. however they are parallel;
-3. whatever their weights are.
+2. with any parallelism;
+3. with any weights.
 
-A setting of which nothing that near was run takes the whole runs of its kind of model on any GPU,
-and, where kernels of its own architecture, kind of model and weights were timed, the range of these
-as far as it reaches further; with such kernels, whole runs of other kinds of models will do.
+If no such runs exist, a setting takes the whole runs of its kind of model on any GPU, and, if
+kernels of its own architecture, kind of model and weights were timed, the range of these as far as
+it is wider; with such kernels, whole runs of other kinds of models are used if needed.
 
 The range for a kind of load is that of its points in the group, if there are as many again. If not,
 it is the group's, which reaches as far as the ranges of the other loads there, that of this load in
@@ -35,7 +35,7 @@ from mist_sim.metrics.expected_errors import ANY_LOAD, ErrorBar
 from mist_sim.metrics.load import LOADS
 from mist_sim.validation.words import ARCHITECTURES, words
 
-# What makes a group. With 4 to 6 series the bars of docs/validation.md do equally well; 2 and 3 are
+# Size of a group. With 4 to 6 series the bars of docs/validation.md do equally well; 2 and 3 are
 # too few for single tokens of 2023, whose errors hardly differ within a series.
 FEWEST, FEWEST_SERIES = 8, 4
 SHARE = 0.9  # of the measurements lie in a bar
@@ -57,17 +57,17 @@ _PARALLEL = ("one", "NVLink", "spread")
 class Point:
     """A measured time beside its simulation.
 
-    metric: "ttft", "tpot" or "e2el"; of kernels alone, of a prompt or of decodes.
+    metric: "ttft", "tpot" or "e2el"; for kernels alone, of a prompt or of decodes.
     factor: measured / simulated.
-    series: what was measured with it, on the same model, GPUs and load, so that one tells of
-        others: they are left out together.
+    series: points measured together on the same model, GPUs and load; since one predicts the
+        others, they are held out together.
     loads: the kinds of load it tells of (`mist_sim.metrics.load`): the one of a whole run, and of
         kernels all that have steps like it.
-    is_whole: of a whole run; otherwise of the kernels of one step.
-    run: where it is compared with its bar, a table of docs/validation.md; empty: nowhere.
-    widens: whether others' bars are found from it; not so for one that was simulated a second time.
-    ttft_share: of an "e2el", which share of it TTFT is in the simulation.
-    model: whose times they are; empty: not said.
+    is_whole: of a whole run rather than of the kernels of one step.
+    run: the table of docs/validation.md that shows it with its bar; empty: none.
+    widens: whether others' bars use it; false for a point simulated a second time.
+    ttft_share: of an "e2el", the share of TTFT in the simulation.
+    model: the measured model; empty: unknown.
     """
 
     setting: Setting
@@ -105,10 +105,11 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The points from which a setting's bars are found.
+    """The points that determine a setting's bars.
 
-    whole: points of whole runs. kernels: of the setting's own, none where whole runs are near.
-    like: what they have in common, in words. wider: the next groups, each with less in common.
+    whole: points of whole runs. kernels: of the setting's own kernels, empty if comparable whole
+        runs exist.
+    like: their common properties, in words. wider: the next groups, each less similar.
     """
 
     whole: tuple[Point, ...]
@@ -233,10 +234,9 @@ def groups(points: Sequence[Point]) -> Iterator[tuple[Setting, str, Group]]:
 
 
 def _covered(points: Iterable[Point]) -> Iterator[Setting]:
-    """Yield the settings to tabulate: those of points, however parallel.
+    """Yield the settings to tabulate: those of points, with any parallelism.
 
-    Times around measured kernels differ by the engine alone, so they are taken to be as far off on
-    any architecture.
+    Times from measured kernels have only the engine's error, assumed equal on all architectures.
     """
     for own in {point.setting for point in points if point.setting.source in SOURCES}:
         anywhere = own.source == "measured kernels"

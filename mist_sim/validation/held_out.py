@@ -26,10 +26,10 @@ _NOTHING = 1e-9  # of a logarithm: a point on the end of a range lies inside
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A group under one kind of load, and how its ranges do on series that are left out.
+    """A group under one kind of load, and the coverage of its ranges on held-out series.
 
-    like: what the group's whole runs have in common. num_points, num_series: of that load.
-    before: the share of its points inside the range of all loads, as it is without their series.
+    like: common properties of the group's whole runs. num_points, num_series: of that load.
+    before: share of held-out points inside the range of all loads.
     after: the same with the range for that load.
     by_model: the same where all series of a model are left out together; None for cells with fewer
         than `_FEWEST_MODELS`, and with few points.
@@ -63,7 +63,7 @@ def cells(points: Sequence[Point]) -> Iterator[Cell]:
 
 
 def _cell(group: Group, metric: str, load: str) -> Cell:
-    alone = replace(group, kernels=())  # they were not run, so they are no part of what is scored
+    alone = replace(group, kernels=())  # kernels were not whole runs, so they are not scored
     own = of_load(group.whole, load)
     margin = margin_of(group, load)
     after = [out <= margin + _NOTHING for _, out in held_out(group, load)]
@@ -98,10 +98,9 @@ def _by_model(points: Sequence[Point], margin: float) -> float | None:
 
 
 def left_out(points: Sequence[Point]) -> list[tuple[Point, ErrorBar | None]]:
-    """Return the points of a `run` with the bars that the other series give.
+    """Return the points of a `run` with bars computed from the other series.
 
-    The whole rule is asked anew without the series: what its group is, and by how much that has to
-    be widened.
+    The whole rule is applied anew without the series: its group, and the widening.
     """
     found = []
     known: dict[tuple[object, ...], ErrorBar | None] = {}
@@ -128,7 +127,7 @@ def _without_series(
 
 
 def _joined(point: Point, bars: Sequence[ErrorBar | None]) -> ErrorBar | None:
-    """Return the bar of a point; of an E2E from those of TTFT and TPOT."""
+    """Return the bar of a point; an E2E combines those of TTFT and TPOT."""
     first, last = bars[0], bars[-1]
     if first is None or last is None or point.metric != "e2el":
         return first

@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 
 
 def intakes(scenario: Scenario, result: Result, arrivals: pd.Series[float]) -> Array:
-    """Return when the engine that served it took each request in: at once when it was idle.
+    """Return when the engine took in each request: at once if it was idle.
 
-    Else as its step ended; of replicas that step together, as the step of all ended. Those that
-    got no token count from their arrival.
+    Otherwise as its step ended; with replicas in lockstep, as the step of all ended. Requests
+    without a token count from their arrival.
     arrivals: seconds by request id, which rises.
     Raises ScenarioError for pipelines, in which several steps are under way at once.
     """
@@ -48,10 +48,10 @@ def intakes(scenario: Scenario, result: Result, arrivals: pd.Series[float]) -> A
 
 
 def as_of_engines(requests: pd.DataFrame, result: Result) -> pd.DataFrame:
-    """Return requests with the times of the engines that served them, without the front end.
+    """Return requests with the engines' own times, without the front end.
 
-    requests: of the result, by id. `queued_at` is when a request came to its first client, or
-    arrived, where it came to none.
+    requests: of the result, by id. `queued_at` is when a request reached its first client, or
+        arrived, if it reached none.
     """
     import pandas as pd
 
@@ -74,7 +74,7 @@ def _first_tracks(result: Result, request_ids: NDArray[np.int64]) -> NDArray[np.
 
 
 def _next_boundary(result: Result, tracks: list[int], times: Array) -> Array:
-    """Return when the step ended that was under way at each time, or the time where none was."""
+    """Return the end of the step under way at each time, or the time itself if there is none."""
     steps = result.steps[result.steps["track"].isin(tracks)].sort_values("start")
     ends = np.unique(np.concatenate([result.recorder.step_ends[track] for track in tracks]))
     place = np.minimum(ends.searchsorted(times), len(ends) - 1)

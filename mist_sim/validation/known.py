@@ -53,7 +53,7 @@ _POINTS_FROM = "aiconfigurator-core, Apache-2.0"
 
 
 def known_runs(folder: Path) -> list[MeasuredRun]:
-    """Return the runs whose files are in a folder. Raises ScenarioError when none is."""
+    """Return the runs with files in a folder. Raises ScenarioError without any."""
     runs: list[MeasuredRun] = []
     if (folder / VLLM_019).is_dir():
         runs += vllm_019(folder / VLLM_019)

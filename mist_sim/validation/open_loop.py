@@ -21,7 +21,7 @@ from mist_sim.validation.runs import MeasuredRun
 if TYPE_CHECKING:
     import pandas as pd
 
-_FIT_ON = 60  # of the 300 requests, those that the time of prefill steps was fitted on
+_FIT_ON = 60  # of the 300 requests, those used to fit the time of prefill steps
 _FORM = "the form of the law of unsplit decodes was chosen on this run"
 _PREFILL_STEP = 4  # ms, least mean error of their TTFTs, of whole milliseconds
 _TRIED = (2, 3, 4, 5, 6)  # ms
@@ -29,7 +29,7 @@ _MEANS = ("TTFT, mean", "TPOT, mean", "E2E, mean")
 
 
 def vllm_019(folder: Path) -> Iterator[MeasuredRun]:
-    """Yield the run as its layer profile and the roofline time it, and what parts of it do."""
+    """Yield the run as its layer profile and the roofline time it, and variants of it."""
     measured = _bench_requests(folder / "requests.jsonl")
     table = {"predictor": _table(folder)}
     fitted = {**table, "overhead": {"prefill_step": f"{_PREFILL_STEP} ms"}}

@@ -88,7 +88,7 @@ def _open_loop(folder: Path) -> Iterator[Point]:
 
 
 def _closed_loops(file: Path) -> Iterator[Point]:
-    """Yield all points with the defaults, and those of the page with `prompt_token` as fitted.
+    """Yield all points with the defaults, and those of the page with the fitted `prompt_token`.
 
     By default requests come through the front end; the page shows them with the roofline alone,
     and on the points held out.
@@ -138,7 +138,7 @@ def _closed_loop_batch(row: Any) -> float:
 
 
 def _table(source: str, half: str, prompt_token: float | None) -> str:
-    """Return which table of the page a point is in; empty for none."""
+    """Return the table of the page with a point; empty for none."""
     if prompt_token:
         return f"closed loops, {source}, {half}"
     is_shown = source == _ROOFLINE and half == "held out"

@@ -1,4 +1,4 @@
-"""A measured run: what was measured, and the scenario that simulates it."""
+"""A measured run: its measurements, and the scenario that simulates it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NEEDED = ("name", "engine", "provenance", "scenario")
 class MeasuredRun:
     """A run of a real engine.
 
-    engine: its name and version. provenance: who measured it, and the licence.
-    fitted: what was fitted on these rows, and so is not tested by them; empty: nothing.
+    engine: its name and version. provenance: origin and licence of the measurements.
+    fitted: parameters fitted on these rows, which they do not test; empty: none.
     rows: simulates and compares.
-    missing: what has to be installed before `rows` can be called; empty: nothing.
+    missing: packages to install before `rows` can be called; empty: none.
     """
 
     name: str
@@ -47,9 +47,9 @@ class MeasuredRun:
 def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
     """Return the run of a folder with a `run.yaml` (see docs/validation.md).
 
-    allow_programs: whether programs that its scenario names may run.
-    Raises ScenarioError for a folder without one, unknown or missing keys, and files that do not
-    hold what they should.
+    allow_programs: whether programs named in its scenario may run.
+    Raises ScenarioError for a folder without one, unknown or missing keys, and files of another
+    form.
     """
     path = folder / "run.yaml"
     if not path.is_file():

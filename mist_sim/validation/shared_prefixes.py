@@ -60,7 +60,7 @@ _METRICS = {
 
 
 def shared_prefixes(folder: Path) -> Iterator[MeasuredRun]:
-    """Yield the runs on whose median TTFT `front_end.request` was fitted, and the others."""
+    """Yield the runs whose median TTFT was used to fit `front_end.request`, and the others."""
     fitted = "front_end.request, on median TTFT of these stages"
     for half, what in zip(HALVES, (fitted, "nothing on these runs"), strict=True):
         yield MeasuredRun(

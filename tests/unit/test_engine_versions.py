@@ -50,8 +50,8 @@ def test_defaults_of_a_version_in_a_file_and_in_python(engine, ahead, share):
     made = llm_client("llm", engine=engine)
     assert made.async_scheduling is ahead
     assert made.num_gpu_blocks == build_one(found).num_gpu_blocks
-    whole = llm_client("llm", kv_cache=KvCacheConfig(gpu_memory_utilization=share))
-    assert made.num_gpu_blocks == whole.num_gpu_blocks
+    said = KvCacheConfig(gpu_memory_utilization=share)
+    assert made.num_gpu_blocks == llm_client("llm", engine=engine, kv_cache=said).num_gpu_blocks
 
 
 @pytest.mark.parametrize(
@@ -307,6 +307,8 @@ def test_the_resolved_scenario_names_values_and_their_origins():
     assert "#   async_scheduling: true (" in text
     assert "#   kv_cache.enable_prefix_caching: true (" in text
     assert "#   rules.uncached_first: true (BlockPool.free_blocks in" in text
+    assert "#   memory.sampler_bytes: 15.3 (not in the package; logs" in text
+    assert "#   memory.beside_torch: '0.25 GiB, several ranks 0.25, on H100 or B200 2.1' (" in text
     said = Scenario.load(
         "demo", overrides={"engine": "vllm-0.24", "clients.0.async_scheduling": False}
     )

@@ -29,6 +29,11 @@ SMALL = {
     "kv_cache.num_gpu_blocks_override": None,
     "kv_cache.gpu_memory_utilization": 0.8,
 }
+FULL_OF_EXPERTS = H100 | {
+    "model": "gpt-oss-20b",
+    "kv_cache.num_gpu_blocks_override": None,
+    "kv_cache.gpu_memory_utilization": 0.2,
+}
 SWAPS = {"scheduler.preemption": "swap"}
 TIER = {"kv_cache.tiers": [{"name": "cpu", "capacity": "128 MiB"}]}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
@@ -80,6 +85,7 @@ CASES = [
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),
     Case("expert_load_imbalance", 1.5, EXPERTS | {"enable_expert_parallel": True}),
+    Case("moe_backend", "marlin", FULL_OF_EXPERTS),
     *(
         Case("all_reduce", way, FOUR)
         for way in ("auto", "ring", "tree", "host_shared", "bestserve")  # the L40S has host

@@ -220,7 +220,7 @@ def test_a_later_step_of_a_run_has_grown():
         (["--decodes", "257", "--context", "9"], "llm-0: a step must have at most 256 sequences"),
         (["--prompts", "2049"], "llm-0: a step must have at most 2,048 tokens, got 2,049"),
         (["--prompts", "5@131072"], "at most 131,072 tokens of its longest sequence"),
-        (["--decodes", "200", "--context", "100000"], "at most 461,280 tokens in the KV cache"),
+        (["--decodes", "200", "--context", "100000"], "at most 462,384 tokens in the KV cache"),
         (["--decodes", "1", "--context", "9", "--client", "x"], "got 'x'"),
         (["--decodes", "1", "--context", "9", "--force"], "--force has no effect without --out"),
     ],

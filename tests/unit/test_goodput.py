@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.load import as_data
@@ -272,6 +273,21 @@ def test_any_number_of_processes_finds_the_same(tmp_path):
     for name in ("goodput.json", "trials.csv", "scenario.resolved.yaml", "SHA256SUMS"):
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
     assert done == [*range(1, one.num_runs + 1)] * 2
+
+
+def test_a_report_has_the_rate_and_a_mark_for_each_run(tmp_path):
+    pytest.importorskip("plotly", reason="needs the extra report")
+    scenario = Scenario.from_dict(LLM)
+    found = find_goodput(scenario, AS_IS, jobs=1)
+    told = f"{found.rate:.4g} requests a second."
+    assert sum(len(data.x) for data in found.plot("rates").data) == found.num_runs
+    found.save(tmp_path / "out")
+    assert told in folder_page(tmp_path / "out", "goodput").html()
+    low = GoodputOptions(rates=(1e-3, 2e-3), as_is=True)
+    attained_everywhere = find_goodput(scenario, low, jobs=1)
+    attained_everywhere.save(tmp_path / "low")
+    html = folder_page(tmp_path / "low", "goodput").html()
+    assert "Goodput not known: all attained." in html
 
 
 def test_replications_give_the_mean_of_their_searches():

@@ -3,22 +3,28 @@
 import pytest
 
 from mist_sim.clients.kv_cache import BlockPool, EngineMemory, KvCacheConfig, num_gpu_blocks
-from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, activation_bytes
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.kv_cache.lane_memory import lane_memory
+from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs, ProfileRun, num_graphs
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import load_model
+from mist_sim.scenario import llm_client
 
 GIB = 2.0**30
 
 
-def blocks(config, model="llama-3.1-8b", gpu="h100-sxm", tp=1, tokens=8192, seqs=256):
+V0 = ProfileRun(sampler_bytes=41, keeps_buffers=False, counts_graphs=False)
+
+
+def blocks(config, model="llama-3.1-8b", gpu="h100-sxm", tp=1, tokens=8192, seqs=256, needs=NEWEST):
     return num_gpu_blocks(
         config,
         load_model(model),
         Cluster(load_gpu(gpu), tp),
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
+        needs=needs,
     )
 
 
@@ -49,7 +55,12 @@ def test_capacity_agrees_with_a_vllm_log(tp):
     """
     config = KvCacheConfig(gpu_memory_utilization=0.9, context_memory=1.79 * tp * GIB)
     expected = {1: 53.29, 2: 71.29 - 7.48 - 3.58 - 1.26}[tp]
-    cache = blocks(config, tp=tp) * 16 * load_model("llama-3.1-8b").kv_bytes_per_token / tp
+    cache = (
+        blocks(config, tp=tp, needs=Needs(profile=V0))
+        * 16
+        * load_model("llama-3.1-8b").kv_bytes_per_token
+        / tp
+    )
     assert cache / GIB == pytest.approx(expected, rel=0.01)
 
 
@@ -100,10 +111,37 @@ def test_quantized_weights_and_caches_leave_room_for_more():
         count(load_model("deepseek-v3"), 8)
 
 
-def test_experts_keep_buffers_for_each_of_a_tokens_experts():
-    """Per token: 2 x 2048 of hidden state, and 8 experts x (max(2 x 768, 2048) + 768) values."""
-    activations = activation_bytes(load_model("qwen3-30b-a3b"), 1, 16_384, 1)
-    assert activations == 16_384 * (2 * 2048 + 8 * (2048 + 768)) * 2
+def test_experts_have_buffers_for_each_of_a_tokens_experts():
+    """Per token 4 x 2048 of hidden state; older versions share a buffer between two products.
+
+    8 experts x (max(2 x 768, 2048) + 768) values then, and 8 x (2048 + 2048) now.
+    """
+    model, cluster = load_model("qwen3-30b-a3b"), Cluster(load_gpu("h100-sxm"))
+    now = NEWEST.activations(model, cluster, 16_384, 1)
+    before = Needs(profile=V0).activations(model, cluster, 16_384, 1)
+    assert now == 16_384 * (4 * 2048 + 8 * (2048 + 2048)) * 2
+    assert before == 16_384 * (4 * 2048 + 8 * (2048 + 768)) * 2
+
+
+def test_buffers_of_experts_stay_while_tokens_are_sampled():
+    """llm-d-planner, vLLM 0.19: Qwen1.5-MoE-A2.7B has 2.47 GiB of activations, Qwen3-30B-A3B 2.68.
+
+    1,024 sequences of 151,936 words are 2.22 GiB; the buffers of 8 experts and 8,192 tokens 0.5.
+    """
+    model, cluster = load_model("qwen3-30b-a3b"), Cluster(load_gpu("h100-sxm"))
+    found = NEWEST.activations(model, cluster, 8_192, 1_024)
+    assert found / GIB == pytest.approx(2.68, rel=0.02)
+
+
+def test_graphs_are_of_both_kinds_where_decodes_alone_can_fill_them():
+    """LMCache/LMCache#3430: "PIECEWISE=51 (largest=512), FULL=35 (largest=256)"."""
+    sizes = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+    assert len(sizes) == 51
+    assert num_graphs(sizes, 256) == 51 + 35
+    assert num_graphs(sizes, 1_024) == 102
+    assert num_graphs((), 256) == 0
+    assert ProfileRun().graphs(0) == 0.0
+    assert ProfileRun(counts_graphs=False).graphs(102) == 0.0
 
 
 def test_requests_get_all_blocks_of_a_real_engine_but_the_null_block():
@@ -117,7 +155,8 @@ def test_of_the_blocks_that_fit_in_memory_one_is_the_null_block():
     """So the GPU's memory holds one block more than requests get."""
     model, config = load_model("llama-3.1-8b"), KvCacheConfig(gpu_memory_utilization=0.5)
     free = 0.5 * load_gpu("h100-sxm").memory - model.weight_bytes_per_rank(1)
-    free -= activation_bytes(model, 1, 8192, 256) + config.context_memory
+    cluster = Cluster(load_gpu("h100-sxm"))
+    free -= NEWEST.activations(model, cluster, 8192, 256) + NEWEST.context(None, cluster)
     assert blocks(config) == int(free // (16 * model.kv_bytes_per_token)) - 1
 
 
@@ -168,3 +207,17 @@ def test_the_watermark_is_a_share_of_all_blocks(num_blocks, watermark, num_reser
     memory = EngineMemory(num_gpu_blocks=num_blocks - NULL_BLOCKS)
     lane = lane_memory(memory, config, 1, drafting=None, swaps=False)
     assert lane.pool().num_reserved == num_reserved
+
+
+def test_kernels_of_experts_that_cannot_run_are_refused():
+    """With what does; and a kernel that nobody timed leaves no error bar."""
+    with pytest.raises(ScenarioError, match="null for qwen3-8b, which has no experts in MXFP4"):
+        llm_client("llm", model="qwen3-8b", moe_backend="marlin")
+    with pytest.raises(ScenarioError, match="must be marlin on l40s, where no other kernel"):
+        llm_client("llm", model="gpt-oss-20b", gpu="l40s", moe_backend="triton")
+    own = llm_client("llm", model="gpt-oss-20b", moe_backend="triton")
+    assert own.num_gpu_blocks == llm_client("llm", model="gpt-oss-20b").num_gpu_blocks
+    other = llm_client("llm", model="gpt-oss-20b", moe_backend="marlin")
+    assert other.num_gpu_blocks < own.num_gpu_blocks
+    for setting in other.traits.times.settings.values():
+        assert setting.why == "not known: experts by marlin; what was timed is triton"

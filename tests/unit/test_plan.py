@@ -14,6 +14,7 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import first_problem
+from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
 from mist_sim.scenario.from_vllm.commands import from_vllm
@@ -208,6 +209,16 @@ def test_the_answer_runs_again_as_it_was(found, tmp_path):
     saved = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert saved["name"] == found.name
     assert (tmp_path / "out" / "tried.csv").read_text().count("\n") == len(found.tried) + 1
+
+
+def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
+    pytest.importorskip("plotly", reason="needs the extra report")
+    marks = [len(data.x) for data in found.plot("tried").data]
+    assert sum(marks) == len([row for row in found.tried if row.attainment >= 0])
+    told = f"Buy {found.name}."
+    assert told in found.report(tmp_path / "own.html").read_text(encoding="utf-8")
+    found.save(tmp_path / "out")
+    assert told in folder_page(tmp_path / "out", "plan").html()
 
 
 def test_dollars_are_those_of_the_run(found):

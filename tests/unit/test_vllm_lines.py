@@ -1,6 +1,7 @@
 """Lines that people paste: what becomes of 66 of them, and of every flag in them."""
 
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -515,3 +516,95 @@ def test_damaged_lines_are_read_or_refused(line, damage):
 def test_flags_keep_their_values():
     flags = flags_of(["-tp=2", "--a_b", "x", "-1"], {TP: "one", "--a-b": "many"}, {"-tp": TP})
     assert [(flag.name, flag.values) for flag in flags] == [(TP, ("2",)), ("--a-b", ("x", "-1"))]
+
+
+ASKED = '{"temperature": 0.6, "top_p": 0.95}'
+SERVER = f"vllm serve qwen3-8b --override-generation-config '{ASKED}'"
+BENCHMARK = "vllm bench serve --random-input-len 20 --num-prompts 4"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sampling"),
+    [
+        ("", {"temperature": 0.6, "top_p": 0.95}),
+        ("--top-k 20", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
+        ("--temperature 0.8 --top-p 0.9", {"temperature": 0.8, "top_p": 0.9}),
+        ("--extra-body '{\"top_p\": 0.5}'", {"temperature": 0.6, "top_p": 0.5}),
+        ("--top-k -1", {"temperature": 0.6, "top_p": 0.95, "top_k": 0}),
+        ("--temperature 0", None),
+    ],
+)
+def test_requests_of_a_benchmark_are_sampled_as_it_asks(asked, sampling):
+    """What it does not say is as the server has it."""
+    keys = from_vllm([SERVER, f"{BENCHMARK} {asked}"], gpu="h100-sxm").keys
+    assert keys["clients"][0].get("sampling") == sampling
+
+
+def test_penalties_of_a_benchmark_are_told_to_be_left_out():
+    found = read_commands([f"{BENCHMARK} --repetition-penalty 1.05"])
+    (item,) = [item for item in found.account[0].items if "penalty" in item.flag]
+    assert item.is_assumed
+    assert "without penalties" in item.why
+
+
+def test_the_kernel_of_experts_is_taken_from_flags_and_variables():
+    """Where the model's experts are in MXFP4; a flag goes before the variable."""
+
+    def backend(line):
+        return from_vllm([line], gpu="h100-sxm").keys["clients"][0].get("moe_backend")
+
+    assert backend("vllm serve gpt-oss-20b") is None
+    assert backend("vllm serve gpt-oss-20b --moe-backend auto") is None
+    assert backend("vllm serve gpt-oss-20b --moe-backend marlin") == "marlin"
+    assert backend("VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b") == "marlin"
+    assert backend("VLLM_MXFP4_USE_MARLIN=0 vllm serve gpt-oss-20b") is None
+    line = "VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b --moe-backend triton"
+    assert backend(line) == "triton"
+    assert backend("VLLM_MXFP4_USE_MARLIN=1 vllm serve qwen3-8b") is None
+    assert backend("vllm serve qwen3-8b --moe-backend triton") is None
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint whose requests are sampled, and penalised, unless they say otherwise."""
+    config = {"vocab_size": 1_000, "hidden_size": 64, "intermediate_size": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    more = {"model_type": "llama", "max_position_embeddings": 4_096}
+    (tmp_path / "config.json").write_text(json.dumps(config | heads | more), "utf-8")
+    asked = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
+    text = json.dumps(asked | {"repetition_penalty": 1.05, "eos_token_id": 7})
+    (tmp_path / "generation_config.json").write_text(text, "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "sampling"),
+    [
+        ("", {"temperature": 0.7, "top_p": 0.8, "top_k": 20}),
+        ("--generation-config auto", {"temperature": 0.7, "top_p": 0.8, "top_k": 20}),
+        ("--generation-config vllm", None),
+        (
+            "--override-generation-config '{\"top_p\": 0.5}'",
+            {"temperature": 0.7, "top_p": 0.5, "top_k": 20},
+        ),
+    ],
+)
+def test_requests_are_sampled_as_the_checkpoint_asks(folder, flags, sampling):
+    found = from_vllm([f"vllm serve {folder} {flags}"], gpu="h100-sxm").keys["clients"][0]
+    assert found.get("sampling") == sampling
+
+
+def test_another_folder_has_the_defaults(folder):
+    line = f"vllm serve qwen3-8b --generation-config {folder}"
+    assert from_vllm([line], gpu="l4").keys["clients"][0]["sampling"]["top_k"] == 20
+    greedy = [line, f"{BENCHMARK} --temperature 0"]
+    assert "sampling" not in from_vllm(greedy, gpu="l4").keys["clients"][0]
+    assumed = {item.flag for item in read_commands([line]).account[0].items if item.is_assumed}
+    assert assumed == {"generation_config.json repetition_penalty=1.05"}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"max_new_tokens": -1}', "[" * 100_000])
+def test_a_damaged_generation_config_is_refused(folder, text):
+    (folder / "generation_config.json").write_text(text, "utf-8")
+    with pytest.raises(ScenarioError, match=r"generation_config\.json"):
+        from_vllm([f"vllm serve {folder}"], gpu="h100-sxm")

@@ -65,9 +65,9 @@ def read_system(folder: Path, gpu: GpuSpec, vector: Kernel) -> list[KernelRows]:
 
 
 def read_latent(folder: Path, gpu: GpuSpec) -> list[KernelRows]:
-    """Return the attention of DeepSeek-V3 of a system, around products as the GPU's entry has them.
+    """Return the attention of DeepSeek-V3 of a system, given the entry's products.
 
-    The tables time the module with its projections; what the entry says of those is `known`.
+    The tables time the module with its projections; `known` is the entry's time of those.
     """
     found: list[KernelRows] = []
     for name, prefill in (("mla_context", True), ("mla_generation", False)):
@@ -100,7 +100,7 @@ def _columns(table: pd.DataFrame, *names: str) -> list[Array]:
 
 
 def _cold(rows: KernelRows) -> KernelRows:
-    """Leave out what was read faster than from memory, as lay in the cache of the chip."""
+    """Leave out times faster than memory allows: their data lay in the chip's cache."""
     return rows.only(rows.memory * rows.launches < rows.seconds)
 
 
@@ -109,7 +109,8 @@ def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
     table = table[table["k"].between(256, 32768) & (table["n"] * table["k"] >= _TILES**2)]
     table = table.drop_duplicates(["gemm_dtype", "m", "n", "k"])
     for name, part in table.groupby("gemm_dtype"):
-        if name not in _FORMATS or name == "fp8_block":  # most of those are times of the host
+        # above this, most times are those of the host
+        if name not in _FORMATS or name == "fp8_block":
             continue
         kind, width, dtype = _FORMATS[str(name)]
         m, n, k, ms = _columns(part, "m", "n", "k", "latency")
@@ -168,7 +169,7 @@ def _experts(table: pd.DataFrame, gpu: GpuSpec, vector: Kernel) -> Iterator[Kern
 
 
 def _usual_kernel(rows: pd.DataFrame) -> str:
-    """Return the kernel that computes most shapes; others take what it cannot."""
+    """Return the kernel that computes most shapes; others cover the rest."""
     shapes = rows[["kernel_source", "hidden_size", "inter_size", "num_experts"]].drop_duplicates()
     return str(shapes["kernel_source"].value_counts().index[0])
 
@@ -227,7 +228,7 @@ def _decodes(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
 
 
 def _out_of_cache(rows: KernelRows) -> KernelRows:
-    """Leave out decodes whose keys were read again from the cache of the chip.
+    """Leave out decodes whose keys were read again from the chip's cache.
 
     In an engine the other operators of a layer pass through it before they are read again. Rows
     of a microsecond of traffic or less tell the least time of the kernel and stay.

@@ -39,9 +39,9 @@ def calibrate_kernels(path: Path, gpu: GpuSpec, model: ModelSpec | None = None) 
 
     path: a folder of aiconfigurator-core (`systems/data/h100_sxm`), or a table of LLMServingSim or
         Vidur (see `read_layers`).
-    model: what was measured, where the table does not say it.
+    model: the measured model, if the table does not contain it.
 
-    Raises ScenarioError for a table that is not of a known form, or has too few rows.
+    Raises ScenarioError for a table of unknown form, or with too few rows.
     """
     fits = [fit for rows in _kinds(_read(path, gpu, model)) if (fit := fit_kernel(rows))]
     if not fits:
@@ -72,7 +72,7 @@ def _kinds(rows: Sequence[KernelRows]) -> Iterator[KernelRows]:
 
 
 def catalog_figures(measurements: Path) -> dict[str, dict[str, float]]:
-    """Return the catalog's figures of cards whose layers alone were measured (LLMServingSim).
+    """Return the catalog's figures of cards with only layer measurements (LLMServingSim).
 
     measurements: the folder with all files.
     """

@@ -31,7 +31,7 @@ _RANGES: Mapping[str, tuple[float, float, float]] = {
 }
 
 
-_ON_TOP = ("serial", "per_input", "padding", "per_pair")  # which may be nothing
+_ON_TOP = ("serial", "per_input", "padding", "per_pair")  # may be empty
 
 
 def figures_of(kind: str) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ _VIDUR_PRODUCTS = {
 
 
 def read_layers(path: Path, gpu: GpuSpec, model: ModelSpec | None) -> Rows:
-    """Return the kernels of a table, whichever of these forms it has.
+    """Return the kernels of a table in any of these forms.
 
     LLMServingSim 1: `layer_name`, `input`, `tp_size`, `latency(ns)`. LLMServingSim 2: `layer`,
     `tokens`, `time_us`, of one rank. Vidur: `time_stats.*.median` by `num_tokens`, or of attention
@@ -50,9 +50,9 @@ def read_layers(path: Path, gpu: GpuSpec, model: ModelSpec | None) -> Rows:
 
 
 def _checked(table: pd.DataFrame, columns: tuple[str, ...], path: Path) -> pd.DataFrame:
-    """Return a table with numbers as numbers; an empty time was not measured, nor was one of 0.
+    """Return a table with numeric columns; an empty or zero time counts as not measured.
 
-    Raises ScenarioError that names the line of what is no number.
+    Raises ScenarioError with the line of a value that is not a number.
     """
     for name in columns:
         if name in _WORDS:

@@ -57,7 +57,7 @@ class KernelRows:
         return KernelRows(kind=self.kind, combined=self.combined, **columns)
 
     def times(self, figures: dict[str, float]) -> Array:
-        """Return what the figures of `Kernel` make of each row, in seconds."""
+        """Return the time of each row with the given figures of `Kernel`, in seconds."""
         extra = figures.get("padding", 0.0) * self.padded
         extra = extra + figures.get("per_pair", 0.0) * self.softmax
         compute = (self.compute + extra) / figures.get("mfu", 1.0)

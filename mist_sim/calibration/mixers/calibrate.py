@@ -1,4 +1,4 @@
-"""Figures of states and sparse attention by architecture, with scores of what was left out."""
+"""Figures of states and sparse attention by architecture, with scores on held-out rows."""
 
 from __future__ import annotations
 

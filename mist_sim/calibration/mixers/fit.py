@@ -40,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class MixerFit:
-    """Fitted figures by kernel, their errors on the fitted rows, and what rows do not determine."""
+    """Fitted figures by kernel, their errors on the fitted rows, and the undetermined figures."""
 
     figures: Figures
     score: Score
@@ -55,9 +55,9 @@ def score_of(errors: Array) -> Score:
 def fit_mixer(
     rows: MixerRows, free: Mapping[str, Sequence[str]], fixed: Figures | None = None
 ) -> MixerFit:
-    """Fit the figures of some kernels of the rows.
+    """Fit the figures of some kernels to the rows.
 
-    free: figures to fit, by kernel. fixed: those of the other kernels.
+    free: figures to fit, by kernel. fixed: figures of the other kernels.
 
     Raises ScenarioError for too few rows.
     """
@@ -81,7 +81,7 @@ def fit_mixer(
 
 
 def _flat(rows: MixerRows, figures: Figures, kernel: str, name: str) -> bool:
-    """Whether a figure changes what rows take by next to nothing, so that they do not tell it."""
+    """Whether a figure changes the rows' times so little that they do not determine it."""
     less = {**figures, kernel: {**figures[kernel], name: _LESS * figures[kernel][name]}}
     moved = rows.times(less) / rows.times(figures) - 1
     return bool(np.sqrt(np.mean(moved**2)) < _FLAT)

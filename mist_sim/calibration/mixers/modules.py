@@ -121,7 +121,7 @@ def _attends(module: Module) -> list[Attends]:
 
 
 def _projections(module: Module, gpu: GpuSpec, queries: Array, prefill: bool) -> Array:
-    """Return the seconds of what is linear in tokens, as the GPU's entry has it."""
+    """Return the seconds of the work linear in tokens, from the GPU's entry."""
     model = _layer(module)
     mixer = model.layers[0].mixer
     if mixer is None:

@@ -48,8 +48,8 @@ class Part:
 class MixerRows:
     """Timings of one kind of mixers; arrays of one value a row.
 
-    prefill: whether of prompts. seconds: measured. known: of them, what other kernels take.
-    parts: kernels; those of one name share a floor. model, heads: what was measured.
+    prefill: whether of prompts. seconds: measured. known: the part spent in other kernels.
+    parts: kernels; kernels of one name share a floor. model, heads: of the measurement.
     """
 
     prefill: bool
@@ -79,7 +79,7 @@ class MixerRows:
         return list(dict.fromkeys(part.kernel for part in self.parts))
 
     def times(self, figures: Figures) -> Array:
-        """Return what figures make of each row, in seconds."""
+        """Return the seconds of each row with the given figures."""
         found = self.known + sum(figures[name].get("floor", 0.0) for name in self.kernels)
         for part in self.parts:
             found = found + part.seconds(figures[part.kernel], self.prefill)

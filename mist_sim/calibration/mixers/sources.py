@@ -1,4 +1,4 @@
-"""Tables of aisimulate that each kind of kernels is fitted to, and those that score it."""
+"""Tables of aisimulate to which each kind of kernels is fitted, and those that score it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From measured power and energy to what a GPU draws."""
+"""From measured power and energy to the shares of a GPU's power draw."""

@@ -1,4 +1,4 @@
-"""Fits where a device's watts come from to measured power, and scores what was left out."""
+"""Fits the shares of a device's power draw to measured power, and scores held-out samples."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MILD = 0.1  # relative errors beyond this count less than their square
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Measured mean watts of a GPU, and what it did in one or more phases; flat arrays of phases.
+    """Measured mean watts of a GPU, and its work in one or more phases; flat arrays of phases.
 
-    starts: the first phase of each sample. groups: names by which samples can be left out.
+    starts: the first phase of each sample. groups: names for leaving out samples.
     """
 
     seconds: Array
@@ -105,7 +105,7 @@ def of_kernels(kernels: Kernels, num_groups: int = 5) -> Samples:
 def fit_draw(samples: Samples, idle: float) -> PowerDraw:
     """Return shares that reproduce samples of one kind of GPU.
 
-    idle: not fitted. What no sample has, such as experts, stays 0.
+    idle: not fitted. Shares that no sample has, such as experts, stay 0.
     """
     loads = np.any(samples.load, axis=0).tolist()
     is_there: dict[str, bool] = dict(zip(("experts", "peers", "lockstep"), loads, strict=True))

@@ -1,4 +1,4 @@
-"""Measured power of real engines, beside what their steps ask of the GPUs.
+"""Measured power of real engines, with the demand of their steps on the GPUs.
 
 Readers of ML.ENERGY's runs (H100, B200), Argonne's and Splitwise's (A100, H100). Where a source
 leaves out the prompt lengths, they are assumed here.
@@ -25,14 +25,14 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRun:
-    """One measured run: how long its phases took, what they asked of a GPU, and the mean watts.
+    """One measured run: the durations of its phases, their demand on a GPU, and the mean watts.
 
-    model, setting: what may be left out of a fit: the model's family, and an architecture with
-        its way of storing weights, its parallelism and its engine.
-    spec, cluster, load: what was run on what.
-    batch: sequences that decode together. context: tokens that each of them has cached, mean.
+    model, setting: groups that a fit may leave out: the model's family, and an architecture with
+        its weight format, parallelism and engine.
+    spec, cluster, load: the model, GPUs and workload.
+    batch: sequences decoded together. context: mean cached tokens of each.
     prompt, joining: tokens of a prompt, and prompts that join a step.
-    seconds: of each phase, such as the prompt and its tokens. demand: of a GPU, by phase.
+    seconds: of each phase, such as the prompt and its tokens. demand: on a GPU, by phase.
     watts: of one GPU, mean over the phases.
     """
 
@@ -79,7 +79,7 @@ _MLENERGY_GPUS = {"H100": "h100-sxm", "B200": "b200"}
 
 _SPLITWISE_MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
 _SPLITWISE_WATTS = 400.0  # the thermal design power of which the file holds shares
-# Means of three settings with prompts of 8,192 tokens, 0.17 to 0.18, are not those of their work.
+# Means of three settings with prompts of 8,192 tokens, 0.17 to 0.18, do not reflect their work.
 _SPLITWISE_IDLE = 0.25
 
 _ARGONNE_MODELS = {
@@ -239,7 +239,7 @@ class Kernels:
 def kernel_power(folder: Path, gpu: str) -> Kernels:
     """Return aiconfigurator's 16-bit matrix products of a GPU ("h200", "b200") with their watts.
 
-    Those below 20 us are left out: the gaps between them are longer than they.
+    Products below 20 us are left out: the gaps between them are longer.
     """
     rows, _ = read_parquet(folder / f"{gpu}_sxm__vllm0.22__gemm_perf.parquet")
     rows = rows[(rows["gemm_dtype"] == "bfloat16") & (rows["latency"] >= _SHORTEST_KERNEL)]

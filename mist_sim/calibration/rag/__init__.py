@@ -33,7 +33,7 @@ def notes_of(software: str, machine: str, date: str) -> list[str]:
 def calibrate_rag(path: Path) -> SearchFit:
     """Return the coefficients of the searches in a CSV, whose comments name machine and date.
 
-    Raises ScenarioError for a file that is no such CSV, or has too few rows.
+    Raises ScenarioError for another kind of file, or too few rows.
     """
     searches, notes = read_searches(path)
     said = dict(note.split(": ", 1) for note in notes if ": " in note)

@@ -9,7 +9,7 @@ from mist_sim.hardware.vector_search.coefficients import Rates
 
 
 def coefficients_text(fit: SearchFit) -> str:
-    """Return the file; what is zero, or a default, is left out."""
+    """Return the text of the file, without zeros and defaults."""
     found = fit.coefficients
     lines = [
         "# Seconds of the operations of a search on one core; fitted by mist calibrate rag.",

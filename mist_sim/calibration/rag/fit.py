@@ -1,8 +1,8 @@
 """Fits the seconds of a search's operations to timed searches, and scores them on held-out indexes.
 
-Each kind of index is fitted for itself, on one thread: non-negative least squares of the relative
-errors. What the fit knows of a search are the parameters of the index and of the call. Pairs of
-searches that differ in their threads alone give the exponent of the cores.
+Each kind of index is fitted on its own, on one thread: non-negative least squares of the relative
+errors. The fit uses only the parameters of the index and of the call. Pairs of searches that differ
+only in their threads give the exponent of the cores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mist_sim.hardware.vector_search.indexes import QueryWork
 
 KINDS = ("flat", "ivf_pq", "hnsw")
 
-# what is fitted of each kind; what is left out is no operation of it, or grows as another one does
+# fitted operations of each kind; the others do not occur in it, or grow with a fitted one
 _FITTED = {
     "flat": ("batches", "results", "queries", "scanned_values", "vectors"),
     "ivf_pq": (
@@ -82,7 +82,7 @@ def fit_searches(
 ) -> SearchFit:
     """Return the coefficients of timed searches. software, machine, date: what, where and when.
 
-    Raises ScenarioError where a kind of index has too few of them, fitted or held out.
+    Raises ScenarioError if a kind of index has too few searches, fitted or held out.
     """
     alone = [search for search in searches if search.num_threads == 1]
     rates, fitted, held_out = {}, {}, {}
@@ -135,7 +135,7 @@ def _rates(kind: str, searches: Sequence[TimedSearch]) -> Rates:
 
 
 def _shape(kind: str, searches: Sequence[TimedSearch]) -> dict[str, float]:
-    """Return how many distances a query computes, over what its parameters alone say."""
+    """Return the shape parameters of a kind of index, estimated from counted distances."""
     if kind == "ivf_pq":
         ratios = [
             search.num_distances * search.num_lists / (search.num_vectors * search.num_probes)

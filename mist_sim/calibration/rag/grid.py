@@ -1,7 +1,7 @@
 """Indexes and searches that `mist calibrate rag --measure` times: a few minutes on one core.
 
-Three indexes of each kind are held out whole: their size, dimensions and lists are those of no
-index that is fitted, so that the error on them is that of a prediction.
+Three indexes of each kind are held out whole: their sizes, dimensions and lists occur in no fitted
+index, so the error on them is that of a prediction.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Times real searches of faiss on this machine, one thread for the law and two for its scaling.
 
-Vectors are drawn: mixtures of Gaussians in 16 hidden dimensions, turned into all dimensions with a
-little noise, since embeddings of texts fill few of theirs. Lists of a k-means on them are as uneven
-as lists are. Every call has other queries than the call before. Of several rounds over the same
-calls the fastest counts. Seconds are those of the processor, shared evenly by the threads: the time
-of a search on a machine that does nothing else, so that others who use this one count little.
+Vectors are drawn: mixtures of Gaussians in 16 hidden dimensions, rotated into all dimensions with a
+little noise, since text embeddings fill few of their dimensions. The lists of k-means on them are
+realistically uneven. Each call uses new queries. Of several rounds over the same calls the fastest
+counts. Times are processor seconds, divided evenly by the threads: the time of a search on an idle
+machine, so that other load matters little.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _ROUND_SECONDS = 0.05
 
 
 def measure(tell: Callable[[str], None]) -> Iterator[TimedSearch]:
-    """Yield the searches of the grid with their seconds. tell: called with what is timed next.
+    """Yield the searches of the grid with their seconds. tell: called with each next item.
 
-    Raises ScenarioError where faiss is not installed.
+    Raises ScenarioError if faiss is not installed.
     """
     faiss = _faiss()
     for index in grid.indexes():
@@ -139,7 +139,7 @@ def _distances(faiss: Any, search: TimedSearch, num_queries: int) -> float:
 
 
 def machine_name() -> str:
-    """Return what the processor calls itself, and its cores."""
+    """Return the processor's name, and its number of cores."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.is_file() else []
     said: dict[str, str] = {}

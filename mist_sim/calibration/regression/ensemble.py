@@ -26,7 +26,7 @@ _FEW = 400  # up to so many points a Gaussian process is quick and smooth; then 
 # Doublings of tokens, and of context, over which times resemble one another; chosen once on
 # Splitwise's settings, see docs/background/calibration.md.
 _REACH = {"prefill": (1.0, 8.0), "decode": (4.0, 8.0)}
-_NOISE = 1e-3  # variance of log times, beside what repeated measurements show
+_NOISE = 1e-3  # variance of log times, beyond that of repeated measurements
 _NODES = 64  # most nodes of an axis
 _ONE_BY_ONE = 60  # most points that are held out one by one
 _PARTS = 5  # in which more points are held out
@@ -75,9 +75,9 @@ def decode_data(steps: MeasuredSteps) -> StageData:
 
 
 def prefill_data(steps: MeasuredSteps, decode: Callable[[Points], Array]) -> StageData:
-    """Return the steps with prompts, by tokens and mean tokens that a prompt token attends to.
+    """Return the steps with prompts, by tokens and mean context per prompt token.
 
-    decode: seconds of decodes alone, to take off what the contexts of decodes add.
+    decode: seconds of decodes alone, to subtract the part of decodes' contexts.
     """
     chosen = steps.of(steps.with_prompts)
     points = np.stack(
@@ -98,7 +98,7 @@ def prefill_data(steps: MeasuredSteps, decode: Callable[[Points], Array]) -> Sta
 
 
 def fit_ensemble(data: StageData) -> Callable[[Points], Array]:
-    """Return what the members that learned from some points predict, in seconds."""
+    """Return the predictions of members trained on some points, in seconds."""
     number = min(NUM_MEMBERS, len(data.points))
     every = np.arange(len(data.points)) % number
     parts = [data] if len(data.points) < 3 else [data.without(every == k) for k in range(number)]
@@ -125,9 +125,9 @@ def _fit_member(data: StageData) -> Callable[[Points], Array]:
 
 
 def _fit_baseline(data: StageData) -> Callable[[Points], Array]:
-    """Seconds as a constant, so much a token, and so much for each token attended to.
+    """Fit seconds as a constant plus a time per token and a time per token of context.
 
-    Tokens beyond the (geometric) middle of what was measured may take longer.
+    Tokens beyond the (geometric) middle of the measured range may take longer.
     """
     smallest, largest = data.points[:, 0].min(), data.points[:, 0].max()
     middle = float(np.sqrt(max(smallest, 1.0) * largest))
@@ -169,9 +169,9 @@ def _features(points: Points) -> Points:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Relative errors of points that the ensemble did not see.
+    """Relative errors of points held out from the ensemble.
 
-    inside: which of them lie between others; the rest are at the edge of what was measured.
+    inside: points that lie between others; the rest are at the edge of the measured range.
     """
 
     errors: Array

@@ -23,11 +23,11 @@ def fit_file(
     gpu: str = "",
     tensor_parallel_size: int = 0,
 ) -> Regression:
-    """Learn the step times in a file of measurements.
+    """Learn step times from a file of measurements.
 
-    form: "steps", the form of our own, or "splitwise", of which `subset` names a part.
-    model, gpu, tensor_parallel_size: what was measured, where the file does not say it.
-    Raises ScenarioError for a file that is not of the form, and where something is not known.
+    form: "steps", our own form, or "splitwise"; `subset` names a part of that file.
+    model, gpu, tensor_parallel_size: of the measurement, if the file lacks them.
+    Raises ScenarioError for a file of another form, and if one of them is unknown.
     """
     if form not in FORMS:
         raise ScenarioError(

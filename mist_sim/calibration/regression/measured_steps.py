@@ -51,14 +51,15 @@ class MeasuredSteps:
 def read_splitwise(
     path: Path, subset: str, tensor_parallel_size: int, *, medians: bool = False
 ) -> tuple[MeasuredSteps, list[str]]:
-    """Return the steps of one setting of Splitwise's file, and remarks on what was left out.
+    """Return the steps of one setting of Splitwise's file, and remarks on omitted rows.
 
     A row gives a step of `batch_size` prompts, and one of as many decodes halfway through 128
-    answers. Rows whose median end-to-end time is far from prompt plus tokens are left out: their
-    batch did not fit the memory and ran in parts.
+    answers. Rows are left out if their median end-to-end time is far from prompt plus tokens: their
+    batch did not fit in memory and ran in parts.
 
-    medians: one step for all rows of a point, with the median of their times.
-    subset: MODEL/HARDWARE as in the file. Raises ScenarioError for files that are not of the form.
+    medians: combine all rows of a point into one step with their median time.
+    subset: MODEL/HARDWARE as in the file.
+    Raises ScenarioError for files of another form.
     """
     rows, remarks = _run_at_once(_rows_of(path, subset, tensor_parallel_size))
     if medians:
@@ -77,7 +78,7 @@ def read_splitwise(
 
 
 def _rows_of(path: Path, subset: str, tensor_parallel_size: int) -> pd.DataFrame:
-    """Return the rows of one setting. Raises ScenarioError where the file has none."""
+    """Return the rows of one setting. Raises ScenarioError if the file has none."""
     numbers = ["tensor_parallel", *_POINT, "token_size", *_TIMES]
     rows = read_columns(path, numbers, ["model", "hardware"])
     names = rows["model"] + "/" + rows["hardware"]

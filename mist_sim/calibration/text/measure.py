@@ -54,7 +54,7 @@ class TextFit:
     source: str
 
     def share_within(self, task: str, error: float) -> float:
-        """Return the share of the texts held out whose time a line tells so well."""
+        """Return the share of held-out texts whose time the line predicts within a tolerance."""
         errors = self.errors[task]
         return sum(one <= error for one in errors) / len(errors)
 
@@ -145,7 +145,7 @@ def _trained(text: str) -> Tokenizer:
 def _texts(text: str, tokenizer: Tokenizer, folder: Path) -> Iterator[tuple[str, bool]]:
     """Yield (text, whether it is held out), some for each length.
 
-    A text is paragraphs in random order; those of fitted and of held-out texts are not the same.
+    A text is paragraphs in random order; fitted and held-out texts have different paragraphs.
     """
     paragraphs = [part for part in text.split("\n\n") if part.strip()]
     per_token = len(text) / max(1, len(tokenizer.encode(text).ids))

@@ -1,4 +1,4 @@
-"""What is timed: usual work on a text before and after a model, as plain Python does it."""
+"""The timed tasks: usual work on a text before and after a model, in plain Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def validate(text: str) -> bool:
 
 
 def enhance(text: str) -> str:
-    """Return an answer whose references and addresses are links."""
+    """Return an answer with links for its references and addresses."""
     return _LINK.sub(lambda found: f"<a href='#{found[1] or found[2]}'>{found[0]}</a>", text)
 
 

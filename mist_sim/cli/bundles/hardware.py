@@ -37,7 +37,7 @@ class HardwareOptions:
     def derive(self) -> AfdCoefficients:
         """Return the coefficients of a step of all layers, in seconds.
 
-        Raises ScenarioError for options that are missing or wrong, and for what does not fit.
+        Raises ScenarioError for missing or wrong options, and if a part does not fit.
         """
         missing = [f"--{name}" for name in ("model", "gpu") if getattr(self, name) is None]
         if self.model is None or self.gpu is None:
@@ -83,7 +83,7 @@ class HardwareOptions:
         return quantity(text, DURATION, f"--{name.replace('_', '-')}")
 
     def kv_tokens(self, memory: str) -> int:
-        """Return how many tokens a memory for KV entries holds. Raises ScenarioError for none."""
+        """Return the KV entries that fit in a memory, in tokens. Raises ScenarioError for none."""
         if self.model is None:
             raise ScenarioError(
                 "--kv-memory needs --model, which says how large a token's KV entries are; "

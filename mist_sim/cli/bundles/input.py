@@ -34,8 +34,8 @@ def read_coefficients(
 ) -> tuple[AfdCoefficients, Unit]:
     """Return coefficients and their unit: of a name, a file of measured times, or hardware.
 
-    Those that are given one by one take their places. cycle: how long one is.
-    Raises ScenarioError where some are missing, wrong or cannot be read.
+    Options override single coefficients. cycle: its length. Raises ScenarioError for missing, wrong
+    or unreadable coefficients.
     """
     if hardware.said:
         for name, value in (("--coefficients", source), ("--cycle", cycle)):
@@ -84,7 +84,7 @@ class Limits:
 
     @classmethod
     def read(cls, max_tpot: str | None, max_kv_tokens: int | None, unit: Unit) -> Limits:
-        """Return limits as they are written. Raises ScenarioError for what is no time."""
+        """Return limits from their text. Raises ScenarioError for text that is not a time."""
         if max_tpot is None:
             return cls(None, max_kv_tokens)
         if unit == "s":
@@ -109,11 +109,11 @@ def chosen(
     limits: Limits,
     ffn_weight: float,
 ) -> tuple[BundleSpec, list[BundleChoice]]:
-    """Return what to provision for, and the best bundles where there is something to choose.
+    """Return the input of provisioning, and the best bundles if there is a choice.
 
-    ffn_weight: as how many attention workers an FFN worker counts.
+    ffn_weight: number of attention workers that an FFN worker counts as.
 
-    Raises ScenarioError where no bundle keeps the limits.
+    Raises ScenarioError if no bundle keeps the limits.
     """
     if limits == Limits(None, None) and len(slots) == len(batches) == 1:
         return BundleSpec(coefficients, load, slots[0], batches[0], ffn_weight), []

@@ -36,7 +36,7 @@ def calibrate_searches(csv: Path, measure: bool, out: Path | None, force: bool) 
 
 
 def _measure(csv: Path, force: bool) -> None:
-    """Time searches of faiss, and write them; nothing is written before all are timed."""
+    """Time searches of faiss, and write them once all are timed."""
     from rich.console import Console
 
     from mist_sim.calibration.rag import notes_of, searches_text

@@ -23,7 +23,7 @@ from mist_sim.report.elements.layout import listed
 def models(family: str = "") -> RenderableType:
     """Return the models of the catalog, all or those of a series.
 
-    Raises ScenarioError for a series that has none.
+    Raises ScenarioError for an unknown series.
     """
     rows = []
     for name in _names_in(family):
@@ -83,7 +83,7 @@ def gpus() -> RenderableType:
 
 
 def hosts() -> RenderableType:
-    """Return the hosts of the catalog, and what their PCIe carries."""
+    """Return the hosts of the catalog, with their PCIe bandwidths."""
     rows = []
     for name in host_names():
         host = load_host(name)
@@ -124,7 +124,7 @@ def topology(name: str) -> RenderableType:
 
 
 def prices() -> RenderableType:
-    """Return what providers ask for a GPU."""
+    """Return providers' prices of a GPU."""
     kinds = get_args(PriceKind)
     rows = [
         (

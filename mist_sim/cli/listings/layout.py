@@ -13,7 +13,7 @@ def captioned(body: RenderableType, caption: str) -> RenderableType:
 
 
 def named(*titles: str) -> Table:
-    """Return an empty table whose first column has the names."""
+    """Return an empty table with names in its first column."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption_justify="left")
     for title in titles:
         table.add_column(title)

@@ -1,4 +1,4 @@
-"""Plugins of every family: what they do, and their parameters."""
+"""Plugins of every family: their purpose and their parameters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _parameters(model: type[Part]) -> Iterator[str]:
 
 
 def _summary(model: type[Part]) -> str:
-    """Return the first paragraph of a class's docstring, without what parameters mean."""
+    """Return the first paragraph of a class's docstring, without parameters."""
     names = [info.alias or name for name, info in model.model_fields.items()]
     paragraphs, _ = documented(model.plugin, names)
     return next(iter(paragraphs), "")

@@ -105,7 +105,7 @@ def bestserve(
     )
     method = Method(tau=tau, routing=routing)  # type: ignore[arg-type] # it checks the name
     loaded = load(scenario, overrides, allow_programs=allow_programs)
-    options.target(loaded)  # what is wrong with it shows before anything runs
+    options.target(loaded)  # errors in it show before the first run
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: rank_strategies(

@@ -79,7 +79,7 @@ MaxNumSeqs = Annotated[
 
 
 def _kinds(incomplete: str) -> list[str]:
-    """Return what a shell may complete."""
+    """Return completions for the shell."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
@@ -282,7 +282,7 @@ def _calibrated(
 
 
 def _protocol(driven: Mapping[str, Any]) -> LoopProtocol:
-    """Return what the options say about the loops; those that were not given are None."""
+    """Return the options of the loops; unset ones are None."""
     from mist_sim.calibration import LoopProtocol
     from mist_sim.errors import ScenarioError
     from mist_sim.units import DURATION
@@ -297,7 +297,7 @@ def _protocol(driven: Mapping[str, Any]) -> LoopProtocol:
 
 
 def _print_catalog(folder: Path) -> None:
-    """Print what the catalog's fitted entries hold, with more digits."""
+    """Print the catalog's fitted entries, with more digits."""
     from mist_sim.calibration import catalog_figures
 
     for name, figures in catalog_figures(folder).items():

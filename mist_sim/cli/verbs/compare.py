@@ -154,7 +154,7 @@ def compare(
 
 
 def _shared(attainment: float | None, rates: str | None) -> dict[str, Any]:
-    """Return what a search for the goodput and the plane have in common."""
+    """Return the common options of a goodput search and the plane."""
     from mist_sim.cli.search_input import interval_of
 
     ends = interval_of("--rates", rates) if rates is not None else None
@@ -178,7 +178,7 @@ def _plane_options(
 def _loaded(
     scenarios: Sequence[str], commands: list[str], settings: list[str], *, allow_programs: bool
 ) -> dict[str, Scenario]:
-    """Return the scenarios by name; what vLLM's commands and settings say holds for all."""
+    """Return the scenarios by name; vLLM's commands and settings apply to all."""
     from mist_sim.errors import ScenarioError
 
     names = _names(scenarios)
@@ -201,9 +201,9 @@ def _varied(
     cases: Mapping[str, Mapping[str, Any]],
     vary: Mapping[str, Sequence[Any]],
 ) -> dict[str, Scenario]:
-    """Return every scenario in every case, at every point of what is varied.
+    """Return every scenario in every case, at every point of --vary.
 
-    Raises ScenarioError for a combination that cannot be, with its name.
+    Raises ScenarioError for an impossible combination, with its name.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.studies.points import points_of
@@ -230,7 +230,7 @@ def _varied(
 def _designs(
     given: Sequence[str], loaded: Mapping[str, Scenario]
 ) -> tuple[dict[str, Scenario], dict[str, Any]]:
-    """Return the designs of a scenario, of each of its cases, and what is told beside them."""
+    """Return the designs of a scenario, of each of its cases, and the remarks on them."""
     from mist_sim.errors import ScenarioError
     from mist_sim.search.designs import designs_of
 

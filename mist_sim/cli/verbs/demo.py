@@ -1,4 +1,4 @@
-"""`mist demo`: simulate the bundled workload, to see what the tool gives."""
+"""`mist demo`: simulate the bundled workload, as a first example of the output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def demo(
     folder = out or (Path(_FOLDER) if force else _free_folder())
     if out is None and folder.name != _FOLDER and not quiet:
         note(f"{_FOLDER} is taken; the results go to {folder}")
-    # the working directory may have a file of that name, which nobody asked to run programs
+    # the working directory may have a file of that name, whose programs must not run
     scenario = Scenario.load("demo", allow_programs=False)
     has_report = can_report()
     Session(out=folder, force=force, quiet=quiet, report=has_report).run(scenario)

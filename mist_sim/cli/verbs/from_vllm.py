@@ -79,7 +79,7 @@ def from_vllm(
 
 
 def _completed(said: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole scenario, with what stands for the half that is not said."""
+    """Return a whole scenario, with placeholders for the missing half."""
     workload = said.get("workload", {})
     if isinstance(workload, dict) and not {"lengths", "trace"} & workload.keys():
         return _STAND_INS | said | {"workload": _STAND_INS["workload"] | workload}

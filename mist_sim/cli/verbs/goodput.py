@@ -92,6 +92,6 @@ def goodput(
         as_is=as_is,
     )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
-    options.target(loaded)  # what is wrong with it shows before anything runs
+    options.target(loaded)  # errors in it show before the first run
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(lambda how: find_goodput(loaded, options, why=why, jobs=jobs, **how))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _families(incomplete: str) -> list[str]:
-    """Return what a shell may complete."""
+    """Return completions for the shell."""
     return [family for family in _PLACES if family.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""`mist observe`: drive a live server with a scenario's workload, and keep what it did."""
+"""`mist observe`: drive a live server with a scenario's workload, and record its answers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _require_completions(stages: list[str]) -> None:
 
 
 def _users(workload: Workload) -> dict[str, Any]:
-    """Return how a closed loop sends requests; nothing of an open one."""
+    """Return the users of a closed loop; empty for an open one."""
     from mist_sim.errors import ScenarioError
 
     loop = workload.closed_loop

@@ -1,4 +1,4 @@
-"""`mist plan`: what to buy for a load, and how to set it."""
+"""`mist plan`: the GPUs to buy for a load, and their settings."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def plan(
 def _loaded(
     name: str | None, said: dict[str, Any], gpus: tuple[str, ...], *, allow_programs: bool
 ) -> Any:
-    """Return the scenario whose clients are asked for."""
+    """Return the scenario that describes the clients."""
     from mist_sim.errors import ScenarioError
 
     if name is not None:
@@ -169,7 +169,7 @@ def _loaded(
 
 
 def _workload(given: dict[str, Any], form: str, rate: float | None) -> dict[str, Any]:
-    """Return the workload that options say; nothing where they say none."""
+    """Return the workload from the options; empty without any."""
     from mist_sim.errors import ScenarioError
 
     kinds = {

@@ -76,7 +76,7 @@ def profile(
 
 
 def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile) -> None:
-    """Write a table of measured steps; what the store has is not measured again."""
+    """Write a table of measured steps; steps in the store are not measured again."""
     from mist_sim.cli.progress import Progress
     from mist_sim.hardware.execution.profile import measure, table_text
     from mist_sim.hardware.predictors.measured.timing_store import TimingStore

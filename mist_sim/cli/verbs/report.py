@@ -1,4 +1,4 @@
-"""`mist report`: one HTML file of what a command wrote."""
+"""`mist report`: one HTML file of a command's results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def report(
     folder: Path = typer.Argument(
         ...,
         metavar="DIR",
-        help="The folder that mist run, compare, search or sweep wrote with --out.",
+        help="The folder that mist run, compare, goodput, plan, search or sweep wrote with --out.",
         show_default=False,
     ),
     out: Path = typer.Option(

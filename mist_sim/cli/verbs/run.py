@@ -110,7 +110,7 @@ def run(
 def _study(
     session: Session, scenario: Scenario, axes: dict[str, list[Any]], jobs: int | None
 ) -> list[str]:
-    """Run all points; return in what they fall short."""
+    """Run all points; return their shortcomings."""
     from mist_sim.metrics.replications import Replications
     from mist_sim.report.run.verdicts import shortcomings
     from mist_sim.studies.study import plan_study

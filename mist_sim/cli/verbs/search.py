@@ -147,9 +147,9 @@ def _check_alone(context: typer.Context) -> None:
 
 
 def _check_judged(space: Space, given: list[str]) -> None:
-    """Raise ScenarioError for options of how rates are judged, where none is.
+    """Raise ScenarioError for options of the verdict on rates, if no rates are judged.
 
-    given: those that were.
+    given: the options that were set.
     """
     from mist_sim.errors import ScenarioError
 

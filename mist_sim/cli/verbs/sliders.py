@@ -69,7 +69,7 @@ def sliders(
     )
     require_scenario(scenario, [])
     loaded = load(scenario, keys_of([], settings), allow_programs=allow_programs)
-    options.target(loaded)  # what is wrong with it shows before anything runs
+    options.target(loaded)  # errors in it show before the first run
     sizes = list(whole_numbers(chunks, "--chunks"))
     marks = _watermarks(watermarks)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)

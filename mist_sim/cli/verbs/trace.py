@@ -1,4 +1,4 @@
-"""`mist trace`: what a trace holds, and the same in another form."""
+"""`mist trace`: the contents of a trace, and its conversion."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _reader(file: str, form: str | None, num_requests: int | None) -> TraceReade
 
 
 def _drawn(rows: Iterator[TraceRow], rate: float, seed: int) -> Iterator[TraceRow]:
-    """Yield the rows with Poisson arrivals, those that a run with this seed has."""
+    """Yield the rows with the Poisson arrivals of a run with this seed."""
     from mist_sim.errors import ScenarioError
     from mist_sim.rng import Streams
     from mist_sim.traces import PoissonArrivals

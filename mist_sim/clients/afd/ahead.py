@@ -11,10 +11,10 @@ from mist_sim.clients.afd.clock import Pass
 
 
 class Ahead(NamedTuple):
-    """Passes that will begin, in this order, if nothing changes before `until`.
+    """Passes that begin, in this order, if nothing changes before `until`.
 
-    until: when the next decision is due: somebody leaves, or a pass begins that is not among them;
-    infinite where nothing is to be done.
+    until: when the next decision is due: a request leaves, or another pass begins; infinite without
+        work.
     """
 
     passes: list[Pass]
@@ -30,11 +30,11 @@ def look_ahead(
     closed: Collection[int] = (),
     leaving: Collection[int] = (),
 ) -> Ahead:
-    """Return the passes that begin from now on and before the next change.
+    """Return the passes that begin between now and the next change.
 
-    limit: the most passes. until: when a change is due already. closed: batches whose next step
-    may not be among them, since somebody joins before it; they may be empty. leaving: batches that
-    somebody leaves when the step under way ends.
+    limit: the most passes. until: when a change is already due. closed: batches that a request
+        joins before their next step, so that this step is excluded; they may be empty. leaving:
+        batches that a request leaves when the step under way ends.
     """
     clock, passes = bundle.clock.copy(), list[Pass]()
     filled = bundle.filled

@@ -1,4 +1,4 @@
-"""A bundle: its batches, who sits in their slots, and its clock."""
+"""A bundle: its batches, the requests in their slots, and its clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mist_sim.clients.afd.slots import BatchSlots, Resident
 
 
 class StepEnd(NamedTuple):
-    """A step whose end is known: of which batch, when, and who leaves then, out of their slots."""
+    """A step with a known end: its batch, the time, and the requests that leave."""
 
     batch: int
     time: float
@@ -20,9 +20,9 @@ class StepEnd(NamedTuple):
 
 
 class Bundle:
-    """The batches of a bundle, and when each of its phases begins and ends.
+    """The batches of a bundle, and the times of their phases.
 
-    config: what it consists of. batches: their slots. clock: how far each is.
+    config: the bundle's sizes and times. batches: their slots. clock: progress of each batch.
     num_steps: that have begun. attention_work, ffn_work: time that workers have spent on them,
         added up over all of a kind. last_end: of the passes that have begun, the latest.
     """
@@ -66,7 +66,7 @@ class Bundle:
         return [Phases(time, transfer, ffn) for time in attention]
 
     def begin(self, step: Pass) -> list[StepEnd]:
-        """Let the next pass of a batch begin; return the steps whose end is known now."""
+        """Begin the next pass of a batch; return the steps whose end is known now."""
         if self.clock.is_first(step.batch):
             self._work(step)
         self.last_end = max(self.last_end, step.end)
@@ -76,7 +76,7 @@ class Bundle:
         ]
 
     def _work(self, step: Pass) -> None:
-        """Add up what the workers do in a step that begins, in all layers."""
+        """Add the workers' time for a step that begins, in all layers."""
         config, slots = self.config, self.batches[step.batch]
         c = config.coefficients
         num_working = config.attention_workers

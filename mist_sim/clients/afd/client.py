@@ -40,42 +40,42 @@ _COEFFICIENTS = ("alpha_a", "beta_a", "alpha_f", "beta_f", "alpha_c", "beta_c")
 @CLIENTS.register("afd")
 @dataclass(eq=False)
 class AfdClient(Client):
-    """A bundle of attention and FFN workers that decodes what prefill clients began.
+    """A bundle of attention and FFN workers that decodes answers begun by prefill clients.
 
-    model: whose KV entries come.
-    attention_workers: of the bundle (x of xA-yF).
-    ffn_workers: of the bundle (y of xA-yF), who share a batch evenly.
-    slots: requests of an attention worker in one batch.
-    batches: in flight, each with slots of its own.
-    coefficients: published ones by name; the six below take their place one by one.
-    alpha_a: attention of a worker, cycles for each token that its slots hold.
-    beta_a: attention, cycles that are fixed.
-    alpha_f: FFN, cycles for each request in the batch of an FFN worker.
-    beta_f: FFN, cycles that are fixed.
-    alpha_c: communication both ways, cycles for each of these requests.
-    beta_c: communication, cycles that are fixed.
+    model: model of the KV entries.
+    attention_workers: attention workers of the bundle (x of xA-yF).
+    ffn_workers: FFN workers of the bundle (y of xA-yF), which share each batch evenly.
+    slots: requests per attention worker and batch.
+    batches: batches in flight, each with its own slots.
+    coefficients: published coefficients by name; each of the next six overrides one.
+    alpha_a: attention time per token in a worker's slots, cycles.
+    beta_a: fixed attention time, cycles.
+    alpha_f: FFN time per request in an FFN worker's batch, cycles.
+    beta_f: fixed FFN time, cycles.
+    alpha_c: communication time, both ways, per such request, cycles.
+    beta_c: fixed communication time, cycles.
     communication: coefficients, as they say; or topology, as the links of the network between the
         GPUs of the workers say, with beta_c, if it is given, on top.
     place: where the GPUs of the attention workers are in network.topology, node1 or node1/gpu4;
         null: the first node with room.
-    ffn_place: the same of the FFN workers.
-    attention_gpus: GPUs of an attention worker.
-    ffn_gpus: GPUs of an FFN worker, over which experts are spread whole.
-    gpu: of attention workers, and of FFN workers where ffn_gpu is null: for power, cost and
-        start-up, and no times follow from it; null: nobody knows them.
-    ffn_gpu: of FFN workers, where they are others.
-    gpu_price: dollars of one gpu an hour in place of the catalog's.
-    ffn_gpu_price: the same of one ffn_gpu.
-    cycle_s: how long a cycle is.
-    static_graph: an empty slot costs FFN and communication as much as a full one.
+    ffn_place: place of the FFN workers' GPUs.
+    attention_gpus: GPUs per attention worker.
+    ffn_gpus: GPUs per FFN worker, over which whole experts are spread.
+    gpu: GPU of the attention workers, and of the FFN workers if ffn_gpu is null: for power, cost
+        and start-up; times do not depend on it. null: unknown.
+    ffn_gpu: GPU of the FFN workers, if different.
+    gpu_price: dollars per hour of one gpu, in place of the catalog's.
+    ffn_gpu_price: dollars per hour of one ffn_gpu.
+    cycle_s: length of a cycle.
+    static_graph: whether an empty slot costs as much FFN and communication time as a full one.
     layers: into which a step is divided evenly, each of which goes to the FFN and back; null: a
         step goes there and back once.
-    joint_steps: all batches begin each step together, as parts of one batch of an engine do; needs
-        layers. Else each begins its next step as soon as it is back.
-    placement: the attention worker that a request comes to: random among free slots, or least_load,
-        the one that holds the fewest tokens.
+    joint_steps: whether all batches begin each step together, as parts of one batch of an engine;
+        needs layers. Otherwise each begins its next step as soon as it is back.
+    placement: how requests choose an attention worker: random among free slots, or least_load, the
+        worker with the fewest tokens.
     max_model_len: longest context; answers are cut there.
-    kv_memory: for KV entries, of one attention worker; slots of the longest context must fit.
+    kv_memory: memory for KV entries per attention worker; slots of the longest context must fit.
     kv_cache_dtype: how entries are stored; auto as the model says.
     Raises ValueError for numbers out of range, coefficients that are missing, slots without memory,
     and GPUs that the model cannot be divided among, or that are too small.
@@ -143,9 +143,9 @@ class AfdClient(Client):
         self._check_memory()
 
     def _describe(self, estimate: str) -> ClientTraits:
-        """Return what the bundle is. estimate: fitted, as all published coefficients are, or given.
+        """Return the bundle's traits. estimate: fitted (all published coefficients) or given.
 
-        Nobody compared its times with measured ones.
+        Its times were never compared with measurements.
         """
         x, y, longest = self.attention_workers, self.ffn_workers, self.max_model_len
         limit = (inf, "nothing limits it")
@@ -232,7 +232,7 @@ class AfdClient(Client):
         self._movers = [self._mover_to(worker, engine, self.tracks) for worker in workers]
 
     def _over_links(self) -> BundleConfig:
-        """Return what it consists of, with the communication that its links allow."""
+        """Return the bundle's configuration, with communication times computed from its links."""
         ways = self.network.ways if self.network is not None else None
         if ways is None:
             raise ScenarioError(
@@ -244,7 +244,7 @@ class AfdClient(Client):
         return replace(self._as_given, coefficients=c)
 
     def halt(self) -> None:
-        """Lose the steps in flight; those that have ended count."""
+        """Lose the steps in flight; steps that have ended count."""
         self._engine.halt()
 
     def restart(self) -> None:
@@ -255,7 +255,7 @@ class AfdClient(Client):
         self.bundle.last_end = before.last_end
 
     def new_stay(self, visit: Visit) -> AfdStay:
-        """Return the record of a visit: what of the answer is there, and what is left."""
+        """Return the record of a visit, with the tokens of the answer done and left."""
         kv = visit.kv
         num_prompt = kv.num_prompt_tokens if kv else 0
         num_before = kv.num_output_tokens if kv else 0
@@ -270,6 +270,7 @@ class AfdClient(Client):
         return stay
 
     def accept(self, visit: Visit) -> None:
+        """Queue an answer for a slot; one that has no steps left ends at once."""
         stay = self._stay(visit)
         if stay.num_steps > 0:
             self._engine.add_request(stay)
@@ -291,10 +292,10 @@ class AfdClient(Client):
         return stay
 
     def _mover_to(self, worker: int, engine: BundleEngine, tracks: list[BatchTrack]) -> Mover:
-        """Return what brings the KV entries of requests to an attention worker.
+        """Return the mover that brings requests' KV entries to an attention worker.
 
-        They come in one piece a layer, and are counted as blocks of one token. What comes when the
-        bundle has failed meanwhile comes to the engine that it had before.
+        Entries come in one piece per layer, and count as blocks of one token. If the bundle fails
+        meanwhile, they arrive at the engine it had before.
         """
 
         def record(move: KvMove, num_bytes: float, start: float, end: float) -> None:

@@ -32,14 +32,14 @@ class Pass(NamedTuple):
 
 
 class BundleClock:
-    """When the workers are free, and when each batch is back from its last pass.
+    """When the workers are free, and when each batch returns from its last pass.
 
     Attention workers take one batch after the other, in the order in which these are ready; so do
-    the FFN workers, who share a batch evenly. Batches do not overtake one another. So when the
-    attention of a pass begins, it is known when the pass ends, whatever happens meanwhile. A step
-    consists of one pass for each layer, and its end is known when the last of them begins.
+    the FFN workers, which share a batch evenly. Batches do not overtake one another. So the end of
+    a pass is known as soon as its attention begins. A step consists of one pass per layer, and its
+    end is known when the last of them begins.
 
-    layers: passes of a step (>= 1). layer: of each batch's step under way, which comes next.
+    layers: passes per step (>= 1). layer: next layer of each batch's step under way.
     """
 
     def __init__(self, num_batches: int, layers: int = 1) -> None:
@@ -49,7 +49,7 @@ class BundleClock:
         self.layer = [0] * num_batches
 
     def copy(self) -> Self:
-        """Return another one that is as far."""
+        """Return a copy with the same progress."""
         other = type(self)(0, self.layers)
         other.attention_free, other.ffn_free = self.attention_free, self.ffn_free
         other.ready, other.layer = self.ready.copy(), self.layer.copy()
@@ -60,7 +60,7 @@ class BundleClock:
         return max(self.ready[batch], self.attention_free, now)
 
     def next_pass(self, batch: int, phases: Phases, now: float) -> Pass:
-        """Return the next pass of a batch, whose attention begins no earlier than now."""
+        """Return the next pass of a batch, whose attention begins now or later."""
         start = self.start(batch, now)
         attention_end = start + phases.attention
         ffn_start = max(attention_end + phases.transfer, self.ffn_free)
@@ -69,9 +69,9 @@ class BundleClock:
         return Pass(batch, self.ready[batch], start, attention_end, ffn_start, ffn_end, end)
 
     def begin(self, step: Pass, batches: Collection[int]) -> Collection[int]:
-        """Note that a pass begins; return the batches whose step's end, `ready`, is known now.
+        """Record the beginning of a pass; return the batches whose step's end, `ready`, is known.
 
-        batches: those that have members.
+        batches: batches with members.
         """
         self.attention_free, self.ffn_free = step.attention_end, step.ffn_end
         self.ready[step.batch] = step.end
@@ -83,20 +83,21 @@ class BundleClock:
         return not self.layer[batch]
 
     def is_under_way(self, batch: int) -> bool:
-        """Tell whether a step is under way whose end is not known, and which nobody may join."""
+        """Tell whether a step is under way whose end is unknown, so that no request may join."""
         return self.layer[batch] > 0
 
     def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
-        """Return those of the batches whose next step begins with that of this one."""
+        """Return the batches whose next step begins together with this one's."""
         return (batch,)
 
 
 class JointClock(BundleClock):
-    """A clock of batches that begin every step together, as parts of one batch of an engine do.
+    """A clock of batches that begin every step together, as parts of one engine batch.
 
-    Tokens of all are there when the last batch is back from its last layer.
+    All tokens are emitted when the last batch returns from its last layer.
 
-    under_way: batches whose last layer of the step has not begun. last: when the others are back.
+    under_way: batches whose last layer of the step has not begun. last: when the other batches
+        return.
     """
 
     def __init__(self, num_batches: int, layers: int = 1) -> None:
@@ -105,7 +106,7 @@ class JointClock(BundleClock):
         self.last: dict[int, float] = {}
 
     def copy(self) -> Self:
-        """Return another one that is as far."""
+        """Return a copy with the same progress."""
         other = super().copy()
         other.under_way, other.last = self.under_way.copy(), self.last.copy()
         return other
@@ -134,9 +135,9 @@ class JointClock(BundleClock):
         return super().is_first(batch) and batch not in self.last
 
     def is_under_way(self, batch: int) -> bool:
-        """Tell whether a step is under way whose end is not known, and which nobody may join."""
+        """Tell whether a step is under way whose end is unknown, so that no request may join."""
         return bool(self.under_way)
 
     def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
-        """Return those of the batches whose next step begins with that of this one: all."""
+        """Return the batches whose next step begins together with this one's: all."""
         return batches

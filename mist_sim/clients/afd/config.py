@@ -1,4 +1,4 @@
-"""What a bundle consists of, and how long the phases of its batches take."""
+"""The sizes of a bundle, and the times of its batches' phases."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BundleConfig:
         does where CUDA graphs of one size are replayed.
     layers: into which a step is divided evenly, each of which goes to the FFN and back; None: a
         step goes there and back once.
-    joint_steps: whether all batches begin each of their steps together, as parts of one batch of
-        an engine do; else each begins its next step when it is back from the last.
+    joint_steps: whether all batches begin each of their steps together, as parts of one batch of an
+        engine do; else each begins its next step when it is back from the last.
     Raises ValueError for numbers below 1 and beyond the bounds (`mist_sim.bounds.BUNDLE`), and for
     joint steps without layers.
     """

@@ -44,15 +44,15 @@ class AfdStay(SequenceState):
 
 
 class BundleEngine:
-    """Runs a bundle: one event a change, and arithmetic in between.
+    """Runs a bundle: one event per change, and arithmetic in between.
 
-    A request takes a slot as soon as one is free, its KV entries come there, and it joins before
-    the next step of its batch. A slot is free again when its request's last step has ended. An
-    engine that was halted does nothing any more; its client comes back with another one.
+    A request takes a slot as soon as one is free, its KV entries move there, and it joins before
+    the next step of its batch. Its slot is free again when its last step has ended. A halted engine
+    stops for good; its client comes back with a new one.
 
-    fetch: begins to bring a request's KV entries; `arrive` is called when they are there.
-    leave: takes back a request whose last token is there, or that was given up.
-    num_waiting: returns how many wait for a slot, for the records.
+    fetch: starts to bring a request's KV entries; `arrive` is called when they are there.
+    leave: receives a request that has its last token, or that was given up.
+    num_waiting: returns the number of requests waiting for a slot, for the records.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BundleEngine:
         ]  # by batch, to join it
         self._was_empty = [True for _ in tracks]
         self._leaving: list[list[AfdStay]] = [[] for _ in tracks]  # with the step under way
-        self._ends: list[tuple[float, int, AfdStay]] = []  # who leaves when, a heap
+        self._ends: list[tuple[float, int, AfdStay]] = []  # departures by time, a heap
         self._num_ends = 0
         self._ahead = Ahead([], inf)
         self._num_begun = 0  # of the passes ahead
@@ -134,9 +134,9 @@ class BundleEngine:
     # --- failures ---------------------------------------------------------------------------
 
     def halt(self) -> None:
-        """Stop: steps that ended count, those in flight are lost, of whichever worker.
+        """Stop: steps that have ended count; those in flight are lost, on all workers.
 
-        Requests stay until they are aborted; those go that were given up during a step.
+        Requests stay until they are aborted; requests given up during a step leave now.
         """
         if self._is_halted:
             return
@@ -169,7 +169,7 @@ class BundleEngine:
     # --- slots ------------------------------------------------------------------------------
 
     def _give_slots(self) -> None:
-        """Give free slots to those who wait, in their order."""
+        """Give free slots to the waiting requests, in order."""
         num_coming = min(len(self._waiting), self._seats.num_free)
         if not num_coming:
             return
@@ -193,7 +193,7 @@ class BundleEngine:
         self._cut()
 
     def _join(self) -> None:
-        """Let those who have arrived sit down, in batches that are not in a step."""
+        """Seat the requests whose entries have arrived, in batches that are not in a step."""
         clock = self._bundle.clock
         for batch, arrived in enumerate(self._arrived):
             if not arrived or clock.is_under_way(batch) or clock.ready[batch] > self._env.now:
@@ -259,7 +259,7 @@ class BundleEngine:
         now, passes = self._env.now, self._ahead.passes
         while self._num_begun < len(passes):
             step = passes[self._num_begun]
-            # one that begins now has begun if it was planned just now, else it is not its turn yet
+            # a pass due now has begun if it was just planned; otherwise its turn is still to come
             if step.start > now or (step.start == now and self._planned_at < now):
                 break
             self._num_begun += 1
@@ -294,7 +294,7 @@ class BundleEngine:
         heappush(self._ends, (time, self._num_ends, stay))
 
     def _end_passes(self) -> None:
-        """Let go of those whose last step has ended."""
+        """Release the requests whose last step has ended."""
         while self._ends and self._ends[0][0] <= self._env.now:
             _, _, stay = heappop(self._ends)
             seat, resident = stay.seat, stay.resident

@@ -15,13 +15,13 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGpus:
-    """What the options of a bundle say of its GPUs.
+    """The options of a bundle that describe its GPUs.
 
-    gpu: of attention workers, and of FFN workers where `ffn_gpu` is None; None: nobody knows them.
+    gpu: GPU of attention workers, and of FFN workers if `ffn_gpu` is None; None: unknown.
     attention, ffn: GPUs of a worker of each kind. price, ffn_price: dollars of a GPU an hour; None:
     as the catalog says. kv_memory: bytes for KV entries of an attention worker; None: not known.
 
-    Raises ValueError for prices out of range, and for options without the GPUs that they are about.
+    Raises ValueError for prices out of range, and for options that need an unset GPU.
     """
 
     gpu: str | GpuSpec | None
@@ -45,10 +45,10 @@ class WorkerGpus:
                 raise ValueError(f"{needed} is required with {name}")
 
     def machine(self, model: ModelSpec, config: BundleConfig) -> BundleMachine | None:
-        """Return the machine of a bundle; None where nobody knows its GPUs.
+        """Return the machine of a bundle; None if its GPUs are unknown.
 
-        Raises ValueError for weights, with `kv_memory`, that do not fit, and ScenarioError for an
-        unknown GPU.
+        Raises ValueError if weights and `kv_memory` do not fit, and ScenarioError for an unknown
+        GPU.
         """
         if self.gpu is None:
             return None

@@ -1,7 +1,7 @@
-"""On which attention workers requests take free slots.
+"""Placement of requests on attention workers with free slots.
 
-All workers wait for the slowest, so what counts is how evenly tokens lie on them. A request stays
-where it is placed: its KV entries are there.
+All workers wait for the slowest, so tokens should be spread evenly. A request stays where it is
+placed: its KV entries are there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Placement(Protocol):
     """Chooses attention workers for the requests that come to a batch at one time."""
 
     def place(self, coming: Sequence[int], held: Tokens, free: Tokens) -> list[int]:
-        """Return a worker for each request, none with more requests than it has free slots.
+        """Return a worker for each request, none beyond its free slots.
 
         coming: tokens of each request, no more of them than there are free slots. held: tokens on
         each worker. free: free slots of each.
@@ -27,7 +27,7 @@ class Placement(Protocol):
 
 
 class RandomPlacement:
-    """Takes free slots at random, each as likely as any other: what the paper's theory is about."""
+    """Takes free slots at random with equal probability, as in the paper's theory."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -44,13 +44,13 @@ class RandomPlacement:
 class LeastLoad:
     """Gives the longest prompt to the worker that holds the fewest tokens, and so on downwards.
 
-    Where slots are full, a request comes where one left, so what a policy can choose is who goes
-    where among those that come together.
+    If the slots are full, a request takes the slot of one that left, so a policy can only choose
+    among requests that arrive together.
     Source: longest processing time first (Graham, SIAM J. Appl. Math. 17, 1969).
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        del rng  # nothing is drawn
+        del rng  # no random draws
 
     def place(self, coming: Sequence[int], held: Tokens, free: Tokens) -> list[int]:
         """Return the workers; of workers with equal loads the first, of equal requests too."""

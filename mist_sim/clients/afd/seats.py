@@ -1,4 +1,4 @@
-"""Which slots are taken, those included whose request is on its way."""
+"""Taken slots, including those reserved for requests on their way."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Seat(NamedTuple):
 
 
 class Seats:
-    """Slots that are given away before their requests sit down.
+    """Slots reserved before their requests are seated.
 
-    bundle: who sits in them already. placement: chooses the worker.
+    bundle: the seated requests. placement: chooses the worker.
     """
 
     def __init__(self, bundle: Bundle, placement: Placement) -> None:
@@ -35,7 +35,7 @@ class Seats:
 
     @property
     def num_free(self) -> int:
-        """Slots that nobody has."""
+        """Slots neither taken nor reserved."""
         return self._bundle.config.num_slots - sum(self._num_taken)
 
     def take(self, coming: Sequence[int]) -> list[Seat]:
@@ -64,7 +64,7 @@ class Seats:
         self._beside[seat] -= num_tokens
 
     def leave(self, seat: Seat, num_tokens: int) -> None:
-        """Note that a request leaves with the step under way: until it ends nobody knows."""
+        """Note that a request leaves with the step under way; it keeps its slot until then."""
         self._beside[seat] += num_tokens
 
     def left(self, seat: Seat, num_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""Who sits in the slots of a bundle, and how many tokens each attention worker holds for them."""
+"""The requests in the slots of a bundle, and the tokens that each attention worker holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BatchSlots:
         self.num_filled = 0
         self.num_steps = 0
         self.slots = slots
-        self._due: dict[int, list[Resident]] = {}  # who leaves, by the step after which
+        self._due: dict[int, list[Resident]] = {}  # requests that leave, by their last step
         self._due_steps: list[int] = []  # a heap of these steps
 
     def join(self, resident: Resident) -> None:
@@ -64,11 +64,11 @@ class BatchSlots:
         self._free(resident)
 
     def steps_to_next_end(self) -> int | None:
-        """Steps until the next request leaves, or a little less; None when there is nobody."""
+        """A lower bound on the steps until the next request leaves; None without requests."""
         return self._due_steps[0] - self.num_steps if self._due_steps else None
 
     def advance(self, num_steps: int = 1) -> list[Resident]:
-        """Make steps, no more than `steps_to_next_end`; return who leaves, slots freed."""
+        """Make steps, at most `steps_to_next_end`; return the requests that leave, slots freed."""
         self.held += num_steps * self.filled
         self.num_steps += num_steps
         if not self._due_steps or self._due_steps[0] > self.num_steps:

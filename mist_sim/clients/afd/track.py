@@ -1,4 +1,4 @@
-"""What a bundle writes about the steps of one batch, and the tokens that they gave."""
+"""Records of the steps of one batch of a bundle, and of the tokens they gave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchTrack:
         self._batch = StepBatch()
         self._busy = 0.0  # in these steps
         self._busy_last = 0.0  # in the latest that has begun
-        self._is_open = False  # whether a step has begun whose end is not known
+        self._is_open = False  # whether a step with unknown end has begun
 
     def begin(self, step: Pass, slots: BatchSlots, was_empty: bool) -> None:
         """Note that a step begins with the present members.
@@ -41,7 +41,7 @@ class BatchTrack:
             )
 
     def work(self, busy: float) -> None:
-        """Note what a worker spends on that step, mean over all of both kinds, seconds."""
+        """Note the workers' time for that step, mean over all workers of both kinds, seconds."""
         self._busy += busy
         self._busy_last = busy or self._busy_last
 
@@ -51,9 +51,9 @@ class BatchTrack:
         self._is_open = False
 
     def lose_step(self, now: float) -> bool | None:
-        """Forget the step that is under way, which will never end.
+        """Forget the step under way, which will never end.
 
-        Return whether its end was known already; None where none is under way.
+        Return whether its end was known already; None if no step is under way.
         """
         is_known = bool(self._ends) and self._ends[-1] > now
         if not (is_known or self._is_open):

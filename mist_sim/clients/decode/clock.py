@@ -1,9 +1,9 @@
-"""The decode clock: all running decodes advance together, so a decode is arithmetic.
+"""The decode clock: all running decodes advance together, so each decode is arithmetic.
 
-In every decode step each running request generates one token. A request that joins at clock c
-with n tokens to go leaves at c + n: one push on a heap, and no work per token. What a step
-needs to know follows from sums: the number of decodes, the tokens they hold, and how many of
-them start a new KV block. (DESIGN §5; the tests hold a plain stepwise engine against it.)
+In every decode step each running request generates one token. A request that joins at clock c with
+n tokens to go leaves at c + n: one push on a heap, and no work per token. Steps need only sums: the
+number of decodes, the tokens in their contexts, and how many of them start a new KV block. (DESIGN
+§5; the tests compare it with a plain stepwise engine.)
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class DecodeClock:
 
     steps: decode steps done.
     num_decodes: sequences on the clock.
-    context_sum: tokens that the cache holds for them, in all.
-    num_queries_each: tokens that each brings into a step.
-    heap: (step after which it is finished, ticket, sequence); who has left goes lazily.
-    phases: at p, the blocks that sequences take in steps p, p + block_size, ...
-    step_tokens: tokens that each step of the latest `advance` gave in all; None: one a sequence.
+    context_sum: tokens that the cache holds for them, summed.
+    num_queries_each: tokens that each sequence brings into a step.
+    heap: (step after which it is finished, ticket, sequence); entries of sequences that left are
+        dropped lazily.
+    phases: item p: blocks that sequences take in steps p, p + block_size, ...
+    step_tokens: total tokens of each step of the latest `advance`; None: one per sequence.
     """
 
     __slots__ = (
@@ -75,7 +76,7 @@ class DecodeClock:
         self._longest = []
 
     def join(self, sequence: SequenceState) -> None:
-        """Add a sequence whose prefill just emitted a token and that has more to generate."""
+        """Add a sequence that just left prefill and has more tokens to generate."""
         context = sequence.num_tokens - 1  # the newest token is not in the cache yet
         sequence.block_phase = (self.steps - context) % self.block_size
         self.phases[sequence.block_phase] += self._pages_per_block
@@ -121,14 +122,14 @@ class DecodeClock:
         return self.context_sum + num_steps * self.num_decodes
 
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
-        """Return what the next step computes: the decodes, beside chunks of prompts."""
+        """Return the batch of the next step: the decodes, plus the given chunks of prompts."""
         batch = StepBatch(chunks, self.num_decodes, self.context_sum)
         if self._longest is not None:
             batch.longest_context = self.steps - _head(self._longest)[0] if self.num_decodes else 0
         return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
-        """Return what the next `num_steps` steps add, at most `steps_to_change`."""
+        """Return the batch's growth over the next `num_steps` steps, at most `steps_to_change`."""
         return StepGrowth(self.num_decodes, 0, 1)  # by position: names would double its cost
 
     def steps_to_change(self) -> int:
@@ -207,7 +208,7 @@ class DecodeClock:
 
 
 def _head(heap: list[tuple[int, int, SequenceState]]) -> tuple[int, int, SequenceState]:
-    """Return the first entry of a heap whose sequence is still on the clock; there must be one."""
+    """Return the first valid entry of a heap, dropping entries of sequences that left."""
     head = heap[0]
     while head[2].ticket != head[1]:
         heappop(heap)

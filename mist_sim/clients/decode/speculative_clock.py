@@ -1,9 +1,9 @@
 """The decode clock of speculative decoding: a step gives each sequence one token or more.
 
-How many tokens every step of a sequence gives is drawn before it joins (`draft_paths.py`). So
-what its steps add to the context and take in blocks is known, and is added to sums over the
-clock's next steps when it joins. What a run needs to know is then a difference of two sums or a
-slice of them, and a finish is a step number as without speculation.
+The number of tokens in every step of a sequence is drawn before it joins (`draft_paths.py`). So its
+contributions to contexts and blocks are known, and are added to sums over the clock's next steps
+when it joins. A run needs only a difference of two sums or a slice of them, and a finish is a step
+number, as without speculation.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FIRST_HORIZON = 1024  # steps; grows with the longest path
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What drafting means for a scheduler.
+    """Speculative decoding, as the scheduler needs it.
 
-    num_drafts: draft tokens of each decode in a step.
-    num_lookahead_tokens: slots behind those that a drafting model writes to.
-    max_model_len: no sequence needs slots beyond these tokens; None: no limit.
-    draw: gives the path of a request (see `DraftPaths.draw`).
+    num_drafts: draft tokens per decode and step.
+    num_lookahead_tokens: additional slots that a drafting model writes to.
+    max_model_len: limit of a sequence's slots, tokens; None: no limit.
+    draw: returns the path of a request (see `DraftPaths.draw`).
     """
 
     num_drafts: int
@@ -51,10 +51,10 @@ class Speculation:
 
 
 class SpeculativeClock(DecodeClock):
-    """The running decodes of one engine that drafts.
+    """The running decodes of one engine with speculative decoding.
 
-    A sequence keeps memory for all slots of its last step; what drafts left over is used by the
-    next one (vLLM v1's `allocate_slots`).
+    A sequence keeps memory for all slots of its last step; slots of rejected drafts are used by the
+    next step (vLLM v1's `allocate_slots`).
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class SpeculativeClock(DecodeClock):
         super().__init__(block_size)
         self.num_queries_each = 1 + speculation.num_drafts
         self._speculation = speculation
-        # what all steps before step _first + i give and take in all, counted from anywhere
+        # running sums before step _first + i of tokens and blocks; only differences count
         self._first = 0
         self._tokens_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
         self._blocks_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
@@ -84,7 +84,7 @@ class SpeculativeClock(DecodeClock):
         add_ahead(self._blocks_by, start, self._blocks(context, stay))
 
     def leave(self, sequence: SequenceState) -> int:
-        """Take a sequence off the clock; return the slots that it holds, with those of drafts."""
+        """Take a sequence off the clock; return its slots, those of drafts included."""
         path = self._path(sequence, 0)
         stay, done = path.stay, self.steps - sequence.join_step
         first_context = sequence.num_tokens - 1
@@ -131,7 +131,7 @@ class SpeculativeClock(DecodeClock):
         return blocks.item(last) - blocks.item(start)
 
     def steps_within(self, num_free_blocks: int, limit: int) -> int:
-        """Steps, at most `limit`, whose blocks, with those of drafts, are free."""
+        """Steps, at most `limit`, whose blocks, those of drafts included, are free."""
         if self.blocks_needed(limit) <= num_free_blocks:
             return limit
         start = self.steps - self._first

@@ -1,8 +1,8 @@
-"""The decode clock of an engine that drafts for a model with sliding windows.
+"""The decode clock with speculative decoding for a model with sliding windows.
 
-A sequence's path is known when it joins, so what its windows see and hold after each of its steps
-is added to sums over the clock's next steps, as the rest is (`speculative_clock.py`). No run has
-to end where a context outgrows its window.
+A sequence's path is known when it joins, so the tokens and blocks of its windows after each of its
+steps are added to sums over the clock's next steps, like all others (`speculative_clock.py`). No
+run has to end when a context outgrows its window.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mist_sim.models.kv_groups import KvGroups
 
 
 class SpeculativeWindowClock(SpeculativeClock):
-    """The running decodes of one engine, and how much of their contexts the windows hold.
+    """The running decodes of one engine, and the part of their contexts inside the windows.
 
-    window_sum: tokens in the cache that the next queries see through their windows, in all.
-    drops: takes what windows leave, for a prefix cache; None: there is none.
+    window_sum: tokens in the cache that the next queries see through their windows, summed.
+    drops: receives blocks that windows have left, for a prefix cache; None: no prefix cache.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class SpeculativeWindowClock(SpeculativeClock):
         self._seen_by: Vector = np.zeros_like(self._tokens_by)  # as `_tokens_by`
 
     def join(self, sequence: SequenceState) -> None:
+        """Add a sequence and the tokens that its windows see after each of its steps."""
         super().join(sequence)
         stay = self._path(sequence, 0).stay
         seen = self._seen(sequence.num_tokens - 1, stay)
@@ -67,7 +68,7 @@ class SpeculativeWindowClock(SpeculativeClock):
             self._drops.watch(self, sequence)
 
     def leave(self, sequence: SequenceState) -> int:
-        """Take a sequence off the clock, out of what the windows see; return the slots it holds."""
+        """Take a sequence off the clock and out of the window sums; return the slots it holds."""
         stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
         context = sequence.num_tokens - 1
         seen = self._seen(context, stay)
@@ -84,6 +85,7 @@ class SpeculativeWindowClock(SpeculativeClock):
         return num_slots
 
     def advance(self, num_steps: int) -> int:
+        """Make steps, and note the blocks that windows leave; return the tokens given."""
         start, seen = self.steps - self._first, self._seen_by
         self.window_sum += seen.item(start + num_steps) - seen.item(start)
         if self._drops is not None and self._drops.is_kept:
@@ -119,11 +121,11 @@ class SpeculativeWindowClock(SpeculativeClock):
         return np.maximum(blocks, 0, out=blocks)
 
     def _seen(self, context: int, stay: Vector) -> Vector:
-        """Return what the windows see of a context after 0, 1, 2, ... steps of a stay."""
+        """Return the tokens inside the windows after 0, 1, 2, ... steps of a stay."""
         return np.minimum(context + stay, self._reach)
 
     def _blocks_held(self, context: int, stay: Vector) -> Vector:
-        """Return the pages held; a window holds those of its tokens and of the slots of a step."""
+        """Return the pages held; a window group holds those of its tokens and of a step's slots."""
         blocks = super()._blocks_held(context, stay)
         in_window: Vector = np.minimum(blocks, self._most_window_blocks)
         in_window *= self._groups.num_window_groups

@@ -1,4 +1,4 @@
-"""A decode clock that tells who has joined it."""
+"""A decode clock that lists the sequences that joined it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SPARE = 256
 
 
 class WatchedClock(DecodeClock):
-    """The same clock.
+    """A decode clock with a list of joined sequences.
 
-    joined: sequences that have joined since somebody last cleared it, those at least that have not
-        left again.
+    joined: sequences that joined since the list was last cleared; sequences that have left since
+        may be missing.
     """
 
     __slots__ = ("joined",)
@@ -24,5 +24,5 @@ class WatchedClock(DecodeClock):
     def _enter(self, sequence: SequenceState, context: int, num_steps: int) -> None:
         super()._enter(sequence, context, num_steps)
         self.joined.append(sequence)
-        if len(self.joined) > _SPARE + 2 * self.num_decodes:  # nobody clears it
+        if len(self.joined) > _SPARE + 2 * self.num_decodes:  # the list is never cleared
             self.joined = [each for each in self.joined if each.ticket]

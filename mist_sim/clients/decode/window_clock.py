@@ -15,15 +15,15 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.models.kv_groups import KvGroups
 
-_KEYS, _PAGES = 0, 1  # what stops growing at a crossing
+_KEYS, _PAGES = 0, 1  # sequences that stop growing when they reach the window
 
 
 class WindowClock(DecodeClock):
-    """The running decodes of one engine, and how much of their contexts the windows hold.
+    """The running decodes of one engine, and the part of their contexts inside the windows.
 
-    window_sum: tokens in the cache that the next queries see through their windows, in all.
-    num_growing: sequences of which the next step adds one to that.
-    drops: takes what windows leave, for a prefix cache; None: there is none.
+    window_sum: tokens in the cache that the next queries see through their windows, summed.
+    num_growing: sequences whose next step adds one token to `window_sum`.
+    drops: receives blocks that windows have left, for a prefix cache; None: no prefix cache.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class WindowClock(DecodeClock):
         self._reach = (groups.sliding_window or 1) - 1
         # context at which a sequence takes the last of the pages that a window can fill
         self._last_page_at = (self._most_window_blocks - 1) * block_size
-        # (step from which it is so, ticket, what, sequence); left sequences go lazily
+        # (step of the change, ticket, kind, sequence); sequences that left are dropped lazily
         self._crossings: list[tuple[int, int, int, SequenceState]] = []
 
     def join(self, sequence: SequenceState) -> None:

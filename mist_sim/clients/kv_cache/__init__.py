@@ -1,4 +1,4 @@
-"""Paged KV-cache memory: how many blocks there are, who holds them, and what is kept in them."""
+"""Paged KV-cache memory: the number of blocks, their holders, and the content kept in them."""
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import (

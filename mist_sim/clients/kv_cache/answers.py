@@ -1,8 +1,8 @@
-"""The decodes that fill blocks which others may ask for: what they enter into a prefix cache.
+"""Decodes whose blocks other requests may reuse: their full blocks enter the prefix cache.
 
-A block enters in the step that fills it (vLLM v1). But decodes run on a clock, where no step looks
-at them one by one. So what they have filled is entered when somebody asks for the same content or
-enters it, in the order in which the steps did it.
+In vLLM v1 a block enters the cache in the step that fills it. Here decodes run on a clock, and no
+step looks at them one by one. So filled blocks are entered when another request looks up or enters
+the same content, in the order of the steps that filled them.
 
 Source: the end of `KVCacheManager.allocate_slots` in vLLM 0.19, `vllm/v1/core/kv_cache_manager.py`:
 blocks are entered when a step is scheduled, as far as its tokens are known by then.
@@ -30,13 +30,13 @@ class AnswerClock(Protocol):
 
 
 class Answers:
-    """Who fills blocks of which content ids.
+    """The decodes that fill blocks of each content id.
 
-    is_early: whether a step enters what it fills when it is planned, and not when it has ended.
+    is_early: whether a step enters its blocks when it is planned, rather than when it ends.
+    is_ahead: whether plans do not know the token of the latest step yet.
+    planned: number of the latest planned step; None: none yet. known: number of the latest step
+        whose plan knew all tokens.
     is_late: whether what a step verified of drafts is entered when the next one is planned.
-    is_ahead: whether a plan does not know the token that the latest step gave a decode.
-    planned: the latest step that was planned, by the clock's number; None: none was. known: the
-        latest of those whose plan knew all tokens.
     """
 
     def __init__(self, cache: PrefixCache, block_size: int) -> None:
@@ -56,7 +56,7 @@ class Answers:
 
     @property
     def writers(self) -> Iterable[SequenceState]:
-        """Who fills such blocks whenever it is on the clock."""
+        """The sequences that fill such blocks while on the clock."""
         return self._keys
 
     def begin(self, sequence: SequenceState) -> None:
@@ -82,7 +82,7 @@ class Answers:
         return any(key in self._writers for key, _ in chain.spans[chain.place :])
 
     def catch_up(self, keys: Iterable[Hashable]) -> bool:
-        """Enter what is filled by now of content ids; return whether that was anything."""
+        """Enter the blocks of these content ids filled so far; return whether there were any."""
         group: dict[SequenceState, int] = {}
         todo = [key for key in keys if key in self._writers]
         while todo:
@@ -113,9 +113,9 @@ class Answers:
         return min(steps) - self.clock.steps if steps else None
 
     def ahead(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
-        """Return who is on the clock, with the tokens that others can find, in a run of steps.
+        """Return the sequences on the clock with their findable tokens, within a run of steps.
 
-        num_over, num_begun: its steps that have ended and begun.
+        num_over, num_begun: steps of the run that have ended and begun.
         """
         num_more = (num_begun - num_over) * self._num_early
         return [
@@ -149,7 +149,7 @@ class Answers:
         return min(num_tokens // size, chain.num_shared)
 
     def _enter_in_turn(self, group: dict[SequenceState, int]) -> None:
-        """Enter blocks as the steps of several filled them; in one step by who joined first."""
+        """Enter several sequences' blocks by step, and within a step by order of joining."""
         fills = [
             (self._filled_at(sequence, number), sequence.ticket, number, sequence)
             for sequence, num_filled in group.items()

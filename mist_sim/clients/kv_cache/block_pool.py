@@ -9,8 +9,8 @@ from mist_sim.models.kv_groups import KvGroups
 class BlockPool:
     """`num_blocks` blocks of `block_size` tokens; holders keep their own counts.
 
-    groups: how layers share the blocks; None where all layers have a block together.
-    num_in_all: blocks of all lanes of its engine, which have equal parts of them.
+    groups: how groups of layers share the blocks; None if all layers share each block.
+    num_in_all: blocks of all lanes of its engine, which have equal parts.
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
     Raises ValueError for sizes below 1 and for a reserve that leaves nothing.
     """
@@ -42,7 +42,7 @@ class BlockPool:
 
     @property
     def name(self) -> str:
-        """What it is and how large, for messages."""
+        """Its kind and size, for messages."""
         size = self.block_size
         if self.num_in_all == self.num_blocks:
             tokens = f"{self.num_token_slots} tokens"

@@ -1,18 +1,17 @@
-"""How many KV-cache blocks an engine has: what its memory holds beside weights and activations."""
+"""The number of KV-cache blocks of an engine: memory left by weights and activations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
-from mist_sim.models import layers as layered
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
 from mist_sim.models.spec import ModelSpec
@@ -23,13 +22,6 @@ _SHARE = 0.92  # `CacheConfig.gpu_memory_utilization` of vLLM from 0.20 on (vllm
 NULL_BLOCKS = 1  # that no request gets: `BlockPool.null_block` in vllm/v1/core/block_pool.py
 _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 
-# Bytes an engine needs per logit while it samples: about ten 32-bit values (logits, sorted
-# copies with indices, probabilities). From a vLLM log: Llama-3-8B (vocabulary 128,256) with
-# max_num_seqs 256 peaks at 1.26 GiB of activations on one rank and on two (vllm-project/vllm
-# #10511), which is 41 bytes a logit, unsharded.
-_SAMPLER_BYTES_PER_LOGIT = 41
-
-
 _LARGEST_BLOCK = 2**20  # tokens; longer than any context
 
 
@@ -37,20 +29,20 @@ _LARGEST_BLOCK = 2**20  # tokens; longer than any context
 class KvCacheConfig:
     """Paged KV-cache memory of one engine; names and defaults as vLLM's.
 
-    block_size: tokens in a block (>= 1).
-    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1]. None:
-        what the version of `engine` takes, 0.9 up to vLLM 0.19 and 0.92 from 0.20 on.
-    kv_cache_dtype: how keys and values are stored; "auto": as the model says.
+    block_size: tokens per block (>= 1).
+    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1]. None: the
+        default of the `engine` version, 0.9 up to vLLM 0.19 and 0.92 from 0.20 on.
+    kv_cache_dtype: dtype of keys and values; "auto": the model's.
     num_gpu_blocks_override: block count of a real engine (>= 2), of which requests get all but
-        vLLM's null block; None computes it from gpu_memory_utilization and context_memory.
-    context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
-        communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
-        vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
+        vLLM's null block; None computes it from gpu_memory_utilization.
+    context_memory: bytes a rank needs beside weights, activations, graphs and cache (CUDA context,
+        buffers of collectives), as vLLM logs them: "non-torch memory". None: what engines of this
+        version have logged, 0.25 GiB for one rank and 2.1 for several on H100s.
     watermark: share of the blocks that admissions leave free for running requests, in [0, 1)
         (vLLM's name from 0.24 on; v0 kept 0.01 free).
-    enable_prefix_caching: whether full blocks are kept for later requests that begin with the
-        same tokens.
-    tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
+    enable_prefix_caching: whether full blocks are kept for later requests that begin with the same
+        tokens.
+    tiers: memory below the GPU's that also keeps these blocks, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
     """
@@ -59,7 +51,7 @@ class KvCacheConfig:
     gpu_memory_utilization: float | None = None
     kv_cache_dtype: KvCacheDtype = "auto"
     num_gpu_blocks_override: int | None = None
-    context_memory: Bytes = 0.25 * _GIB
+    context_memory: Bytes | None = None
     watermark: float = 0.0
     enable_prefix_caching: bool = True
     tiers: tuple[MemoryTier, ...] = ()
@@ -90,7 +82,7 @@ class KvCacheConfig:
                 )
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
-        if self.context_memory < 0:
+        if self.context_memory is not None and self.context_memory < 0:
             raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
         if self.swap_space is not None and not 0 < self.swap_space < math.inf:
             raise ValueError(f"swap_space must be > 0 B and finite, got {self.swap_space}")
@@ -163,15 +155,17 @@ def num_gpu_blocks(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     drafter: Drafter | None = None,
+    needs: Needs = NEWEST,
 ) -> int:
     """Return the KV-cache blocks that the requests of one engine share (the same on all its GPUs).
 
     One block less than there are: vLLM's null block holds the place of blocks that a window left.
     A block holds `block_size` tokens of all layers; with sliding windows, of one group of layers
     (see `KvGroups`). In a pipeline the rank with the least room decides.
-    gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
+    gpu_memory_utilization x memory - weights - activations - graphs - context, in whole blocks.
     drafter: a model that drafts; its weights lie beside the target's on the last rank, and every
         block has room for its entries there, since both have the same block table (vLLM).
+    needs: what the engine's version takes beside weights and cache.
     Raises ScenarioError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
@@ -182,7 +176,7 @@ def num_gpu_blocks(
     drafters = [*[None] * (size - 1), drafter]
     kept = _token_bytes(model, parts, drafter, cluster.tensor_parallel_size)
     return min(
-        _blocks_on_rank(config, part, token_bytes, cluster, *sizes, drafts)
+        _blocks_on_rank(config, part, token_bytes, cluster, *sizes, drafts, needs)
         for part, token_bytes, drafts in zip(parts, kept, drafters, strict=True)
     )
 
@@ -221,69 +215,35 @@ def _blocks_on_rank(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     drafter: Drafter | None,
+    needs: Needs,
 ) -> int:
-    """Return the blocks for which a rank with one part of the model has room.
+    """Return the number of blocks that fit on a rank with one part of the model.
 
-    token_bytes: of a block there, over its tokens. drafter: what drafts on that rank.
+    token_bytes: bytes of a block there, divided by its tokens. drafter: the drafting model on that
+        rank.
     """
     tp = cluster.tensor_parallel_size
     share = _SHARE if config.gpu_memory_utilization is None else config.gpu_memory_utilization
     budget = share * cluster.gpu.memory
-    weights = part.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
+    weights = needs.weights(part, cluster)
     weights += drafter.weight_bytes_per_rank if drafter else 0
-    slices = 1 if cluster.enable_expert_parallel else tp
-    activations = activation_bytes(part, tp, max_num_batched_tokens, max_num_seqs, slices)
-    cache = budget - weights - activations - config.context_memory
+    activations = needs.activations(part, cluster, max_num_batched_tokens, max_num_seqs)
+    graphs = needs.profile.graphs(needs.num_graphs)
+    context = needs.context(config.context_memory, cluster)
+    cache = budget - weights - activations - graphs - context
     if drafter and not drafter.num_layers_in_groups:
         token_bytes += drafter.kv_bytes_per_token_per_rank
     num_blocks = int(cache // (token_bytes * config.block_size))
     if num_blocks <= NULL_BLOCKS:
         num_gpus = tp * cluster.pipeline_parallel_size
+        of_graphs = f"CUDA graphs {graphs / _GIB:.1f} GiB, " if graphs else ""
         raise ScenarioError(
             f"{part.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
             f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
             f"{share} gives {budget / _GIB:.1f} GiB; weights take "
-            f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, context "
-            f"{config.context_memory / _GIB:.1f} GiB, which leaves no KV-cache block; raise "
+            f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, {of_graphs}"
+            f"context {context / _GIB:.1f} GiB, which leaves no KV-cache block; raise "
             f"tensor_parallel_size, pipeline_parallel_size or gpu_memory_utilization, or choose "
             f"a larger GPU"
         )
     return num_blocks - NULL_BLOCKS
-
-
-def activation_bytes(
-    model: ModelSpec,
-    tensor_parallel_size: int,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    expert_slices: int | None = None,
-) -> float:
-    """Return the peak of a rank's temporary memory in bytes.
-
-    The larger of the forward pass (hidden state, residual and the inner values of the largest
-    batch) and the sampler (logits of all sequences, unsharded), where the head is.
-
-    expert_slices: ranks that every expert is sliced over, by default all; with expert
-        parallelism 1, and a rank has room for all tokens' experts, since all may come to it.
-    """
-    slices = expert_slices or tensor_parallel_size
-    inner = max(_inner_values(model, tensor_parallel_size, slices))
-    forward = max_num_batched_tokens * (2 * model.hidden_size + inner) * model.dtype_bytes
-    sampler = max_num_seqs * model.vocab_size * _SAMPLER_BYTES_PER_LOGIT
-    return max(forward, sampler) if model.has_head else forward
-
-
-def _inner_values(model: ModelSpec, ranks: int, expert_slices: int) -> Iterator[float]:
-    """Values between the norm and the output of a layer's MLP or experts, for one token.
-
-    Experts keep three buffers for each token and each of its experts: the first product and the
-    last share one (`cache13` in vLLM's `fused_experts_impl`), the activation has its own.
-    """
-    gate_and_up = 2 if model.gated_mlp else 1
-    if model.num_dense_layers:
-        yield (gate_and_up + 1) * model.intermediate_size / ranks
-    yield from (layered.inner_width(mixer, ranks) for mixer in layered.mixers_of(model.layers))
-    if model.moe:
-        inner = model.moe.intermediate_size / expert_slices
-        shared = max(gate_and_up * inner, model.moe.hidden_size or model.hidden_size)
-        yield model.moe.num_experts_per_token * (shared + inner)

@@ -65,9 +65,9 @@ class LaneMemory:
         return pool
 
     def manager(self, shared: SharedTiers | None = None) -> KvCacheManager:
-        """Return what lends the blocks of a lane; all are free.
+        """Return the manager of a lane's blocks, all free.
 
-        shared: what tiers hold that several clients share.
+        shared: contents of tiers that several clients share.
         """
         pool, again, first = self.pool(), self.num_recomputed, self.uncached_first
         if self.tiers:
@@ -82,7 +82,7 @@ class LaneMemory:
         )
 
     def history(self) -> PrefixHistory | None:
-        """Return what tells how much of a prompt earlier ones had; None where nothing is kept."""
+        """Return the history of prompts, for hit estimates; None without prefix caching."""
         if not self.caches_prefixes:
             return None
         return PrefixHistory(self.block_size, self.num_recomputed)
@@ -94,15 +94,15 @@ class EngineMemory:
 
     num_gpu_blocks: blocks on the GPUs (see `num_gpu_blocks`), of which each lane has an equal part
         (vLLM v0 divides by pipeline_parallel_size as well).
-    kv_groups: how the layers of a model with sliding windows share the blocks; None: the model has
-        none.
+    kv_groups: how the layers of a model with sliding windows share the blocks; None without
+        windows.
     cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first. The
         lanes of a pipeline have equal parts of it and share the links.
-    swap_space: where the blocks of preempted sequences are kept, for a scheduler whose
-        `preemption` is "swap"; the lanes have equal parts of it.
-    kv_block_bytes: size of a block over all GPUs of the engine; None: no other client's entries can
-        come here.
-    num_layers: that are computed, and may be sent, one after the other.
+    swap_space: keeps the blocks of preempted sequences, for a scheduler whose `preemption` is
+        "swap"; the lanes have equal parts of it.
+    kv_block_bytes: size of a block over all GPUs of the engine; None: entries of other clients
+        cannot come here.
+    num_layers: layers that are computed, and may be sent, one after the other.
     """
 
     num_gpu_blocks: int

@@ -13,10 +13,10 @@ from mist_sim.core.views import ContentWatcher
 
 
 class Ahead(NamedTuple):
-    """What the steps of a run did that is not accounted for yet.
+    """The part of a run's steps that is not accounted for yet.
 
-    num_blocks: that decodes took. computed: sequences with tokens that are computed, those in
-    prefill with what is when the step in flight ends.
+    num_blocks: blocks that decodes took. computed: sequences with their computed tokens; prefills
+        as of the end of the step in flight.
     """
 
     num_blocks: int
@@ -34,7 +34,8 @@ class KvCacheManager:
         self.pool = pool
         self.publishes = False  # whether prompts are written to tiers that others share
         self.shares_blocks = False  # whether any sequence may find blocks of others, so far
-        self.drops: WindowDrops | None = None  # what windows leave, where it may be found again
+        # blocks dropped by windows, if a prefix cache may find them again
+        self.drops: WindowDrops | None = None
 
     looks_ahead: ClassVar[bool] = True  # whether it knows prefixes between the ends of runs
     has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
@@ -48,9 +49,9 @@ class KvCacheManager:
         return 0
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
-        """Tokens that a sequence would not have computed if it came now; it is not added.
+        """Tokens of a sequence that would be found if it arrived now; the sequence is not added.
 
-        ahead: what steps did since the manager last heard of them.
+        ahead: steps not accounted for yet.
         """
         return 0
 
@@ -59,7 +60,7 @@ class KvCacheManager:
         return True
 
     def unwatch(self) -> None:
-        """Tell the watcher that nothing is cached any more, and then no more."""
+        """Tell the watcher that nothing is cached any more, and remove it."""
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
         """Free blocks that the admission of a waiting sequence takes, as things are now.
@@ -80,8 +81,8 @@ class KvCacheManager:
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence blocks and set its `num_computed_tokens`.
 
-        most_new: tokens behind those that are computed for which it gets blocks, at most; None:
-            blocks for all its known tokens.
+        most_new: most tokens beyond those computed for which it gets blocks; None: all its known
+            tokens.
         """
         num_tokens = sequence.num_tokens
         if most_new is not None and most_new < num_tokens:
@@ -93,9 +94,9 @@ class KvCacheManager:
         return self.pool.blocks_for(num_computed_tokens)
 
     def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
-        """Admit a waiting sequence that has blocks in lower tiers; return how many in which.
+        """Admit a waiting sequence that has blocks in lower tiers; return the number in each.
 
-        Returns an empty list, and does nothing, when it has none.
+        Returns an empty list, and does nothing, if it has none.
         """
         return []
 
@@ -112,14 +113,14 @@ class KvCacheManager:
         return num_blocks
 
     def arrive(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Note that a sequence goes on whose first tokens have entries, in blocks of its own."""
+        """Note that a sequence continues with loaded first entries, in its own blocks."""
         self.compute(sequence, num_tokens)
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
 
     def compute_more(self, sequence: SequenceState, num_new_tokens: int, num_steps: int) -> None:
-        """Note what the later ones of equal steps compute; `compute` was told of the first."""
+        """Note the tokens of the later ones of equal steps; `compute` noted those of the first."""
         self.compute(sequence, sequence.num_computed_tokens + num_steps * num_new_tokens)
 
     def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool = False) -> None:
@@ -139,7 +140,7 @@ class KvCacheManager:
         """Note that the planned step is lost."""
 
     def settle(self, sequence: SequenceState) -> None:
-        """Enter what a decode has filled that leaves the clock next."""
+        """Enter the blocks filled by a decode that leaves the clock next."""
 
     def decoded(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
         """Return decodes that fill blocks of others' content, with the tokens that may be found.
@@ -149,10 +150,9 @@ class KvCacheManager:
         return []
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
-        """Steps after which an admission may take fewer free blocks, since a decode filled one.
+        """Steps until admitting this sequence could need fewer free blocks, as a decode fills one.
 
-        1 as well where blocks that the steps evict make it so. None: as far as is known, nothing
-        does.
+        Also 1 if blocks that the steps evict could have that effect. None: no known step has it.
         """
         return None
 
@@ -165,7 +165,7 @@ class KvCacheManager:
         return False
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
-        """Whether no blocks that prompts will enter can be those of others, or of decodes."""
+        """Whether no block of the prompts can equal another's, or a decode's."""
         return True
 
     def grow(self, num_blocks: int) -> None:
@@ -173,7 +173,7 @@ class KvCacheManager:
         self.pool.allocate(num_blocks)
 
     def give_back(self, num_blocks: int) -> None:
-        """Take back blocks in which there is nothing."""
+        """Take back empty blocks."""
         self.pool.release(num_blocks)
 
     def free(
@@ -183,9 +183,10 @@ class KvCacheManager:
         num_computed_tokens: int,
         num_unknown: int = 0,
     ) -> None:
-        """Take back all blocks of a sequence that has its tokens.
+        """Take back all blocks of a sequence that is done.
 
-        num_unknown: tokens computed behind those, whose ids are not known: nobody finds them.
+        num_unknown: tokens computed beyond its known ones, whose ids are unknown and cannot be
+            found.
         """
         self.pool.release(num_blocks)
 

@@ -1,4 +1,4 @@
-"""What requests began with so far, for estimates of what a newcomer has to compute."""
+"""Content of earlier requests, to estimate the tokens that a new one must compute."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mist_sim.core.request import Content
 
 
 class PrefixHistory:
-    """The blocks of all requests so far: what a prefix cache would have that forgets nothing.
+    """The blocks of all requests so far: a prefix cache of unlimited size.
 
-    num_recomputed: as of `PrefixCachingManager`.
+    num_recomputed: as in `PrefixCachingManager`.
     """
 
     def __init__(self, block_size: int, num_recomputed: int = 0) -> None:
@@ -31,7 +31,7 @@ class PrefixHistory:
         return max(0, min(num_known, most) - self._num_recomputed) * self._block_size
 
     def add(self, sequence: SequenceState) -> None:
-        """Note the blocks of a request, those of its answer included."""
+        """Note the blocks of a request, including those of its answer."""
         for content_id, end in self._chain(sequence).spans:
             self._ends[content_id] = max(end, self._ends.get(content_id, 0))
 
@@ -40,7 +40,7 @@ class PrefixHistory:
 
 
 class ContentHistory:
-    """The content of all requests so far: one cache that all share, and that forgets nothing."""
+    """The content of all requests so far: an unlimited prefix cache shared by all clients."""
 
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}  # behind the last token of each content id

@@ -18,19 +18,18 @@ from mist_sim.core.views import ContentWatcher
 class PrefixCachingManager(KvCacheManager):
     """Keeps full blocks after their sequence has left, until the space is needed (vLLM v1).
 
-    A sequence begins with the longest run of cached blocks that its content has, as far as these
-    do not have its last token, which is always computed: what is behind them it computes in new
-    blocks, although some may be cached. Blocks are entered when the step that computes them is
-    planned, those of an answer, too (see `Answers`), and beside those that are there already. A
-    preempted sequence finds its own again, unless it is swapped: then all its blocks are copied to
-    new ones, and entered anew.
+    A sequence begins with its longest cached run of blocks, without the block of its last token,
+    which is always computed. It computes the rest in new blocks, even if some of these are cached.
+    Blocks are entered when the step that computes them is planned, those of an answer too (see
+    `Answers`), beside copies already there. A preempted sequence finds its own blocks again; a
+    swapped one has all its blocks copied to new ones and entered anew.
 
-    As long as no sequence has content or was preempted, nothing can be cached, and blocks are
+    As long as no sequence has content or was preempted, no block can be found again, and blocks are
     only counted.
 
-    num_recomputed: last blocks of what is found that are not used
+    num_recomputed: number of last found blocks that are recomputed
         (`SpeculativeConfig.num_recomputed_blocks`).
-    uncached_first: whether free blocks that no step has filled are used before all others (see
+    uncached_first: whether free blocks without cached content are used before all others (see
         `EngineRules`).
     hashes_ahead: whether a block is found only where the token behind it is the same, too.
     """
@@ -70,6 +69,7 @@ class PrefixCachingManager(KvCacheManager):
         return self._find(sequence, sequence.chain).num_found * self.pool.block_size
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens found in the cache, after the effects of the run's steps so far."""
         if not self.shares_blocks:
             return 0
         probe.chain = chain = self._chain(probe.visit.request.content)
@@ -93,7 +93,7 @@ class PrefixCachingManager(KvCacheManager):
         self.cache.unwatch()
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
-        """Free blocks that an admission takes: all but those that others hold already."""
+        """Free blocks that an admission takes: all but those that other sequences already hold."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
         if sequence.chain is None or not sequence.chain.num_shared:
             return num_blocks
@@ -102,6 +102,7 @@ class PrefixCachingManager(KvCacheManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """Blocks of all or of a first piece, without those that others may hold."""
         num_blocks = self.pool.blocks_for(
             sequence.num_tokens if first_piece is None else first_piece
         )
@@ -126,7 +127,7 @@ class PrefixCachingManager(KvCacheManager):
         return num_blocks if sequence.chain is None else max(num_blocks, sequence.chain.num_held)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
-        """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
+        """Hold the cached blocks of a sequence, and take new ones for its other entries."""
         num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
         if chain is not None:
             num_full = num_tokens // self.pool.block_size
@@ -137,6 +138,7 @@ class PrefixCachingManager(KvCacheManager):
         return num_blocks
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Enter the blocks that a step fills; decodes' blocks of the same ids come first."""
         chain = sequence.chain
         if chain is not None and chain.is_entering:
             num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
@@ -172,6 +174,7 @@ class PrefixCachingManager(KvCacheManager):
         return self.answers.ahead(num_over, num_begun) if self.answers else []
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """1 if a found block may be held soon; else steps until a decode fills the next block."""
         chain = sequence.chain
         if chain is None:
             return None
@@ -185,9 +188,9 @@ class PrefixCachingManager(KvCacheManager):
         return min([each for each in steps if each is not None], default=None)
 
     def _may_be_held(self, found: Found) -> bool:
-        """Whether others hold a copy of a block that was found in one which nobody holds.
+        """Whether other sequences hold another copy of a block found in an unheld copy.
 
-        That is found when this is evicted, and takes no free block.
+        After the unheld copy is evicted, that copy is found, and takes no free block.
         """
         if self.answers:
             self.answers.catch_up([key for key, _, _ in found.unheld])
@@ -200,6 +203,7 @@ class PrefixCachingManager(KvCacheManager):
         return sequence.chain is not None and sequence.chain.is_entering
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        """Whether the sequences enter different content ids, none of which a decode fills."""
         chains = [sequence.chain for sequence in several if sequence.chain is not None]
         if self.answers and any(self.answers.are_written(chain) for chain in chains):
             return False
@@ -223,6 +227,7 @@ class PrefixCachingManager(KvCacheManager):
         num_computed_tokens: int,
         num_unknown: int = 0,
     ) -> None:
+        """Enter the last full blocks of a sequence, and queue all its blocks as free."""
         if sequence.chain is not None:
             self.compute(sequence, num_computed_tokens)
             self.answers.end(sequence)
@@ -252,9 +257,9 @@ class PrefixCachingManager(KvCacheManager):
             sequence.chain.start_over()
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
-        """Queue the blocks of a sequence, its last one first.
+        """Queue the blocks of a sequence as free, its last one first.
 
-        Those that its computed tokens fill have a hash in vLLM, whether anybody asks for it or not.
+        In vLLM the full blocks of its computed tokens have a hash, even if no request can match it.
         """
         if not self.shares_blocks:
             self.pool.release(num_blocks)
@@ -285,7 +290,7 @@ class PrefixCachingManager(KvCacheManager):
         return Chain(known, self.pool.block_size)
 
     def _most_found(self, sequence: SequenceState) -> int:
-        """Blocks that a sequence uses of the cache at most: those before its last token's."""
+        """The largest number of cached blocks a sequence can use: those before its last token's."""
         return (sequence.num_tokens - 1) // self.pool.block_size
 
     def _find(self, sequence: SequenceState, chain: Chain) -> Found:
@@ -303,7 +308,7 @@ class PrefixCachingManager(KvCacheManager):
         return found
 
     def _without_last(self, chain: Chain, found: Found) -> Found:
-        """Return what is left of what was found for a model that has a layer which drafts."""
+        """Return the found blocks without the last ones, which a drafting layer recomputes."""
         num_found = max(0, found.num_found - self.num_recomputed)
         shorter = self.cache.find(chain, num_found)
         return shorter._replace(missing=found.missing, num_cached=found.num_cached)

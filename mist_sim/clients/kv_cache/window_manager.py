@@ -19,17 +19,17 @@ _FEWEST_TOGETHER = 4  # pieces of a prompt; for fewer, one after the other is as
 
 
 class WindowCachingManager(PrefixCachingManager):
-    """Keeps full blocks of groups with full attention, and of those with windows, on their own.
+    """Keeps full blocks of groups with full attention, and those of window groups, separately.
 
     A prompt begins with the longest run of cached blocks of full attention, as far as the blocks
     before its end that the windows reach are cached, too (vLLM's `HybridKVCacheCoordinator`). It
     holds the former, and has the latter as a copy in its own pages.
 
-    While a prompt is computed, and decoded, its window groups give back the blocks that no window
-    will reach again, and take free pages for new ones. Of a prompt they stay in the cache until
-    their pages are used. Blocks of an answer enter when the sequence leaves: all those of full
-    attention, and those that its windows still hold. Of a block of the window groups the cache has
-    one copy.
+    While a prompt is computed, and decoded, its window groups return the blocks that no window will
+    reach again, and take free pages for new ones. Returned blocks of a prompt stay in the cache
+    until their pages are reused. Blocks of an answer enter when the sequence leaves: all those of
+    full attention, and those still in its windows. The cache keeps one copy of a window group's
+    block.
     """
 
     looks_ahead: ClassVar[bool] = False
@@ -50,10 +50,11 @@ class WindowCachingManager(PrefixCachingManager):
         return self._hit(sequence, chain)[0] * self.pool.block_size if chain is not None else 0
 
     def watch(self, watcher: ContentWatcher) -> bool:
-        """Tell about full attention, without which nothing is found; windows may leave less."""
+        """Notify a watcher about full attention, which every hit needs; windows may shorten it."""
         return bool(self._full_pages) and super().watch(watcher)
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Pages that an admission takes: full-attention blocks held by others are shared."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None or not self._full_pages or sequence.is_brought:
             return num_pages
@@ -63,6 +64,7 @@ class WindowCachingManager(PrefixCachingManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """Pages of a sequence if others hold all of its shared full-attention blocks."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None:
             return num_pages
@@ -70,7 +72,7 @@ class WindowCachingManager(PrefixCachingManager):
         return num_pages - self._full_pages * min(sequence.chain.num_shared, num_blocks)
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
-        """Give a sequence its hit, a copy of what windows need of it, and pages for the rest."""
+        """Give a sequence its hit, copies of the blocks in windows, and pages for the rest."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
         if isinstance(chain, WindowChain):
@@ -84,7 +86,7 @@ class WindowCachingManager(PrefixCachingManager):
         self.grow(num_pages)
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Enter what a step computes, and queue what its windows leave behind."""
+        """Enter the blocks of a step, and queue blocks that its windows leave behind."""
         if not self.shares_blocks:
             return
         chain = sequence.chain
@@ -98,7 +100,7 @@ class WindowCachingManager(PrefixCachingManager):
         self._evict(self._window_pages * num_left)
 
     def compute_more(self, sequence: SequenceState, num_new_tokens: int, num_steps: int) -> None:
-        """Note what later steps compute and leave behind, in turn; no other blocks move."""
+        """Note the same for later steps, in turn; no other blocks move."""
         if not self.shares_blocks:
             return
         first, end = (sequence.num_computed_tokens + n * num_new_tokens for n in (1, num_steps))
@@ -113,13 +115,13 @@ class WindowCachingManager(PrefixCachingManager):
             num_done = self._compute_together(chain, pieces) or 1
             self.compute(sequence, pieces[num_done - 1])
             pieces = pieces[num_done:]
-        self.compute(sequence, end)  # of the rest, nothing can be found
+        self.compute(sequence, end)  # none of the rest can be found
 
     def _compute_together(self, chain: WindowChain, pieces: range) -> int:
-        """Note what many pieces compute whose blocks are all new to the cache; return how many.
+        """Note many computed pieces whose blocks are all new to the cache; return their number.
 
-        pieces: the computed tokens after each. Returns 0, and does nothing, where something that
-        others left might be lost in between, or blocks without a name are left behind.
+        pieces: the computed tokens after each. Returns 0, and does nothing, if blocks left by other
+            sequences might be evicted in between, or if blocks without content ids are left behind.
         """
         size, most = self.pool.block_size, self.pool.max_window_blocks
         stop = min(pieces.stop, chain.num_shared * size + 1)
@@ -139,6 +141,7 @@ class WindowCachingManager(PrefixCachingManager):
         return len(pieces)
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """1 if a found block may be held soon; None otherwise."""
         chain = sequence.chain
         if chain is None or not self._full_pages:
             return None
@@ -150,7 +153,7 @@ class WindowCachingManager(PrefixCachingManager):
         return isinstance(chain, WindowChain) and chain.next_block < chain.num_shared
 
     def grow(self, num_blocks: int) -> None:
-        """Give the decodes new pages, for those too that they gave back meanwhile."""
+        """Give the decodes new pages, including those that replace returned ones."""
         self.pool.allocate(num_blocks)
         if not self.shares_blocks:
             return
@@ -205,7 +208,7 @@ class WindowCachingManager(PrefixCachingManager):
         return num_pages
 
     def arrive(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Enter what the new pages of a sequence hold."""
+        """Enter the content of a sequence's new pages."""
         chain = sequence.chain
         if isinstance(chain, WindowChain):
             first = self._first_needed(num_tokens)
@@ -239,9 +242,9 @@ class WindowCachingManager(PrefixCachingManager):
         self.windows = WindowCache(self.queue)
 
     def _hit(self, sequence: SequenceState, chain: Chain) -> tuple[int, int]:
-        """Blocks of a waiting sequence that need no computation; never its last token's.
+        """Cached blocks of a waiting sequence, never the block of its last token.
 
-        Returns them, and those of them that others hold with full attention.
+        Returns them, and those with full attention that other sequences hold.
         """
         changes = self.cache.changes + self.windows.changes
         if not isinstance(chain, WindowChain):
@@ -303,7 +306,7 @@ class WindowCachingManager(PrefixCachingManager):
         self._queue_nameless(self._window_pages * (end - start))
 
     def _queue_nameless(self, num_pages: int) -> None:
-        """Queue pages with nothing in them that anybody may ask for."""
+        """Queue pages without content ids as free."""
         if num_pages:
             self.queue.append(None, num_pages)
 

@@ -1,12 +1,11 @@
-"""What goes from the engines of one layout to those of the next, and in which order.
+"""Moves sequences and entries from the engines of one layout to those of the next.
 
-The next ones have nothing yet. First come the entries that are kept for other clients, and those
-who wait with entries on the host. Then, in
-the order in which they came to the client: the sequences that run, each to the lane with the
-fewest of those in which it has a seat and room; and those whose entries came from elsewhere and
-that wait to go on with them. Then the queue is made: those that found no place, which are
-computed again as after a preemption, and those that waited, in the order in which they came; each
-goes to the lane that a newcomer would go to.
+The next engines are empty. First come the entries kept for other clients, and the sequences waiting
+with entries on the host. Then come, in order of arrival at the client: running sequences, each to
+the lane with the fewest of them that has a seat and room; and sequences whose entries came from
+elsewhere and that wait to continue. Then the queue is formed: sequences that found no place, which
+are computed again as after a preemption, and waiting ones, in order of arrival; each goes to the
+lane that a new request would go to.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from mist_sim.core.views import RUNNING, WAITING
 
 
 def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after: Engines) -> None:
-    """Let all that still lanes have go to the lanes of other engines, which are new.
+    """Move everything in the lanes of a client to the lanes of new, empty engines.
 
-    sequences: of the client, in the order in which they came; also those that are in no lane yet.
+    sequences: sequences of the client in order of arrival, including those in no lane yet.
     """
     lane_of = {sequence: lane for lane in before for sequence in _all_of(lane)}
     inside = [sequence for sequence in sequences if sequence in lane_of]
@@ -81,7 +80,7 @@ def fits_held(before: Sequence[Lane], memory_blocks: int, num_lanes: int) -> boo
 
 
 def _all_of(lane: Lane) -> list[SequenceState]:
-    """Return the sequences in a lane that has been put down, where nothing is on its way."""
+    """Return the sequences in a halted lane, which has no moves under way."""
     state = lane.state
     return [*state.running, *state.moved, *state.loaded, *state.swapped, *state.waiting]
 
@@ -91,7 +90,7 @@ def _carry_swapped(
     lane_of: Mapping[SequenceState, Lane],
     lanes: Sequence[Lane],
 ) -> None:
-    """Let those whose entries lie on the host wait in other lanes, which have as many each."""
+    """Move sequences with entries on the host to other lanes, spread evenly."""
     for sequence in sequences:
         swap = lane_of[sequence].state.swapped.get(sequence)
         if swap is not None:
@@ -112,9 +111,9 @@ def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
 
 
 def _take_off(lane: Lane, sequence: SequenceState) -> tuple[int | None, bool]:
-    """Take a running sequence out; return its tokens that have entries, and whether it decodes.
+    """Take a running sequence out; return its tokens with entries, and whether it decodes.
 
-    None for a prompt whose memory was taken in one go: it would have to be looked up anew.
+    None for a prompt whose memory was reserved at once: it has to be looked up anew.
     """
     decodes = sequence not in lane.state.prefilling
     num_tokens = lane.take_off(sequence)
@@ -152,9 +151,9 @@ def _first_place(lanes: Sequence[Lane], carry: Callable[[Lane], bool]) -> Lane |
 
 
 def _begin_again(sequence: SequenceState) -> None:
-    """Let a sequence wait whose entries are lost, as after a preemption.
+    """Let a sequence whose entries are lost wait, as after a preemption.
 
-    A prompt that has not begun has lost only what was brought for it.
+    A prompt that has not begun loses only the entries brought for it.
     """
     if sequence.has_rest:
         sequence.visit.num_fetched_tokens = 0

@@ -1,4 +1,4 @@
-"""A client whose engines may lie on its GPUs in another way from some step on."""
+"""A client whose engines may change their layout on its GPUs during a run."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Transition(NamedTuple):
 
 
 class LaidOutClient(Client):
-    """What `LlmClient` has of layouts: which it has, which it had, and how it goes to another.
+    """The layouts of an `LlmClient`: its present one, its earlier ones, and the way to the next.
 
-    The attributes that a layout gives it are those of the present one.
+    Attributes that depend on the layout are those of the present one.
     """
 
     predictor: PipelinePredictor
@@ -71,7 +71,7 @@ class LaidOutClient(Client):
 
     @abstractmethod
     def _make_engines(self) -> Engines:
-        """Return the engines of the present layout, with nothing in them."""
+        """Return new, empty engines of the present layout."""
 
     @abstractmethod
     def _adopt(self, layout: EngineLayout) -> None:
@@ -87,20 +87,20 @@ class LaidOutClient(Client):
         super().start(env, client_id, recorder)
 
     def fail(self, reason: str) -> None:
-        """Lose all that is inside; what comes back has the layout that was asked for last."""
+        """Lose everything inside; the client comes back in the layout requested last."""
         super().fail(reason)
         if self._asked is not None:
             self._enter(self._asked, self.env.now)
 
     @property
     def _machine(self) -> Machine | None:
-        """The GPUs of its engines, as its traits have them; None: nobody knows."""
+        """The GPUs of its engines, as in its traits; None: unknown."""
         machine = self.traits.machine
         return machine if isinstance(machine, Machine) else None
 
     @property
     def layout(self) -> EngineLayout:
-        """What its engines are now: their times, memory, lanes and GPUs."""
+        """The present layout of its engines: times, memory, lanes and GPUs."""
         return EngineLayout(
             predictor=self.predictor,
             memory=self.memory,
@@ -117,7 +117,7 @@ class LaidOutClient(Client):
 
     @abstractmethod
     def lie_on(self, spans: Spans) -> None:
-        """Time steps by the nodes that the ranks lie on. spans: those on several."""
+        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes."""
 
     @property
     def _layout_number(self) -> int:
@@ -129,21 +129,22 @@ class LaidOutClient(Client):
         return self._asked is not None
 
     def change_layout(self, layout: EngineLayout, seconds: float) -> None:
-        """Go on in another layout, after a transition that takes so many seconds.
+        """Change to another layout, with a transition of `seconds`.
 
-        Steps stop with the one in flight on each engine; one that was planned ahead is not
-        computed. When all have ended, and the entries have come that were on their way here, the
-        transition begins: sequences go to the engines of the new layout, in the order of
-        `carry_over`, and keep what they have computed, as far as there is room for it. What only
-        the prefix cache keeps is lost. Entries that are kept for other clients go along, and until
-        they have room the transition waits. Steps begin when it is over. A client that fails before
-        it has begun comes back in the new layout.
+        Each engine stops after the step in flight; a step planned ahead is not computed. When all
+        have stopped, and entries under way to this client have come, the transition begins:
+        sequences move to the engines of the new layout, in the order of `carry_over`, and keep
+        their computed tokens as far as there is room. Blocks that only the prefix cache keeps are
+        lost. Entries kept for other clients move too, and the transition waits until they have
+        room. Steps begin when it is over. A client that fails before the transition begins comes
+        back in the new layout.
 
-        layout: on the same GPUs, mostly that of another client which was made with other options
-            and takes no part in the run. seconds: for everything, weights and KV entries alike.
-        Raises ScenarioError for a client that is in no run or is about to change, for seconds that
-        are not finite and >= 0, and for what cannot be carried over: other GPUs, another model or
-        block size, sliding windows, tiers, swap space, early rejection, answers that flow.
+        layout: a layout on the same GPUs, usually taken from another client that was made with
+            other options and takes no part in the run. seconds: time for weights and KV entries
+            together.
+        Raises ScenarioError for a client that is in no run or already about to change, for seconds
+        that are not finite and >= 0, and for changes that are not supported: other GPUs, another
+        model or block size, sliding windows, tiers, swap space, early rejection, flowing answers.
         """
         if problem := self._why_not(layout, seconds):
             raise ScenarioError(f"{self.name}: {problem}")
@@ -184,7 +185,7 @@ class LaidOutClient(Client):
             self._engines.stop(self._change_when_still)
 
     def _change_when_still(self) -> None:
-        """Begin the transition, if nothing is in flight and nothing on its way."""
+        """Begin the transition if no step is in flight and no entries are on their way."""
         if self._asked is None or not self._engines.are_still:
             return
         before, asked, layout = self._engines, self._asked, self._asked.layout
@@ -206,7 +207,7 @@ class LaidOutClient(Client):
         return asked.seconds
 
     def _enter(self, asked: Transition, ready: float) -> None:
-        """Have another layout from now on, whose steps begin when it is ready."""
+        """Take another layout from now on; its steps begin when it is ready."""
         self._asked, layout = None, asked.layout
         known = self.layouts or (self.layout.period(0.0, 0.0),)
         self._lie(layout, asked.first_engine)
@@ -220,7 +221,7 @@ class LaidOutClient(Client):
         self._reaches = {}  # other engines may be as near or far
 
     def _show_layout(self) -> None:
-        """Let routers see what the present layout says."""
+        """Show the present layout's memory to routers."""
         self.view.num_gpu_blocks = self.num_gpu_blocks
         self.view.prefill = PrefillEstimate(self._engines, self.predictor)
         self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size

@@ -1,4 +1,4 @@
-"""How a model lies on the GPUs of a client: what engines there are, their times, their memory."""
+"""The layout of a model on a client's GPUs: its engines, their times, and their memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
-    """What the engines of a client are for a run of steps (see `LlmClient.change_layout`).
+    """The engines of a client for a run of steps (see `LlmClient.change_layout`).
 
     `LlmClient.layout` returns that of a client, so the layout of other options is that of a client
     which was made with them.
 
-    predictor: times the steps; an engine has as many lanes as it has ranks, but one with a form.
+    predictor: times the steps; an engine has one lane per rank, or one lane if it has a form.
     memory: the KV cache of each lane.
     shares: sequences that each lane may run at once, engine by engine.
-    data_parallel_size: engines. lockstep: whether all of them step together.
-    async_scheduling: whether engines plan ahead; pipelines do with a form that says so.
-    form: how pipelines queue batches; None: they do not.
-    kv_block_bytes: size of a block over all GPUs of an engine; None: not known.
-    machine: the GPUs, and how the model is divided among them; None: nobody knows.
-    collectives: how its ranks sum over several nodes, for people; empty: they lie on one.
+    data_parallel_size: number of engines. lockstep: whether all of them step together.
+    async_scheduling: whether engines plan ahead; for pipelines the form decides.
+    form: how pipelines queue batches; None: no batch queue.
+    kv_block_bytes: size of a block over all GPUs of an engine; None: unknown.
+    machine: the GPUs, and the division of the model among them; None: unknown.
+    collectives: how its ranks sum over several nodes, as text; empty: one node.
     across: returns the same layout, timed by the nodes that its ranks lie on; None: it stays as it
         is, wherever they lie.
     Raises ScenarioError unless every lane has a share.
@@ -77,14 +77,14 @@ class EngineLayout:
 
     @property
     def title(self) -> str:
-        """What it is, for people: "TP 2 x PP 2"; without TP where nobody knows the GPUs."""
+        """A printable name: "TP 2 x PP 2"; without TP if the GPUs are unknown."""
         tensor = self.machine.cluster.tensor_parallel_size if self.machine else None
         sizes = {"TP": tensor, "PP": self.num_ranks, "DP": self.data_parallel_size}
         named = [f"{name} {size}" for name, size in sizes.items() if size and size > 1]
         return " x ".join(named) or "TP 1"
 
     def described(self, traits: ClientTraits) -> ClientTraits:
-        """Return what a client is in this layout. traits: in any other."""
+        """Return a client's traits in this layout. traits: its traits in any other layout."""
         (group, *_), machine = traits.engines, self.machine
         tensor = machine.cluster.tensor_parallel_size if machine is not None else group.tensor
         form = traits.entries
@@ -96,7 +96,7 @@ class EngineLayout:
         )
 
     def period(self, start: float, ready: float) -> LayoutPeriod:
-        """Return what the records keep of it. start, ready: seconds."""
+        """Return the record of the layout. start, ready: seconds."""
         return LayoutPeriod(
             start,
             ready,
@@ -109,12 +109,12 @@ class EngineLayout:
 
 
 def why_not(now: EngineLayout, later: EngineLayout, *, shares_swaps: bool = False) -> str | None:
-    """Return why a client cannot go from one layout to another while it runs; None: it can.
+    """Return why a client cannot change between two layouts during a run; None: it can.
 
     shares_swaps: whether both have the same swap space.
 
-    The GPUs stay the same, and so do the model and what a block holds; what the KV cache keeps
-    beside the blocks of running sequences has no way to another layout yet.
+    The GPUs, the model and the content of a block stay the same. Blocks outside running sequences
+    cannot move to another layout yet.
     """
     for what, here, there in (
         ("block_size", now.memory.block_size, later.memory.block_size),

@@ -1,4 +1,4 @@
-"""The free blocks of a pool in the order in which they will be used, and what is cached there."""
+"""The free blocks of a pool in the order of reuse, and the content cached in them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Hashable, Iterator
 
 
 class Entry:
-    """Cached blocks of one content id that lie side by side: one copy of them.
+    """Neighbouring cached blocks of one content id: one copy of them.
 
     origin: position of the id's first block in every request that has it.
-    first: position of the first block of this copy.
-    num_cached: its blocks, from there on.
-    num_held: those of them that a running request holds, the first ones.
-    rest: the entry of the blocks behind its last one that were its own; None: none were. Requests
-        that held them before hold them still.
+    first: position of this copy's first block.
+    num_cached: number of its blocks, from there on.
+    num_held: number of its blocks that a running request holds, always the first ones.
+    rest: the entry that took over its later blocks after a split; None without a split. Requests
+        that held these blocks still hold them.
     """
 
     __slots__ = ("_holders", "first", "key", "num_cached", "num_held", "origin", "pieces", "rest")
@@ -53,9 +53,9 @@ class Entry:
         return num_blocks - self.num_held
 
     def split(self, position: int) -> Entry:
-        """Give the blocks from a position within it on to another entry, and return that.
+        """Move the blocks from a position on to a new entry, and return that.
 
-        The pieces of the free ones among them are still those of this entry.
+        Pieces of the free blocks among them still refer to this entry.
         """
         count = position - self.first
         rest = Entry(self.key, self.origin, position)
@@ -79,9 +79,9 @@ class Entry:
 
 
 class Piece:
-    """Neighbouring free blocks in the queue: of one entry, or with nothing worth keeping.
+    """Neighbouring free blocks in the queue: of one entry, or without content.
 
-    grows: whether more blocks of its entry may be added to it. next, previous: its neighbours.
+    grows: whether more blocks of its entry may be added. next, previous: its neighbours.
     """
 
     __slots__ = ("entry", "next", "num_blocks", "previous")
@@ -104,7 +104,7 @@ class FreeQueue:
         self.append(None, num_blocks)
 
     def append(self, entry: Entry | None, num_blocks: int) -> None:
-        """Queue blocks as the latest used, those of an entry with its last one in front."""
+        """Queue blocks as most recently used, an entry's last block in front."""
         ends = self._ends
         latest = ends.previous
         if latest is not ends and latest.entry is entry and latest.grows:
@@ -116,7 +116,7 @@ class FreeQueue:
             entry.pieces.append(piece)
 
     def prepend(self, num_blocks: int) -> None:
-        """Queue blocks with nothing in them to be used first."""
+        """Queue blocks without content, to be used first."""
         first = self._ends.next
         if first.entry is None and first.grows and first is not self._ends:
             first.num_blocks += num_blocks
@@ -124,7 +124,7 @@ class FreeQueue:
             self._insert(Piece(None, num_blocks), first)
 
     def take(self, entry: Entry, num_blocks: int) -> None:
-        """Take blocks of an entry out, wherever they are: the first ones that are free."""
+        """Take blocks of an entry out of the queue: its first free ones, wherever they are."""
         while num_blocks:
             piece = entry.pieces[-1]
             num_taken = min(num_blocks, piece.num_blocks)

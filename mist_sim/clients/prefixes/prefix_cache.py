@@ -1,14 +1,13 @@
-"""The prefix cache: which blocks of other requests a request can use, counted and not listed.
+"""The prefix cache: the blocks of other requests that a request can reuse, as counts and ranges.
 
 The blocks of one content id (`core.request.Content`) are entered, held and evicted as a number of
 the first ones of a copy, never one by one. This is exact: a request that holds a block of a copy
 holds all blocks of it before that, and of the blocks that no request holds the later ones leave
 the cache first.
 
-A block may be there several times, since what a request computes is entered even where another
-has entered the same before. A look-up takes the copy that was entered first; when it is evicted the
-others stay (vLLM's `BlockHashToBlockMap` in `vllm/v1/core/block_pool.py`). Nearly always an id has
-one copy.
+A block may have several copies, since computed blocks are entered even if a copy is there. A
+look-up takes the copy that was entered first; if it is evicted the others stay (vLLM's
+`BlockHashToBlockMap` in `vllm/v1/core/block_pool.py`). Nearly always an id has one copy.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _NO_END = sys.maxsize
 
 
 class Chain:
-    """What a request's blocks are, in the order of its tokens, and which it holds in the cache.
+    """The blocks of a request in the order of its tokens, and which of them it holds in the cache.
 
     spans: (content id, end) of the spans that have blocks; `end` is the position behind the
         span's last block. A block belongs to the span that has its last token.
-    num_shared: blocks that other requests may have too.
-    num_held: blocks that the request holds in the cache, the first ones.
-    place: the place in `spans` of the first block that it does not hold there.
-    entries: copies that it holds, each from its first block to that of the next one.
-    num_loaded: blocks that are there when its load from lower tiers is over; 0 without a load.
-    found: what the latest look-up gave; the manager keeps it.
+    num_shared: blocks that other requests may share.
+    num_held: blocks that the request holds in the cache, always the first ones.
+    place: index in `spans` of the first block that it does not hold there.
+    entries: copies that it holds, each from its first block to the next copy's.
+    num_loaded: blocks present after its load from lower tiers; 0 without a load.
+    found: result of the latest look-up; kept by the manager.
     """
 
     __slots__ = ("entries", "found", "num_held", "num_loaded", "num_shared", "place", "spans")
@@ -54,7 +53,7 @@ class Chain:
         self.start_over()
 
     def start_over(self) -> None:
-        """Hold nothing."""
+        """Hold no blocks."""
         self.entries: list[Entry] = []
         self.num_held = self.place = 0
         self.num_loaded = 0
@@ -87,7 +86,7 @@ class Chain:
         return keys
 
     def parts(self) -> list[Entry]:
-        """Return the copies that it holds, those included that they were split into."""
+        """Return the copies that it holds, including the parts they were split into."""
         if not any(entry.rest for entry in self.entries):
             return self.entries
         parts = []
@@ -111,12 +110,12 @@ class Chain:
 
 
 class Found(NamedTuple):
-    """What a look-up found: first blocks that are cached, and how many of these are held.
+    """Result of a look-up: the number of first blocks cached, and how many of these are held.
 
-    changes: of the cache, when it was made. missing: the id of the first block that is not there;
-    None: all that were asked for are. num_cached: those found, and what is behind them and not
-    used, since a layer drafts. unheld: id and positions [start, end) of those found that no request
-    holds, in the copies that were found.
+    changes: the cache's `changes` at the look-up. missing: id of the first missing block;
+    None: all were found. num_cached: blocks found, without those that a drafting layer recomputes.
+        unheld: id and range [start, end) of found blocks that no request holds, in the copies
+        found.
     """
 
     changes: int
@@ -130,10 +129,9 @@ class Found(NamedTuple):
 class PrefixCache:
     """The entries and the free blocks of one pool.
 
-    queue: all free blocks. changes: grows whenever an entry changes, so that what was looked up
-    before can be trusted until then. on_evict: takes the id and positions [start, end) of what
-    is evicted and of which no copy is left, the last block of it first; None: it is not told to
-    anyone.
+    queue: all free blocks. changes: grows whenever an entry changes; earlier look-ups are valid
+        until then. on_evict: receives the id and range [start, end) of evicted blocks without
+        another copy, last block first; None: not notified.
     """
 
     def __init__(
@@ -159,7 +157,7 @@ class PrefixCache:
                 watcher.leave(key)
 
     def copies(self, key: Hashable) -> list[Entry]:
-        """Return what is cached of an id; of copies of a block the first to enter goes first."""
+        """Return the cached copies of an id, in the order in which they were entered."""
         return list(self._entries.get(key, ()))
 
     def find(self, chain: Chain, num_blocks: int) -> Found:
@@ -194,10 +192,10 @@ class PrefixCache:
     def find_later(
         self, chain: Chain, most: int, num_taken: int, entering: list[tuple[Chain, int]]
     ) -> int:
-        """Return how many of a chain's first blocks, at most `most`, will be cached.
+        """Return how many of a chain's first blocks, at most `most`, will be cached later.
 
-        Then `num_taken` of the free blocks will be used for something else, and other chains
-        will have entered so many of their first ones. Nothing changes.
+        Later means: after `num_taken` free blocks are reused, and other chains have entered the
+        given numbers of their first blocks. Nothing changes.
         """
         ends: dict[Entry, int] = {}  # where it changes
         for piece in self.queue:
@@ -267,7 +265,7 @@ class PrefixCache:
     def _may_grow(self, entry: Entry, start: int, end: int) -> bool:
         """Whether blocks [start, end) may be entered as the next ones of a copy.
 
-        Not where those are there that came behind it, but before these.
+        Not if a later block of the copy is there and these come before it.
         """
         if entry.first + entry.num_cached != start:
             return False
@@ -291,9 +289,9 @@ class PrefixCache:
         return entry
 
     def release(self, chain: Chain) -> int:
-        """Let go of the blocks of a chain, the last one first.
+        """Release the blocks of a chain, the last one first.
 
-        Returns how many no request holds any more; those are free.
+        Returns the number of blocks that no request holds any more; these are free.
         """
         end, total = chain.num_held, 0
         for entry in reversed(chain.parts()):
@@ -326,9 +324,9 @@ class PrefixCache:
         self.changes += 1
 
     def _entries_of(self, key: Hashable, origin: int) -> list[Entry]:
-        """Return what is cached of an id whose first block is at a position.
+        """Return the entries of an id whose first block is at a position.
 
-        Raises ScenarioError when it was elsewhere in another request.
+        Raises ScenarioError if another request had it at another position.
         """
         entries = self._entries.get(key)
         if entries is None:

@@ -1,4 +1,4 @@
-"""Clients that serve whoever waits in batches: MIST's scheduler "Batched" (§III-E)."""
+"""Clients that serve waiting visits in batches: MIST's scheduler "Batched" (§III-E)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from mist_sim.environment import Environment, engine_phases
 
 
 class BatchedClient(Client):
-    """A client with one batch at a time: a batch takes the visits that wait, oldest first.
+    """A client with one batch at a time: a batch takes the waiting visits, oldest first.
 
-    Subclasses say how long a batch takes (`batch_seconds`).
+    Subclasses compute the time of a batch (`batch_seconds`).
 
-    max_batch_size: most visits of a batch (>= 1).
+    max_batch_size: most visits per batch (>= 1).
     max_wait: seconds that the oldest visit waits for others while the client is free and the batch
         is not full (>= 0).
 
-    device: whose slots it shares with other clients, of which a batch takes one; None: its own.
+    device: a device shared with other clients; a batch takes one of its slots. None: not shared.
 
-    A batch that has begun takes no more visits; one that waits for its slot does. Visits that are
-    given up leave the queue at once, and leave a batch with the others.
+    A batch that has begun takes no more visits; one that waits for its slot does. Visits given up
+    leave the queue at once; in a batch they leave when it ends.
     """
 
     max_batch_size: int
@@ -51,17 +51,20 @@ class BatchedClient(Client):
         """Note that the batch is over; its visits are handed back next."""
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation with an empty queue and no batch."""
         super().start(env, client_id, recorder)
         self._waiting = Waiting(self.max_batch_size)
         self._batch: list[Visit] = []
         self._is_serving = False
-        self._life = object()  # another one after a failure; what began before it ends unseen
+        # a new object after each failure; the end of an earlier batch is ignored
+        self._life = object()
         self._gathering: Event | None = None  # the end of the wait for others
         self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)
         self._slot: Request | None = None  # that is held, or asked for
         self._end_phase, self._plan_phase = engine_phases(client_id, 0)
 
     def accept(self, visit: Visit) -> None:
+        """Queue a visit; start a batch if the client is idle, or end the wait if one is full."""
         self._waiting.add(visit)
         if not self._is_serving:
             self._is_serving = True
@@ -78,9 +81,9 @@ class BatchedClient(Client):
         self.finish(visit)
 
     def halt(self) -> None:
-        """Discard the batch in flight; its visits are let go one by one.
+        """Discard the batch in flight; its visits are released one by one.
 
-        Those that were given up before it began to fail are let go here.
+        Visits given up before the failure are released here.
         """
         self._life = object()
         self._give_slot_back()
@@ -91,9 +94,10 @@ class BatchedClient(Client):
                 self.finish(visit)
 
     def _serve(self, life: object) -> Generator[Event, object, None]:
-        """Serve batch after batch until nobody waits, or the client fails."""
+        """Serve batches until no visit waits, or the client fails."""
         while len(self._waiting):
-            yield self.env.at(self.env.now, self._plan_phase)  # all who arrive now come in before
+            # visits that arrive at this instant join first
+            yield self.env.at(self.env.now, self._plan_phase)
             if life is not self._life:
                 return
             while (until := self._waits_until()) > self.env.now:
@@ -121,7 +125,7 @@ class BatchedClient(Client):
         self._is_serving = False
 
     def _give_slot_back(self) -> None:
-        """Let others have the slot of the device; one that is only asked for is asked no more."""
+        """Return the slot of the device, or withdraw the request for one."""
         if self._slot is not None and self._slots is not None:
             self._slot.cancel()
             self._slots.release(self._slot)

@@ -40,9 +40,9 @@ class TokenLaw(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageStore:
-    """Where the texts of passages are; those of a batch come together.
+    """The store of passages' texts; the texts of a batch are fetched together.
 
-    latency: until the first byte of a batch is there (>= 0). bandwidth: of what follows (> 0).
+    latency: until the first byte of a batch arrives (>= 0). bandwidth: of the bytes after it (> 0).
     bytes_per_token: of a text (> 0); 4 are a rule of thumb for English (OpenAI's tokenizer).
     Raises ValueError for values outside these ranges.
     """
@@ -64,7 +64,7 @@ class PassageStore:
 
 
 class Query(NamedTuple):
-    """What one stage asks: tokens of the query, and of the passages that the search finds."""
+    """One stage's query: its tokens, and the tokens of the passages found."""
 
     num_tokens: int
     candidates: tuple[int, ...]
@@ -92,9 +92,9 @@ def rag_traits(
     search: Searcher | None = None,
     device: Device | None = None,
 ) -> ClientTraits:
-    """Return what a client is that finds passages with these models, and searches on this.
+    """Return the traits of a client with these models that searches on this hardware.
 
-    Its GPUs are known where all of them are those of an `EncoderPass`.
+    Its GPUs are known if all of them belong to an `EncoderPass`.
     """
     shared = {} if device is None else device.shared
     plain = replace(ClientTraits.serving([Rag.kind]), shared_parts=shared)
@@ -114,25 +114,24 @@ def rag_traits(
 class RagClient(BatchedClient):
     """Retrieves passages batch by batch: embeds queries, searches an index, re-ranks, fetches.
 
-    The four steps of a batch follow one another, and the next batch begins when they are over. What
-    is found lengthens the prompt that is ahead.
+    The four steps of a batch follow one another, and the next batch begins when they are over.
+    Found passages lengthen the next prompt.
 
-    passage_tokens: tokens of a passage, or a law of them, drawn for each passage; 0: the prompts
-        of the workload have the passages in them, so that nothing says how long a re-ranker or
-        a store takes for them.
-    num_documents: passages handed on, where a stage names no number; 4 is LangChain's default
+    passage_tokens: tokens of a passage, or a law, drawn for each passage; 0: the workload's prompts
+        already contain the passages, so that the times of a re-ranker or a store are unknown.
+    num_documents: passages handed on if a stage sets no number; 4 is LangChain's default
         (`VectorStoreRetriever`, k).
-    num_candidates: passages that the search finds for a re-ranker to choose from.
-    embedder: what embeds the queries; without it they come as vectors.
-    index: what is searched for the passages that are nearest to a query.
-    search: what searches it: cores of a processor, or a GPU.
-    reranker: what reads each query with each of its candidates.
-    store: where the texts of passages are fetched from; without it they are in memory.
+    num_candidates: passages that the search returns to the re-ranker.
+    embedder: model that embeds the queries; without it they arrive as vectors.
+    index: index searched for the passages nearest to a query.
+    search: hardware of the search: cores of a processor, or a GPU.
+    reranker: model that reads each query with each of its candidates.
+    store: source of the passages' texts; without it they are in memory.
     latency_table: measured seconds of whole batches in place of embedder, index, search, reranker
         and store.
-    max_batch_size: most queries of a batch.
+    max_batch_size: most queries per batch.
     max_wait: how long the oldest query waits for others while the client is free.
-    device: the card or processor whose slots it shares with other clients; a batch takes one slot.
+    device: a card or processor shared with other clients; a batch takes one of its slots.
 
     A stage `rag` that names no num_query_tokens asks with the whole prompt, as long as it is then.
     Raises ValueError for values out of range, and for options that do not go together;
@@ -211,6 +210,7 @@ class RagClient(BatchedClient):
         return min(super().takes(stages), 1)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation: start the draws of passages, and open a track for each model."""
         super().start(env, client_id, recorder)
         self._passages = self._lengths()
         self._found: dict[Visit, int] = {}
@@ -231,7 +231,7 @@ class RagClient(BatchedClient):
         super().finish(visit)
 
     def batch_seconds(self, batch: Sequence[Visit]) -> float:
-        """Return the seconds of all steps of a batch, and note what its visits find."""
+        """Return the seconds of a batch's steps, and note the passages found for its visits."""
         queries = [self._query(visit) for visit in batch]
         for visit, query in zip(batch, queries, strict=True):
             self._found[visit] = query.num_found_tokens
@@ -242,7 +242,7 @@ class RagClient(BatchedClient):
 
     @property
     def _writing(self) -> list[str]:
-        """Steps whose passes are written, in the order of their tracks."""
+        """Steps with recorded passes, in the order of their tracks."""
         known = {"embed": self.embedder, "rerank": self.reranker}
         return [step for step, each in known.items() if isinstance(each, EncoderPass)]
 
@@ -267,9 +267,9 @@ class RagClient(BatchedClient):
             at += seconds
 
     def steps(self, queries: Sequence[Query]) -> dict[str, float]:
-        """Return the seconds of the steps of a batch by name, in order; without those left out.
+        """Return the seconds of a batch's steps by name, in order, without steps left out.
 
-        For a client with an index, whether it runs or not.
+        For a client with an index, in a run or not.
         """
         found: dict[str, float] = {}
         if self.embedder is not None:
@@ -285,7 +285,7 @@ class RagClient(BatchedClient):
         return found
 
     def _query(self, visit: Visit) -> Query:
-        """Return what a visit asks, and draw the passages that it finds."""
+        """Return a visit's query, and draw its passages."""
         stage = visit.stages[0]
         asked = stage if isinstance(stage, Rag) else Rag()
         num_documents = asked.num_documents or self.num_documents

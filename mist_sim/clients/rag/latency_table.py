@@ -23,12 +23,12 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 class LatencyTable:
     """Seconds of a batch by its size, from a CSV file with a header.
 
-    path: a file with the columns batch_size and seconds, and num_probes where that was varied.
-    num_probes: lists that a query scans; needed where the file has the column.
+    path: a file with the columns batch_size and seconds, and num_probes if the probes were varied.
+    num_probes: lists that a query scans; required if the file has the column.
 
-    Between rows the seconds are linear in the size, and in the probes. Nothing is extrapolated: a
-    table begins at batch_size 1, and ends at the largest batch of its client or beyond.
-    Raises ScenarioError for a file that is no such table, ValueError for other parameters.
+    Between rows the seconds are linear in the size, and in the probes. There is no extrapolation: a
+    table begins at batch_size 1, and reaches the client's largest batch.
+    Raises ScenarioError for any other file, ValueError for other parameters.
     """
 
     path: str

@@ -1,7 +1,7 @@
-"""GPUs of a client that finds passages: a group for each of its models, one working at a time.
+"""GPUs of a retrieval client: one group per model, of which one works at a time.
 
 The client writes the passes of each model on a track of its own, from which watts, joules and
-dollars are computed. The cores of a search are in none: nobody knows their watts here.
+dollars are computed. The search's cores are in no track: their watts are unknown.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mist_sim.hardware.work import StepCounts
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A group of GPUs that does nothing, while another one works."""
+    """An idle group of GPUs while another group works."""
 
     group: Machine
 
     @property
     def gpu(self) -> GpuSpec:
-        """What each of them is."""
+        """The GPU of the group."""
         return self.group.gpu
 
     @property
@@ -51,11 +51,11 @@ class Waiting:
 
     @property
     def idle_watts(self) -> float:
-        """Watts of one GPU that does nothing."""
+        """Watts of one idle GPU."""
         return self.group.idle_watts
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:
-        """Return that it did nothing."""
+        """Return no work."""
         nothing = np.zeros_like(busy)
         return GpuWork(nothing, nothing)
 
@@ -77,12 +77,12 @@ class PassMachine:
 
     @property
     def watts_origin(self) -> WattsOrigin:
-        """Where the watts come from: measured only where those of all groups were."""
+        """Origin of the watts: measured only if those of all groups are."""
         origins = [model.watts_origin for model in self.models]
         return origins[0] if len(set(origins)) == 1 else "spec-only"
 
     def of_track(self, number: int) -> OneAtWork:
-        """Return the same GPUs in the steps of a track: those of one model work."""
+        """Return the same GPUs in the steps of a track, in which one model works."""
         return OneAtWork(self.models, number % len(self.models))
 
 

@@ -25,19 +25,19 @@ class TextPass(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderPass:
-    """A model that reads texts on GPUs of its own, in one pass for each batch of them.
+    """A model that reads texts on GPUs of its own, in one pass per batch of texts.
 
     model: a catalog name, a Hugging Face id or the path of a config.json; an encoder, or a language
-        model that reads prompts and generates nothing.
+        model that only reads prompts.
     gpu: a name of the catalog, or the path of a TOML file.
     tensor_parallel_size: GPUs that each hold a slice of a layer.
-    max_num_texts: most texts of a pass; 32 is the default of sentence-transformers (`batch_size`).
-    enforce_eager: whether the host launches every kernel, as PyTorch does by itself.
-    gpu_price: dollars of a GPU an hour; the median of the catalog's offers without it.
+    max_num_texts: most texts per pass; 32 is the default of sentence-transformers (`batch_size`).
+    enforce_eager: whether the host launches every kernel, as plain PyTorch does.
+    gpu_price: dollars per hour of a GPU; by default the median of the catalog's offers.
 
-    A text is cut at the longest that the model reads (`max_position_embeddings`). Passes are timed
-    by the roofline of the model's operators; tokenising is not among them.
-    Raises ScenarioError for names that nobody knows, and a model that the GPUs have no memory for.
+    A text is cut at the model's longest input (`max_position_embeddings`). Passes are timed by the
+    roofline of the model's operators, without tokenising.
+    Raises ScenarioError for unknown names, and for a model that does not fit in the GPUs' memory.
     """
 
     model: str
@@ -68,7 +68,7 @@ class EncoderPass:
 
     @property
     def predictor(self) -> RooflinePredictor:
-        """What times the passes."""
+        """The predictor of the passes."""
         return self._predictor
 
     @property
@@ -82,14 +82,14 @@ class EncoderPass:
         return sum([seconds for _, seconds in self.passes(lengths)])
 
     def passes(self, lengths: Sequence[int]) -> list[tuple[tuple[int, ...], float]]:
-        """Return passes over texts of so many tokens: those that each reads, and its seconds."""
+        """Return the passes over texts of these lengths: tokens of each text, and seconds."""
         most, size = self._predictor.model.max_position_embeddings, self.max_num_texts
         texts = [min(length, most) for length in lengths if length > 0]
         cut = [tuple(texts[first : first + size]) for first in range(0, len(texts), size)]
         return [(each, self._pass(each)) for each in cut]
 
     def _pass(self, lengths: tuple[int, ...]) -> float:
-        """Return the seconds of one pass; those over texts of equal lengths are remembered."""
+        """Return the seconds of one pass; passes over texts of equal lengths are cached."""
         if (known := self._known.get(lengths)) is not None:
             return known
         seconds = self._predictor.step_time(StepBatch(tuple((length, 0) for length in lengths)))

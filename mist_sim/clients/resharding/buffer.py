@@ -10,15 +10,16 @@ from mist_sim.environment import MOVE, Environment
 
 
 class HostBuffer(KvStore):
-    """Entries on the host, in a form that both layouts read (Seesaw 4.2, figure 7).
+    """Entries on the host, in a form that both layouts can read (Seesaw 4.2, figure 7).
 
-    Every GPU copies its part over its own link, all at once, so an engine's links are one; copies
-    follow one another each way. What has come lies in pinned memory, and the host copies it on to
-    memory that the processes of all GPUs share, one after the other; only then can it be read back.
+    Every GPU copies its part over its own link, all at once, so an engine's links act as one;
+    copies follow one another in each direction. Arrived entries lie in pinned memory; the host then
+    copies them, one after the other, to memory shared by the processes of all GPUs, from where they
+    can be read back.
 
     out, back: the links of an engine. behind: the host's copies. seconds, seconds_behind: of a
     block over the links of an engine, and of a copy on the host. block_bytes: of all GPUs.
-    shared_at: when the entries of sequences can be read, of all engines (seconds).
+    shared_at: when sequences' entries can be read back, for all engines (seconds).
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class HostBuffer(KvStore):
         self._shared_at = shared_at
 
     def keep(self, move: KvMove) -> Transit:
+        """Start a copy to pinned memory, and the host's copy to shared memory after it."""
         end = self._out.send(move.num_blocks * self._seconds, self._env.now)
         if self._seconds_behind:
             behind = move.num_blocks * self._seconds_behind

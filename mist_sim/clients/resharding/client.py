@@ -30,11 +30,11 @@ from mist_sim.environment import CHANGE, Environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSizes:
-    """What transitions and the buffer move, as the GPUs and the model have it.
+    """Sizes moved by transitions and the buffer, for given GPUs and model.
 
-    prefill_weights, decode_weights: bytes of weights on the GPU that has most of them, by layout.
-    block_bytes: of a KV block over all GPUs of an engine. gpus: of an engine.
-    host_memory: bytes of the buffer, of all GPUs. host_bandwidth: bytes/s of a GPU's link.
+    prefill_weights, decode_weights: bytes of weights on the fullest GPU, by layout.
+    block_bytes: of a KV block over all GPUs of an engine. gpus: GPUs per engine.
+    host_memory: bytes of the buffer, over all GPUs. host_bandwidth: bytes/s of a GPU's link.
     """
 
     prefill_weights: float
@@ -64,9 +64,9 @@ class ReshardingClient(LlmClient):
         prefill: EngineLayout,
         **kwargs: Any,
     ) -> None:
-        """options: when it changes, and the buffer. sizes: what moves then.
+        """options: the policy and the buffer. sizes: sizes of moves.
 
-        prefill: the layout for prompts, of a client made with it. The others: as of `LlmClient`.
+        prefill: the layout for prompts, from a client made with it. The others: as in `LlmClient`.
         """
         super().__init__(*args, **kwargs)
         self.resharding = options
@@ -95,7 +95,7 @@ class ReshardingClient(LlmClient):
         return "resharding"
 
     def _space(self) -> SwapSpace | None:
-        """Return the buffer as lanes know it; blocks are those of all engines."""
+        """Return the buffer as swap space of the lanes; blocks are those of all engines."""
         if not self.resharding.buffers:
             return None
         num_blocks = int(self.sizes.host_memory // self.sizes.block_bytes)
@@ -186,7 +186,7 @@ class ReshardingClient(LlmClient):
         return replace(stores, swap=buffer)
 
     def _wake_lanes(self) -> None:
-        """Let lanes that sleep look again for prompts, when what happens now is over."""
+        """Let sleeping lanes look for prompts again, after the present instant."""
         self.env.at(self.env.now, CHANGE).callbacks.append(self._wake_now)
 
     def _wake_now(self, _: Event) -> None:
@@ -220,10 +220,9 @@ class ReshardingClient(LlmClient):
         return self.resharding.buffers and (self.resharding.running or "out") == "out"
 
     def _transition_time(self, asked: Transition) -> float:
-        """Return the seconds for weights, and for entries on the GPUs: out to the host and in.
+        """Return the seconds for weights, and for entries on the GPUs: out to the host and back.
 
-        Between equal layouts all is already where it has to be; and so is, in the layout for
-        answers, what was prefetched for it.
+        Between equal layouts nothing moves; nor do entries prefetched for the layout of answers.
         """
         if self._is_equal:
             return 0.0

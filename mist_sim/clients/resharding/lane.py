@@ -1,4 +1,4 @@
-"""A lane of a client that re-shards: it tells when it has nothing to compute in this stage."""
+"""A lane of a client that re-shards: it reports when it has no work in the present stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StagedLane(Lane):
 
     @property
     def phases(self) -> Phases:
-        """Those of the client."""
+        """The client's phases."""
         found: Phases = self.state.notes[PHASES]
         return found
 
@@ -45,18 +45,18 @@ class StagedLane(Lane):
             self._note(plan)
 
     def _evict(self, plan: StepPlan) -> None:
-        """Note who leaves the GPUs; those who wait in the buffer for their stage lose nothing."""
+        """Record evictions; sequences that wait in the buffer for their stage lose nothing."""
         super()._evict(plan)
         if self.phases.stage == "prefill" or self.phases.asked:
             for sequence in plan.preempted:
                 sequence.visit.num_preemptions -= 1
 
     def _end_move(self, move: KvMove) -> None:
-        """Entries have gone or come; those that have come left room in the buffer for prompts."""
+        """End a move of entries; arrived entries leave room in the buffer for prompts."""
         super()._end_move(move)
         if move.kind == "swap_in" and self.phases.stage == "prefill":
             self.phases.look(has_freed=True)
 
     def _check_empty(self) -> None:
-        """Nothing can be computed in this stage; perhaps in the other one."""
+        """Change stage if this one has no work left."""
         self.phases.look()

@@ -20,15 +20,16 @@ PHASES = "phases"  # among the notes of a lane
 
 
 class Phases:
-    """What the lanes of a client compute now: prompts or answers.
+    """The stage that the lanes of a client compute now: prompts or answers.
 
-    stage: the present one. lanes: of the present layout. room: of the host's buffer; None without.
-    is_free: whether a lane may go to the other stage at any step, whatever the others do.
-    asked: whether the client was asked for the other layout, and no step is planned until then.
+    stage: the present one. lanes: of the present layout. room: of the host's buffer; None without
+        one.
+    is_free: whether a lane may change stage at any step, independently of the others.
+    asked: whether a change of layout was requested; no step is planned until it happens.
     num_finished: answers that were completed since the stage began. was_short: whether prompts
         waited for memory when the answers' stage began.
-    staying: answers that are paused on the GPUs while prompts are computed.
-    prefetched: what comes back meanwhile; None: nothing does.
+    staying: answers paused on the GPUs while prompts are computed.
+    prefetched: entries that come back meanwhile; None: no prefetching.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class Phases:
         due: DuePrompts | None = None,
         prefetched: Prefetched | None = None,
     ) -> None:
-        """ask: called for the other stage, unless `is_free`. most_tokens: of a sequence.
+        """ask: called to request the other stage, unless `is_free`. most_tokens: of a sequence.
 
-        wake: called when other lanes may compute prompts for which there was no room before.
-        due: which prompts have waited for long; None: nobody asks.
+        wake: called when other lanes may compute prompts that had no room before.
+        due: tells which prompts have waited for long; None: not used.
         """
         self.options = options
         self.stage = stage
@@ -76,7 +77,7 @@ class Phases:
         return False
 
     def begin(self, stage: StageName, lanes: Sequence[LaneState]) -> None:
-        """Note that a stage begins, in lanes of another layout, which have nobody yet."""
+        """Note that a stage begins, in the empty lanes of another layout."""
         self.stage, self.lanes, self.asked, self.num_finished = stage, lanes, False, 0
         self.staying = set()
 
@@ -138,7 +139,7 @@ class Phases:
         return used / sum(lane.pool.num_blocks for lane in self.lanes)
 
     def _buffer_is_spent(self) -> bool:
-        """Tell whether the buffer is empty, and what runs need not go on.
+        """Tell whether the buffer is empty, and running answers may stop.
 
         Paused answers leave less memory for prompts, so a prompt has to fit beside them.
         """
@@ -154,10 +155,10 @@ class Phases:
         return self._has_gained and any(map(self._is_next, self.lanes))
 
     def _has_room_beside_answers(self, share: float = 1.0) -> bool:
-        """Tell whether a prompt has room in the buffer when all answers have gone there.
+        """Tell whether a prompt fits in the buffer after all answers have moved there.
 
-        share: of the buffer that they may take; a half where nothing is due, since a stage that
-        could compute few prompts would not be worth its transitions.
+        share: share of the buffer that answers may take; a half if no prompt is due, since a stage
+            that could compute only a few prompts would not be worth its transitions.
         """
         used = sum(lane.pool.num_blocks - lane.pool.num_free for lane in self.lanes)
         heads = ((lane, next_prompt(lane)) for lane in self.lanes)
@@ -169,9 +170,9 @@ class Phases:
     # --- from prompts to answers ----------------------------------------------------------
 
     def look(self, *, has_freed: bool = False) -> None:
-        """Go to the other stage, if it is time to; lanes that have nothing to plan do not ask.
+        """Change stage if it is time to; lanes without work do not request it themselves.
 
-        has_freed: whether a sequence is gone, for whose entries there was to be room in the buffer.
+        has_freed: whether a sequence left for whose entries the buffer had reserved room.
         """
         if self.asked or self.is_free:
             return
@@ -201,7 +202,7 @@ class Phases:
         return any(_has_answers(lane) or lane.swapped for lane in self.lanes)
 
     def _has_fresh(self, lane: LaneState) -> bool:
-        """Tell whether the lane's next plan takes answers to the buffer, whose prompts are done."""
+        """Tell whether the lane's next plan moves answers with finished prompts to the buffer."""
         if self.room is None or not lane.clock.num_decodes:
             return False
         return not self.staying.issuperset(lane.running)
@@ -216,17 +217,17 @@ class Phases:
         return bool(lane.swaps.going) or fits(lane, head)
 
     def has_room(self, lane: LaneState, sequence: SequenceState) -> bool:
-        """Tell whether the buffer has room for a prompt beside those that are still to go there."""
+        """Tell whether the buffer has room for a prompt beside those still to go there."""
         if self.room is None:
             return True
         coming = sum(map(self._num_coming, self.lanes))
         return self.room.has(coming + lane.pool.blocks_for(sequence.num_tokens))
 
     def _num_coming(self, lane: LaneState) -> int:
-        """Return the blocks of a lane's prompts: of those computed now, and of those just done."""
+        """Return the blocks of a lane's prompts: those computed now, and those just done."""
         blocks_for = lane.pool.blocks_for
         num_blocks = sum(blocks_for(each.num_tokens) for each in lane.prefilling)
-        if lane.clock.num_decodes:  # whose newest token has no entry
+        if lane.clock.num_decodes:  # their newest token has no entry
             done = (each for each in lane.running if each not in self.staying)
             done = (each for each in done if each not in lane.prefilling)
             num_blocks += sum(blocks_for(each.num_tokens - 1) for each in done)

@@ -1,8 +1,8 @@
-"""Entries that come back from the host's buffer while prompts are computed (Seesaw 5.2).
+"""Prefetching: entries return from the host's buffer while prompts are computed (Seesaw 5.2).
 
-The prefetcher of the paper runs whether the GPUs compute prompts or answers, as long as there are
-free slots. What it brings has the form of the layout for answers, so it stays where it is when the
-weights change, and is in nobody's way until then: the next prompts have their blocks first.
+The paper's prefetcher runs while the GPUs compute prompts or answers, as long as there are free
+slots. Prefetched entries have the form of the layout for answers, so they stay in place when the
+weights change. Until then they do not get in the way: the next prompts take their blocks first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from mist_sim.clients.scheduling.preemption import begin_return
 
 
 class Prefetched:
-    """Entries that are on the GPUs for the layout for answers, or on their way there.
+    """Entries that are on the GPUs for the layout of answers, or on their way there.
 
-    num_lanes, num_blocks: lanes of that layout, and blocks of each. Whoever comes back goes into
-    one of them when the layouts change, whichever has the fewest answers and room.
+    num_lanes, num_blocks: lanes of that layout, and blocks of each. When the layouts change, each
+        returning sequence goes to the lane with room that has the fewest answers.
     """
 
     def __init__(self, num_lanes: int, num_blocks: int) -> None:
@@ -33,7 +33,7 @@ class Prefetched:
                 self._count(lane.pool.blocks_for(sequence.num_tokens))
 
     def bring(self, lane: LaneState, plan: StepPlan, max_num_batched_tokens: int | None) -> None:
-        """Let entries come back to blocks of a lane, those first that went first.
+        """Bring entries back to blocks of a lane, in the order in which they left.
 
         The blocks of the next step of prompts stay free; and all that came finds a place in the
         lanes of the other layout, in whatever order it goes there.
@@ -55,7 +55,7 @@ class Prefetched:
         self._largest = max(self._largest, num_blocks)
 
     def _has_place(self, num_blocks: int) -> bool:
-        """Tell whether lanes of the other layout take as many blocks more, whoever goes where.
+        """Tell whether the lanes of the other layout can take that many more blocks, in any order.
 
         One of b blocks finds no place when each of n lanes has less than b free of its N, and so
         n (N - b + 1) blocks are taken by others. That cannot be while all take less than that and b

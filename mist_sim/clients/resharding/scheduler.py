@@ -17,11 +17,11 @@ from mist_sim.clients.sequence_state import SequenceState
 
 @dataclass(frozen=True, kw_only=True)
 class StagedScheduler(WholePromptScheduler):
-    """Continuous batching (Orca, vLLM v0), whose prompts and answers wait for their stage.
+    """Continuous batching (Orca, vLLM v0) whose prompts and answers wait for their stage.
 
-    Answers whose prompts are computed go to the host's buffer, where there is one, and come back in
-    the stage of answers as blocks are free (Seesaw 4.2). Where the layouts are equal and there is
-    no buffer, it does what the continuous scheduler does.
+    Answers whose prompts are computed go to the host's buffer, if there is one, and come back in
+    the stage of answers as blocks become free (Seesaw 4.2). With equal layouts and no buffer, it
+    acts like the continuous scheduler.
     """
 
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
@@ -46,7 +46,7 @@ class StagedScheduler(WholePromptScheduler):
         if disturbed or plan.resumed or plan.moves:
             limit = steps_until_join(lane, limit)
             if not phases.is_free and phases.wants_prefill(lane):
-                limit = 1  # those who came back now were what the buffer had
+                limit = 1  # the answers that returned now were all the buffer had
         if phases.watches_each_step:
             limit = 1
         return decode_steps(lane, plan, limit)
@@ -54,7 +54,7 @@ class StagedScheduler(WholePromptScheduler):
     def admit_prompts(self, lane: LaneState, plan: StepPlan) -> None:
         """Admit prompts as other policies do, as long as the buffer has room for their entries.
 
-        Those that wait to come back to the GPUs are not in their way.
+        Answers that wait to return to the GPUs do not block them.
         """
         phases: Phases = lane.notes[PHASES]
         if phases.room is None:
@@ -90,7 +90,7 @@ class StagedScheduler(WholePromptScheduler):
 
 
 def set_all_aside(lane: LaneState, plan: StepPlan) -> None:
-    """Let all answers go to the host's buffer, but those that are paused or find no room."""
+    """Move all answers to the host's buffer, except paused ones and those without room."""
     phases: Phases = lane.notes[PHASES]
     for sequence in list(lane.running):
         if sequence not in lane.prefilling and sequence not in phases.staying:
@@ -98,7 +98,7 @@ def set_all_aside(lane: LaneState, plan: StepPlan) -> None:
 
 
 def set_brought_aside(lane: LaneState, plan: StepPlan) -> None:
-    """Let those go back to the host's buffer whose entries have come and who have not gone on."""
+    """Move answers back to the host's buffer whose entries have come but which have not resumed."""
     for sequence in list(lane.moved):
         num_blocks = lane.pool.blocks_for(sequence.num_brought)
         if lane.swaps.room.has(num_blocks):

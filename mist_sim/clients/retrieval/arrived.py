@@ -8,9 +8,9 @@ from mist_sim.environment import ARRIVE, Environment
 
 
 class Arrived(KvStore):
-    """Entries whose way is behind them: the times of levels are those of all of it.
+    """Entries that have already arrived: the levels' times cover the whole way.
 
-    name: of the client that retrieved them.
+    name: name of the client that retrieved them.
     """
 
     def __init__(self, name: str, env: Environment) -> None:

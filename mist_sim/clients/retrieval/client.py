@@ -49,26 +49,26 @@ _TINY = 1e-6  # tokens: what adding up shares of a retrieval may leave
 @CLIENTS.register("kv_retrieval")
 @dataclass(eq=False)
 class KvRetrievalClient(Client):
-    """Levels of storage that a prompt's entries come from, with MIST's scheduler "Batched".
+    """Levels of storage for prompts' KV entries, with MIST's scheduler "Batched".
 
     All retrievals that wait are one batch: one look-up for all, and the sum of their bytes. The
     engine of the next prefill has the entries that were found, and computes the rest of the prompt:
     the last miss is computed again.
 
-    bytes_per_token: of the KV entries of a token on all GPUs. In a scenario file it is that of
-        `model` without it.
-    levels: the nearest first.
+    bytes_per_token: of the KV entries of a token on all GPUs. In a scenario file, by default that
+        of `model`.
+    levels: levels of storage, the nearest first.
     hits: `expected` takes the expected time, and finds the expected share of the tokens (MIST
-        §IV-A3); `drawn` draws one level, or none, for each retrieval; `stored` finds what lies
-        there.
+        §IV-A3); `drawn` draws one level, or none, for each retrieval; `stored` finds the entries
+        stored there.
     eviction: which block a full level gives up, with `hits: stored`: `lru`, the least recently
         used one (the default), `lfu`, the one with the fewest uses, or `fifo`, the first to come.
-    block_size: tokens of a block, with `hits: stored` (default: 256, as LMCache).
-    max_batch_size: retrievals of a batch at most; without it all that wait.
-    device: the card or processor whose slots it shares with other clients; a batch takes one slot.
-    to: its place in a topology, such as node0/host, to which levels with `at` bring their bytes.
-    Raises ValueError for values outside these ranges, levels out of order, and what a kind of hits
-    lacks or has no use for.
+    block_size: tokens per block, with `hits: stored` (default: 256, as LMCache).
+    max_batch_size: most retrievals per batch; by default all that wait.
+    device: a card or processor shared with other clients; a batch takes one of its slots.
+    to: its place in a topology, such as node0/host, to which levels with `at` send their bytes.
+    Raises ValueError for values outside these ranges, for levels out of order, and for options that
+    a kind of hits lacks or ignores.
     Source: MIST §III-E and §IV-A3.
     """
 
@@ -106,7 +106,7 @@ class KvRetrievalClient(Client):
         super().__init__(self.name, self._own_traits())
 
     def _own_traits(self) -> ClientTraits:
-        """Return what it is, and what clients say alike that share its levels or its device."""
+        """Return its traits, with the facts on which clients that share parts must agree."""
         contents: dict[str, object] = {}
         if self.hits == "stored":
             contents = {
@@ -157,6 +157,7 @@ class KvRetrievalClient(Client):
     # --- a run ----------------------------------------------------------------------------
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation: make the links of the levels, and find shared contents."""
         super().start(env, client_id, recorder)
         parts = self.shared_parts
         self._waiting = Waiting(self.max_batch_size)
@@ -189,7 +190,7 @@ class KvRetrievalClient(Client):
         return DrawnHits(env, shares(self.levels), rng)
 
     def restart(self) -> None:
-        """Come back with nothing but what lies in shared levels; draws go on."""
+        """Come back with only the content of shared levels; random draws continue."""
         hits = self._hits
         super().restart()
         if self.contents is None:
@@ -202,7 +203,7 @@ class KvRetrievalClient(Client):
             self.env.start(self._work(self._num_starts))
 
     def abort(self, visit: Visit) -> None:
-        """A visit that is given up leaves at once; what it brings travels on."""
+        """Release an abandoned visit at once; entries on their way keep moving."""
         if not self._waiting.discard(visit):
             del self._batch[visit]
         self.finish(visit)
@@ -220,8 +221,8 @@ class KvRetrievalClient(Client):
         return self._kept
 
     def _work(self, number: int) -> Generator[Event, Any, None]:
-        """Serve batches until nobody waits. number: of the start; a later one ends it."""
-        yield self.env.at(self.env.now, PLAN)  # all who come at this instant are in
+        """Serve batches until no visit waits. number: of the start; a later start ends it."""
+        yield self.env.at(self.env.now, PLAN)  # all visits of this instant have arrived
         while number == self._num_starts and len(self._waiting):
             if self._slots is not None:
                 self._turn = self._slots.request()
@@ -264,7 +265,7 @@ class KvRetrievalClient(Client):
             self.finish(visit)
 
     def _record(self, visit: Visit, found: Found) -> None:
-        """Write what came from each level, and what none of them had."""
+        """Record the entries from each level, and those that no level had."""
         missed = _num_tokens(visit) - sum(found)
         parts = [*zip((level.name for level in self.levels), found, strict=True), (None, missed)]
         for source, num_tokens in parts:
@@ -280,7 +281,7 @@ class KvRetrievalClient(Client):
                 )
 
     def _keep_up(self, visit: Visit, contents: Contents, found: Found) -> None:
-        """Note what was read, and let what engines compute of the request be written."""
+        """Note the tokens read, and arrange for the request's computed entries to be written."""
         request = visit.request
         contents.read(request.content, [int(num_tokens) for num_tokens in found])
         if not isinstance(request.keeper, Keeper) or request.keeper.contents is not contents:
@@ -302,7 +303,7 @@ class KvRetrievalClient(Client):
 
 
 def _num_tokens(visit: Visit) -> int:
-    """Return the tokens whose entries a visit asks for: those of the next prompt at most."""
+    """Return the tokens whose entries a visit requests: at most those of the next prompt."""
     asked = sum([stage.num_tokens for stage in visit.stages if isinstance(stage, KvRetrieval)])
     for stage in visit.request.to_serve:
         if isinstance(stage, Prompted) and stage.num_prompt_tokens is not None:

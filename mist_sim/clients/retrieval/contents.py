@@ -1,12 +1,12 @@
-"""What lies in the levels of a client, and what becomes of it: stateful retrieval.
+"""Stateful retrieval: the content of a client's levels, and its changes.
 
-Levels are inclusive, and written through: what an engine has computed is written to every level,
-and a level gives blocks up on its own, by its own capacity and order. What is read from a level is
-written to those in front of it. We chose this and not demotion, where a level gets what the one in
-front gives up, for two reasons. A level that several clients share has what any of them computed,
-as soon as it is computed, which is what a shared level is for; with demotion it lacks the hottest
-entries, since they stay in front. And stores that are built so write through by default (LMCache;
-SGLang's HiCache, `write_through`).
+Levels are inclusive, and written through: entries computed by an engine are written to every level,
+and each level evicts blocks by its own capacity and order. Entries read from a level are written to
+the levels in front of it. The alternative is demotion, where a level receives the blocks that the
+one in front evicts. We chose write-through for two reasons. A level shared by several clients then
+has every client's entries as soon as they are computed, which is the purpose of sharing; with
+demotion it lacks the hottest entries, since they stay in front. And such stores write through by
+default (LMCache; SGLang's HiCache, `write_through`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Contents:
     def find(self, content: Content, num_tokens: int) -> list[int]:
         """Return how many of the first tokens of a request come from each level.
 
-        num_tokens: that are asked for. Nothing changes.
+        num_tokens: tokens requested. Changes no level.
         """
         chain = Chain(content, self.block_size)
         most = min(num_tokens // self.block_size, chain.num_shared)
@@ -45,9 +45,10 @@ class Contents:
         return [count * self.block_size for count in counts]
 
     def read(self, content: Content, found: Sequence[int]) -> None:
-        """Note that tokens were read from levels, as `find` says.
+        """Record that tokens were read from levels, as returned by `find`.
 
-        Those levels have used them, and the ones in front of the last level have them from now on.
+        Those levels count a use, and the levels in front of the last one hold the tokens from now
+        on.
         """
         if not any(found):
             return
@@ -75,7 +76,7 @@ def contents_of(
     eviction: Eviction,
     parts: SharedParts | None,
 ) -> Contents:
-    """Return what a client's levels hold: at first nothing, in shared ones what others wrote."""
+    """Return the contents of a client's levels: empty, except for shared ones already in use."""
     stores = []
     for level in levels:
         num_blocks = num_blocks_of(level, block_size, bytes_per_token)

@@ -1,4 +1,4 @@
-"""Which level has what a retrieval asks for: expected shares, a draw, or what lies there."""
+"""Hits of a retrieval by level: expected shares, a draw, or stored content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Steps = Generator[Event, Any, None]
 
 
 class Hits(Protocol):
-    """Says which level has what, and reads a batch of it."""
+    """Finds the tokens of each level, and reads a batch of them."""
 
     def find(self, request: Request, num_tokens: int) -> Found:
         """Return how many of the tokens that a request asks for come from each level."""
@@ -65,7 +65,7 @@ class _SideBySide:
 
 
 class DrawnHits(_SideBySide):
-    """One level, or none, has all that a retrieval asks for. shares: probability of each."""
+    """One level, or none, has all tokens of a retrieval. shares: probability of each level."""
 
     def __init__(self, env: Environment, shares: Sequence[float], rng: Rng) -> None:
         super().__init__(env)
@@ -73,6 +73,7 @@ class DrawnHits(_SideBySide):
         self._rng = rng
 
     def find(self, request: Request, num_tokens: int) -> Found:
+        """Return all tokens from one level, drawn by the shares, or from none."""
         drawn, found = self._rng.random(), [0.0] * len(self._shares)
         for number, share in enumerate(self._shares):
             if drawn < share:
@@ -83,7 +84,7 @@ class DrawnHits(_SideBySide):
 
 
 class StoredHits(_SideBySide):
-    """What lies in the levels is found."""
+    """Hits follow from the stored content."""
 
     def __init__(self, env: Environment, contents: Contents) -> None:
         super().__init__(env)

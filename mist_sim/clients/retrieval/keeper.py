@@ -1,4 +1,4 @@
-"""Writes what engines compute for a request to the levels of the client that it retrieved from."""
+"""Writes the entries computed for a request to the levels of the client it retrieved from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mist_sim.stages import Prefill
 class Keeper:
     """Follows the visits of one request.
 
-    The entries of a visit are written when it ends, those of its answer included: all tokens have
-    entries but the last one. Writes travel away from the engines and delay nobody.
+    The entries of a visit are written when it ends, including those of its answer: all tokens but
+    the last have entries. Writes use the other direction of links and delay nothing.
     """
 
     def __init__(self, request: Request, contents: Contents) -> None:
@@ -21,7 +21,7 @@ class Keeper:
         self._num_tokens = 0  # of the prompt, and of its answer so far
 
     def __call__(self, visit: Visit) -> None:
-        """Write what a visit that has ended computed."""
+        """Write the entries of a visit that has ended."""
         if isinstance(visit.outcome, Failure | Lost):
             return
         for stage in visit.stages:

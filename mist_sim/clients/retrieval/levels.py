@@ -13,21 +13,21 @@ from mist_sim.units import Bytes, BytesPerSecond, Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLevel:
-    """One level: memory of the client's own, a store that several share, one in another rack.
+    """One level: a client's own memory, a store shared by several, or one in another rack.
 
     name: unique among the levels of a client.
     read_bandwidth: bytes/s to one client, on all of the way to the engine. MIST takes 150 GB/s
         for eight channels of DDR4-2666 and 7 GB/s for an NVMe disk.
     latency: seconds until the first byte comes, the look-up included. MIST takes 80 ns for DDR4,
         50 us for NVMe, and about 20 ms to another rack.
-    hit_rate: share of the look-ups that reach this level and are answered here, in [0, 1]. With
-        `hits: stored` it follows from what lies there.
+    hit_rate: share of the look-ups reaching this level that it answers, in [0, 1]. With `hits:
+        stored` it follows from the content.
     capacity: bytes that it holds, with `hits: stored`. capacity_tokens: the same in tokens, in
         place of bytes. Without both it holds everything.
-    shared: whether all clients that name such a level have it together: what it holds, and its
-        `total_bandwidth`. It outlives each of them.
-    total_bandwidth: bytes/s to all clients together; who reads at the same time shares it equally.
-        Without it nobody waits for others, as in MIST's table of storage architectures.
+    shared: whether all clients that name such a level share its content and its `total_bandwidth`.
+        It outlives each of them.
+    total_bandwidth: bytes/s to all clients together, shared equally by simultaneous reads. Without
+        it reads do not delay one another, as in MIST's table of storage architectures.
     at: place of a topology where it lies, such as remote/storage or node8/host. Its bytes share
         the links from there to the client's place with all else that travels; `read_bandwidth` is
         left out.
@@ -79,13 +79,13 @@ class StorageLevel:
 
     @property
     def times(self) -> MeasuredTimes | None:
-        """The measured reads. Raises ScenarioError for a file that is none."""
+        """The measured reads. Raises ScenarioError for a file of another form."""
         return None if self.measured is None else measured_times(self.measured)
 
     def read_time(self, num_bytes: float) -> float:
-        """Return the seconds of a read that nobody disturbs: T + S / BW, or what was measured.
+        """Return the seconds of an undisturbed read: T + S / BW, or as measured.
 
-        Raises ValueError for a level in a topology, whose links say how long it takes.
+        Raises ValueError for a level in a topology, whose links determine the time.
         """
         if (times := self.times) is not None:
             return times.seconds(num_bytes)
@@ -114,9 +114,9 @@ def expected_time(
 
 
 def shares(levels: Sequence[StorageLevel]) -> list[float]:
-    """Return the share of retrievals that each level answers: H_n times what those above miss.
+    """Return the share of retrievals that each level answers: H_n times the misses of those above.
 
-    The rest of 1 is what none of them has.
+    The shares and the misses of all levels sum to 1.
     """
     found, missed = [], 1.0
     for level in levels:
@@ -133,7 +133,7 @@ def _hit_rate(level: StorageLevel) -> float:
 
 
 def check_levels(levels: Sequence[StorageLevel], hits: str) -> None:
-    """Raise ValueError unless levels are in order, and say what their kind of hits needs."""
+    """Raise ValueError unless levels are in order and have the options of their kind of hits."""
     if not levels:
         raise ValueError("levels must have at least one entry, got none")
     names = [level.name for level in levels]
@@ -147,7 +147,7 @@ def check_levels(levels: Sequence[StorageLevel], hits: str) -> None:
 
 
 def _problems(level: StorageLevel, hits: str) -> list[str]:
-    """Return what a level lacks, and what has no effect, with a kind of hits."""
+    """Return the options that a level lacks, and those without effect, for a kind of hits."""
     if hits != "stored":
         useless = [name for name in ("capacity", "capacity_tokens") if getattr(level, name)]
         found = [f"{name} must be left out with hits: {hits}" for name in useless]
@@ -176,7 +176,7 @@ def _check_order(nearer: StorageLevel, further: StorageLevel) -> None:
 
 
 def described(level: StorageLevel) -> dict[str, object]:
-    """Return what all clients have to say alike of a level that they share."""
+    """Return the description of a shared level on which all its clients must agree."""
     said = {field.name: getattr(level, field.name) for field in fields(level)}
     del said["hit_rate"], said["name"]
     return said

@@ -30,7 +30,7 @@ class LevelLink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnLink:
-    """Nobody else reads. seconds: of a read of so many bytes."""
+    """A link without other readers. seconds: of a read of so many bytes."""
 
     env: Environment
     seconds: Callable[[float], float]
@@ -40,9 +40,9 @@ class OwnLink:
 
 
 class SharedBandwidth:
-    """What a shared level gives to all clients together, max-min fairly.
+    """The bandwidth of a shared level, shared by all clients max-min fairly.
 
-    Each client is a link of its own in front of the level's, so that none gets more than
+    Each client has its own link in front of the level's, so that none gets more than
     `read_bandwidth`.
     """
 
@@ -95,7 +95,7 @@ class TopologyLink:
     to: str
 
     def read(self, num_bytes: float, share: float = 1.0) -> Event:
-        """Begin a read, whose latency is before its bytes travel."""
+        """Begin a read: first its latency, then its bytes travel."""
         end = Event(self.env)
         found = self.env.at(self.env.now + share * self.level.latency, MOVE)
         found.callbacks.append(partial(self._carry, share * num_bytes, end))

@@ -1,4 +1,4 @@
-"""The clients that there are now, and what routers may ask of them."""
+"""The clients present in a run, and the queries that routers make."""
 
 from mist_sim.clients.roster.roster import Roster
 

@@ -1,4 +1,4 @@
-"""What the clients' ended visits tell about the length of answers."""
+"""Lengths of answers, learned from the clients' ended visits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mist_sim.core.visit import Visit
 
 
 class EndedAnswers:
-    """The lengths of what visits emitted that were served, by role and model of the client.
+    """Lengths of the answers of served visits, by role and model of the client.
 
-    Nobody listens before somebody asks.
+    Starts to listen at the first query.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class EndedAnswers:
             state.watch_ends(self._note)
 
     def _of(self, state: ClientState) -> AnswerLengths:
-        """Return the lengths of answers of a client, and of those like it."""
+        """Return the lengths of answers of clients with the same role and model."""
         if not self._listens:
             self._listens = True
             for each in self._states:

@@ -1,4 +1,4 @@
-"""Candidates of a running simulation: what routers ask of them costs little, however many."""
+"""Candidates of a running simulation, with fast queries for routers, however many clients."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class LiveCandidates(Candidates):
         poll: Poll | None = None,
         polls: Polls | None = None,
     ) -> None:
-        """Take the views, and the holders of all clients.
+        """Take the views, and the index of prefix holders of all clients.
 
-        poll: who asks them. polls: as of which the views are; None: as of now.
+        poll: creates polls. polls: the polls that the views show; None: live views.
         """
         self._states = tuple(states)
         self._poll = poll
@@ -63,6 +63,7 @@ class LiveCandidates(Candidates):
         self._knows_prefixes = False
 
     def least(self, count: Count = "num_outstanding") -> ClientView:
+        """Return the candidate with the smallest count, the first of equals, from an index."""
         if self._are_few and count == "num_outstanding":
             return min(self._states, key=_outstanding)
         if count in _OF_TOKENS:
@@ -76,6 +77,7 @@ class LiveCandidates(Candidates):
         return self._column(count).numbers.copy()
 
     def part(self, first: int, end: int) -> Candidates:
+        """Return the candidates from one position up to another; the object is reused."""
         if (first, end) not in self._parts:
             of_it = self._states[first:end]
             part = LiveCandidates(of_it, self._holders, self._poll, self._polls)
@@ -83,6 +85,7 @@ class LiveCandidates(Candidates):
         return self._parts[first, end]
 
     def polled(self, interval: float, *, counts_sent: bool) -> Candidates:
+        """Return the candidates as of polls; the object is reused."""
         if self._poll is None:
             return self
         found = self._polled.get((interval, counts_sent))
@@ -95,7 +98,7 @@ class LiveCandidates(Candidates):
         return found
 
     def catch_up(self) -> None:
-        """Take over what the latest poll said, where the views are as of polls."""
+        """Apply the latest poll, if the views show polls."""
         if self._polls is not None:
             self._polls.catch_up()
 
@@ -107,6 +110,7 @@ class LiveCandidates(Candidates):
     def longest_prefix(
         self, request: Request, most_outstanding: float
     ) -> tuple[ClientView | None, int]:
+        """Return the candidate with the longest cached prefix, by the index of prefix holders."""
         if not request.content:
             return None, 0
         if not self._knows_prefixes:
@@ -124,7 +128,7 @@ class LiveCandidates(Candidates):
                     if num_tokens > most or (num_tokens == most > 0 and _less(view, best)):
                         best, most = view, num_tokens
                     if num_tokens >= bound:
-                        break  # the others have no more, and not less to do
+                        break  # the others have no longer prefix, and no fewer requests
                 asked |= clients
         return best, most
 
@@ -158,7 +162,7 @@ class LiveCandidates(Candidates):
             state.watch(note, phases=phases)
 
     def _watch_caches(self) -> None:
-        """Let the caches tell what they have, those that do not yet."""
+        """Subscribe to the caches that do not report yet."""
         self._knows_prefixes = True
         for state in [each.origin for each in self._states]:
             if state.kv is None or state.is_watched:
@@ -170,7 +174,7 @@ class LiveCandidates(Candidates):
 
 
 def _less(view: ClientView, other: ClientView | None) -> bool:
-    """Whether a candidate goes before another one that has as long a prefix."""
+    """Whether a candidate precedes another one with an equally long prefix."""
     if other is None:
         return True
     key = view.num_outstanding, view.client_id

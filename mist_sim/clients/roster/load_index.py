@@ -11,12 +11,12 @@ _FEW_ENOUGH_TO_SORT = 32  # clients that are sorted faster than found in the ord
 
 
 class LoadIndex:
-    """Clients in the order of one of their counts, those with equal counts by number.
+    """Clients ordered by one of their counts, then by number.
 
     The clients of each count are the set bits of one integer, client n being bit n, so a change
     moves one bit and the first of equals is the lowest bit.
 
-    count: of requests; its values are >= 0, and memory grows with the largest.
+    count: of requests; >= 0; memory grows with the largest.
     """
 
     def __init__(self, states: Iterable[ClientState], count: Count) -> None:

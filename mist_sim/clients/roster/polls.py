@@ -1,4 +1,4 @@
-"""What a gateway knows of clients that it asks every so often."""
+"""The view of a gateway that polls its clients at regular intervals."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Gauge = Literal["num_kv_blocks", "num_kv_tokens", "num_remaining_tokens"]
 
 
 class PolledState(ClientState):
-    """A client as of the latest poll, perhaps with what was sent to it since.
+    """A client as of the latest poll, perhaps plus the requests sent to it since.
 
-    What does not change, prefixes and distances are the client's own.
+    Constants, prefixes and distances are the client's own.
     """
 
     __slots__ = ("_known", "_of", "_polls", "_sent")
@@ -70,7 +70,7 @@ class PolledState(ClientState):
         return known + sum([max(self.num_answer_tokens(request), 1) for request in self._sent])
 
     def take(self, counts: _Counts) -> None:
-        """Take over what a poll says."""
+        """Apply the result of a poll."""
         self._known = counts
         self._sent.clear()
         (
@@ -83,7 +83,7 @@ class PolledState(ClientState):
         self._tell_all()
 
     def forget_sent(self) -> None:
-        """Tell again what the last poll said."""
+        """Return to the values of the last poll."""
         self.take(self._known)
 
     def note_sent(self, request: Request) -> None:
@@ -105,14 +105,14 @@ class PolledState(ClientState):
 
 
 class Polls:
-    """What clients said when they were last asked: at 0, at `interval`, and so on.
+    """The clients' values at the last poll: polls happen at 0, at `interval`, and so on.
 
-    A poll finds what was before all else that happens at its time. There is no event for it: a
-    count that changes for the first time since a poll was, before the change, what the poll found.
-    Only where KV memory and tokens remaining are asked for, which clients compute from the present
-    time, there is an event for each poll while somebody has work.
+    A poll reads the values before all other events of its time. It needs no event: when a count
+    changes for the first time since a poll, its old value is what the poll read. Only KV memory and
+    remaining tokens, which depend on the present time, need an event per poll, while any client has
+    work.
 
-    interval: seconds (> 0). counts_sent: whether a view adds what was sent to it since.
+    interval: seconds (> 0). counts_sent: whether a view adds the requests sent since the poll.
     """
 
     def __init__(self, env: Environment, interval: float, counts_sent: bool) -> None:
@@ -121,13 +121,13 @@ class Polls:
         self._interval = interval
         self._number = self._latest()  # of the poll that views are as of
         self._views: dict[ClientState, PolledState] = {}
-        self._changed: dict[ClientState, _Counts] = {}  # what the next poll finds, if it differs
+        self._changed: dict[ClientState, _Counts] = {}  # values of the next poll, if different
         self._sent: set[PolledState] = set()
         self._gauges: dict[Gauge, dict[ClientState, float]] = {}
         self._asks = False  # whether the next poll is an event
 
     def view(self, state: ClientState) -> PolledState:
-        """Return a client as of the latest poll; one that is new is asked at once."""
+        """Return the polled view of a client; a new client is polled at once."""
         if state not in self._views:
             self.catch_up()
             self._views[state] = PolledState(state, self)
@@ -137,7 +137,7 @@ class Polls:
         return self._views[state]
 
     def catch_up(self) -> None:
-        """Take over what the latest poll found, if there was one since."""
+        """Apply the latest poll, if there was one since."""
         latest = self._latest()
         if latest == self._number:
             return
@@ -150,7 +150,7 @@ class Polls:
         self._changed.clear()
 
     def gauge(self, name: Gauge, state: ClientState) -> float:
-        """Return what a client computes, as of the latest poll since somebody asked for it."""
+        """Return a computed value of a client as of the latest poll since it was first needed."""
         if name not in self._gauges:
             self._gauges[name] = {state: getattr(state, name) for state in self._views}
             self._ask_next()
@@ -178,7 +178,7 @@ class Polls:
             self._env.at(time, POLL).callbacks.append(self._ask)
 
     def _ask(self, _: Event) -> None:
-        """Ask all, and again later unless all is idle or nothing but polls is left to happen."""
+        """Poll all clients, and again later unless all are idle or only polls are scheduled."""
         self._asks = False
         is_idle = not any(state.num_outstanding for state in self._views)
         for name, values in self._gauges.items():

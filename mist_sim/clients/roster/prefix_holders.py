@@ -10,13 +10,13 @@ from mist_sim.core.views import KvView
 
 
 class PrefixHolders:
-    """Content ids with the clients whose prefix caches have blocks of them, client n as bit n.
+    """Content ids with the clients whose prefix caches hold blocks of them, client n as bit n.
 
-    The caches tell it what enters and leaves, as engines tell a gateway by KV-cache events (the
+    The caches report entries and evictions, as engines send KV-cache events to a gateway (the
     event-driven mode of SGLang's gateway, llm-d's precise prefix scorer), here without delay.
 
-    block_size: tokens in a block of these clients.
-    asked: clients that find prefixes in other ways too, and have to be asked.
+    block_size: tokens per block of these clients.
+    asked: clients that also find prefixes in other ways, and must be asked.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -32,16 +32,16 @@ class PrefixHolders:
             self.asked |= 1 << client_id
 
     def forget(self, client_id: int) -> None:
-        """Follow the caches of a client no longer, and forget what they had."""
+        """Stop following a client's caches, and remove their content."""
         self.asked &= ~(1 << client_id)
         if follower := self._followers.pop(client_id, None):
             follower.stop()
 
     def levels(self, request: Request, clients: int) -> list[tuple[int, int]]:
-        """Return who of some clients may have a prefix, deepest first, and at most how long it is.
+        """Yield the clients that may hold a prefix, deepest first, with its largest length.
 
-        Each is (clients as bits, tokens): those have blocks of the span of content that ends
-        there, perhaps of more. Those in `asked` are in the first one, if any.
+        Each item is (clients as bits, tokens): clients with blocks of the content span that ends
+        there, perhaps of later ones. Clients in `asked` are in the first item, if there are any.
         """
         size, holders = self.block_size, self._of
         most = (request.num_prompt_tokens - 1) // size  # a prompt's last token is computed
@@ -61,7 +61,7 @@ class PrefixHolders:
 
 
 class _Follower:
-    """Notes what enters and leaves the caches of one client, of which it may have several."""
+    """Follows the caches of one client, which may have several."""
 
     def __init__(self, holders: dict[Hashable, int], bit: int) -> None:
         self._holders = holders
@@ -69,7 +69,7 @@ class _Follower:
         self._again: dict[Hashable, int] = {}  # caches that have an id, less one
 
     def stop(self) -> None:
-        """Take out what the client has; what its caches tell from now on changes nothing."""
+        """Remove the client's content and ignore later reports of its caches."""
         holders, bit = self._holders, self._bit
         mine = [content_id for content_id, clients in holders.items() if clients & bit]
         self._holders = dict.fromkeys(mine, bit)

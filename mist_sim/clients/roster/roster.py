@@ -19,8 +19,8 @@ class Roster:
 
     Candidates for a stage come in the order of their numbers.
 
-    models: names of those that clients serve or served.
-    pools: where clients are, by name, if stages that continue from KV entries stay there.
+    models: names of the models that clients serve or served.
+    pools: pools of clients, by name, if stages that continue from KV entries stay in them.
     """
 
     def __init__(self) -> None:
@@ -59,35 +59,35 @@ class Roster:
         self._forget_candidates()
 
     def leave(self, client_id: int) -> None:
-        """Let a client be chosen no more; what it has begun, it finishes."""
+        """Stop choosing a client; it finishes the work it has begun."""
         del self._clients[client_id]
         self._forget_candidates()
 
     def forget(self, client: Client) -> None:
-        """Forget what the prefix caches of a client had, which has left and lost them."""
+        """Remove the prefix-cache content of a client that has left and lost it."""
         for holders in self._holders.values():
             holders.forget(client.client_id)
 
     def get(self, client_id: int) -> Client | None:
-        """Return the client of a number; None when there is none now."""
+        """Return the client with a number; None if it is not present."""
         return self._clients.get(client_id)
 
     def candidates(self, kind: str) -> Candidates:
-        """Return the views of those that serve a kind of stage now."""
+        """Return the views of the clients that serve a kind of stage now."""
         found = self._candidates.get(kind)
         if found is None:
             found = self._candidates[kind] = self._group(kind)
         return found
 
     def candidates_of(self, kind: str, model: str) -> Candidates:
-        """Return those of them that serve a model; who serves none in particular serves all."""
+        """Return the views of those that serve a model; clients without a model serve all."""
         found = self._of_models.get((kind, model))
         if found is None:
             found = self._of_models[kind, model] = self._group(kind, model)
         return found
 
     def near(self, kind: str, source: str, model: str | None = None) -> Candidates:
-        """Return those of them that are in a client's pool; model: None: any."""
+        """Return the views of those in a client's pool; model: None: any."""
         if not self.pools:
             return self.candidates(kind) if model is None else self.candidates_of(kind, model)
         key = kind, self.pools[source], model
@@ -119,7 +119,7 @@ class Roster:
         return self._groups[numbers]
 
     def _poll(self, interval: float, counts_sent: bool) -> Polls:
-        """Return what is known by polls, which outlast that clients join and leave."""
+        """Return the polled state of clients, which persists as clients join and leave."""
         if self._env is None:
             raise InvariantError("nobody has joined who could be asked")
         key = interval, counts_sent

@@ -1,1 +1,1 @@
-"""What has to hold of several clients of one run together."""
+"""Rules about several clients of one run together."""

@@ -1,4 +1,4 @@
-"""Clients between which answers flow (TaiChi), and what each of them has to be like."""
+"""Clients between which answers flow (TaiChi), and the conditions on each of them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def check_flows(clients: Iterable[Client], policy: HandOverPolicy | None) -> Non
 
 
 def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, now: float) -> None:
-    """Raise ScenarioError where clients wait for room at one another when nothing else is left.
+    """Raise ScenarioError if clients could wait for one another's memory forever.
 
-    Only clients that both hand over and take over can. While an answer leaves a d_heavy client, its
-    blocks are kept there, up to (1 - watermark) of all and those of one answer more. What is left
-    has to hold the next request.
+    This needs clients that both hand over and take over. While an answer leaves a d_heavy client,
+    its blocks are kept there: up to (1 - watermark) of all plus one answer's. The rest must hold
+    the next request.
     """
     who = ", ".join([text for client in clients for text in _kept(client)])
     if not who or policy is None:
@@ -69,7 +69,7 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
 
 
 def _kept(client: Client) -> Iterator[str]:
-    """Yield what memory of a client is kept for: entries, and places for entries to come."""
+    """Yield the reserved memory of a client: entries kept, and places for entries to come."""
     if held := sum(1 for _ in client.held_kv):
         yield f"{client.name} keeps {held}"
     if num_reserved := client.num_reserved:

@@ -1,4 +1,4 @@
-"""Which clients may share a part: those that say the same of it."""
+"""Which clients may share a part: those that describe it equally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which clients may share a tier: those whose blocks are alike."""
+"""Which clients may share a tier: those with equal blocks."""
 
 from __future__ import annotations
 

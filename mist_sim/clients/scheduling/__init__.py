@@ -1,11 +1,11 @@
-"""Batching policies: who computes what in the next engine steps (MIST §III-E1, Fig. 3).
+"""Batching policies: which sequences compute what in the next steps (MIST §III-E1, Fig. 3).
 
 A policy is one method, `schedule(lane, limit)`, and never changes; one idea a file:
 
 - `lane_state`: `LaneState`, the sequences of a lane and the memory that they hold.
-- `plan`, `order`: what a policy returns, and the queue of those who wait.
-- `admission`: how the next one gets memory, loads from tiers included.
-- `preemption`: who gives memory up when the decodes run short.
+- `plan`, `order`: a policy's result, and the queue of waiting sequences.
+- `admission`: how the next sequence gets memory, loads from tiers included.
+- `preemption`: which sequence gives up memory when the decodes run short.
 - `update`: the account of executed steps.
 - `base`: `Scheduler`, the options of every policy.
 - `chunked`: decodes first, pieces of prompts beside them.

@@ -1,4 +1,4 @@
-"""How waiting sequences come in: who is next, whether memory lets it, what is computed of it."""
+"""Admission of waiting sequences: the next one, whether it fits, and the tokens it computes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = None) -> int:
-    """Admit who is next, if it fits, with at most so many tokens of its prompt in every step.
+    """Admit the next sequence if it fits, with at most `max_new_tokens` prompt tokens per step.
 
-    Those before it that have blocks in lower tiers or at another client get memory, and wait for
-    these.
+    Sequences before it that have blocks in lower tiers or at another client get memory, and wait
+    for these.
 
     max_new_tokens: None: its whole prompt.
-    Returns the tokens that it gets, 0 when memory or `max_num_seqs` keep it waiting, or nobody
-    else waits.
+    Returns its tokens, or 0 if memory or `max_num_seqs` keeps it waiting, or no sequence waits.
     """
     sequence = next_to_admit(lane, plan)
     if sequence is None:
@@ -28,9 +27,9 @@ def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = Non
 def next_to_admit(
     lane: LaneState, plan: StepPlan, first_piece: int | None = None
 ) -> SequenceState | None:
-    """Return who is admitted next, if it fits; moves are started for those before it.
+    """Return the next sequence to admit, if it fits; start the moves of those before it.
 
-    first_piece: tokens of its prompt that have to fit, at most; None: all.
+    first_piece: tokens of its prompt that must fit, at most; None: all.
     """
     while (sequence := lane.head()) is not None and fits(lane, sequence, first_piece):
         if lane.loaded or not (sequence.is_brought or lane.kv_cache.has_tiers):
@@ -44,7 +43,7 @@ def next_to_admit(
 
 
 def bring_entries(lane: LaneState, plan: StepPlan) -> None:
-    """Start the moves of those at the head of the queue whose answers go on here."""
+    """Start the moves of sequences at the head of the queue whose answers continue here."""
     while (sequence := lane.head()) and sequence.is_brought:
         if sequence.has_rest or not fits(lane, sequence):
             return
@@ -54,7 +53,7 @@ def bring_entries(lane: LaneState, plan: StepPlan) -> None:
 
 
 def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
-    """Take memory for entries that lie elsewhere, and say what comes; nothing where none do."""
+    """Reserve memory for entries kept elsewhere, and return their moves; empty without any."""
     kv, kv_cache, size = sequence.incoming, lane.kv_cache, lane.pool.block_size
     if sequence.has_rest and kv_cache.num_cached_tokens(sequence) >= sequence.num_brought:
         sequence.have_brought()  # all of it is here
@@ -94,12 +93,13 @@ def _comes_whole(lane: LaneState, sequence: SequenceState) -> bool:
 
 
 def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) -> int:
-    """Return the blocks that must be free for entries to come that are kept elsewhere.
+    """Return the blocks that must be free before entries kept elsewhere may come.
 
-    Those of the first step, too, or of the rest of a prompt, so that the sequence can go on however
-    many come after it. None of one whose entries have come: they are kept for it.
+    They include those of the first step, or of the rest of a prompt, so that the sequence can
+    continue however many come after it. None are needed once its entries have come: they are
+    reserved.
 
-    num_blocks: those that an admission would take.
+    num_blocks: blocks that an admission would take.
     """
     if lane.loaded:
         return 0
@@ -175,11 +175,10 @@ def may_join(
 
 
 def steps_until_join(lane: LaneState, limit: int) -> int:
-    """Return how many steps a plan that admitted nobody may have: 1 or `limit`.
+    """Return the longest plan after one that admitted no sequence: 1 step or `limit`.
 
-    1 where somebody who waits may be admitted in the second step, with all of its prompt. Running
-    requests only grow, so one that does not fit into the memory of the second step does not fit
-    later in the plan either.
+    1 if a waiting sequence may be admitted in the second step, with its whole prompt. If a sequence
+    does not fit in the second step, it fits in no later one: running requests only grow.
     """
     return 1 if lane.leaving or lane.paused or _may_join_second_step(lane) else limit
 

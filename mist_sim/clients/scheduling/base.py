@@ -20,25 +20,25 @@ SCHEDULERS = Registry("schedulers")
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduler(ABC):
-    """Base of the batching policies, which never change: what changes is the state of a lane.
+    """Base of the batching policies, which are stateless: all state is in the lane.
 
-    A request is admitted when blocks for all its known tokens, less those that a prefix cache
-    has and others hold, are free beside those that the running ones need in the next step and
-    the reserve. When these run short, a running
-    sequence gives up its blocks and goes back to the queue; its tokens are computed again (vLLM's
-    recompute), except those whose blocks are still cached. With `preemption: swap` its blocks are
-    copied to host memory instead, if there is room, and back before it goes on; until all such
-    sequences are back, in the order in which they went, no other is admitted (vLLM v0).
+    A request is admitted if the blocks for all its known tokens, less cached ones held by others,
+    are free beside the needs of running sequences in the next step and the reserve. If these run
+    short, a running sequence gives up its blocks and returns to the queue; its tokens are computed
+    again (vLLM's recompute), except those whose blocks are still cached. With `preemption: swap`
+    its blocks are copied to host memory instead, if there is room, and back before it continues;
+    until all swapped sequences are back, in the order in which they left, no other is admitted
+    (vLLM v0).
 
-    max_num_seqs: sequences that may run at once, in scenarios by default what vLLM's server takes,
-        1,024 on GPUs of 70 GiB and more but A100s and else 256, and never more than the
-        max_num_batched_tokens that a scenario says, nor, with the chunked scheduler, than its
-        tokens can verify drafts of (vLLM's name).
-    order: which waiting request is admitted next, and who gives way.
-    preemption: what becomes of the blocks of a request that gives way: "recompute" forgets them,
-        "swap" copies them to host memory and back, while the engine waits (vLLM v0's
-        `preemption_mode`; v1 has recompute alone), and "async_swap" while its steps go on: blocks
-        are free when they are copied, and decodes for which there is none sit steps out until then.
+    max_num_seqs: sequences that may run at once. Default in scenarios: that of vLLM's server, 1,024
+        on GPUs of 70 GiB and more except A100s, else 256; never more than the scenario's
+        max_num_batched_tokens, nor, with the chunked scheduler, than its tokens can verify drafts
+        of (vLLM's name).
+    order: which waiting request is admitted next, and which running one gives way.
+    preemption: what happens to the blocks of a preempted request: "recompute" drops them; "swap"
+        copies them to host memory and back, while the engine waits (vLLM v0's `preemption_mode`; v1
+        only recomputes); "async_swap" copies them while steps go on: blocks are free once copied,
+        and until then decodes without a block pause.
     """
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
@@ -89,9 +89,9 @@ class Scheduler(ABC):
         return lane.outgrown(sequence)
 
     def cannot_verify(self, num_drafts: int) -> str | None:
-        """Return what it must have so that a step can verify so many drafts of every sequence.
+        """Return the option needed for a step to verify so many drafts of every sequence.
 
-        None: it has it.
+        None: the present options suffice.
         """
         return None
 

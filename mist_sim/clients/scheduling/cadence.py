@@ -1,7 +1,7 @@
 """The cadence of prefills: prompts wait while decodes run alone for some steps.
 
-It is `prefill_schedule_interval` of vLLM. A step that carries none of a prompt although it could is
-held; none is while nobody decodes, or while those who wait are more than one step can admit.
+It is `prefill_schedule_interval` of vLLM. A step is held if it carries no prompt although it could.
+No step is held while there are no decodes, or while more prompts wait than one step can admit.
 
 Source: `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` and
 `DPEngineCoreProc._should_throttle_prefills` in `vllm/v1/engine/core.py` of vLLM 0.33.
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class StepCount:
-    """Steps that engines in lockstep took since they last had nothing to compute.
+    """Steps of engines in lockstep since they last had no work.
 
-    vLLM's engines go on with empty batches until the next step that is a multiple of 16 (of 32 in
-    0.24), and count these as well; here the count begins anew at once.
+    vLLM's engines go on with empty batches until the next multiple of 16 steps (of 32 in 0.24), and
+    count these as well; here the count restarts at once.
     """
 
     num_steps: int = 0
@@ -56,7 +56,7 @@ class Cadence:
         self._carries = False
 
     def carry(self) -> None:
-        """Let every step of the plan carry a prompt, or one that is preempted in the same step."""
+        """Note that the plan carries a prompt, even one preempted in the same step."""
         self._carries = True
         self._num_since = 0
 

@@ -1,8 +1,7 @@
-"""How sequences come to a lane that begins, with what another lane has computed of them.
+"""Sequences that enter a new lane with entries computed in another lane.
 
-What they bring takes the blocks that it fills, and no more: the next plan finds them as if they
-had always been here, and preempts where its step runs short. Of sequences that go on, blocks of
-the same content are there once.
+Their entries take the blocks that they fill, and no more: the next plan treats them as if they had
+always been here, and preempts if its step runs short. Blocks with the same content are kept once.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def carry_running(
 
 
 def carry_brought(lane: LaneState, sequence: SequenceState) -> bool:
-    """Let a sequence wait to go on whose entries came from elsewhere, if it has room to."""
+    """Let a sequence with entries from elsewhere wait to continue, if it has room."""
     num_first = lane.blocks_to_join(sequence)
     others = lane.clock.blocks_needed_now() + lane.num_promised
     if not _take(lane, sequence, sequence.num_brought, others + num_first):
@@ -51,7 +50,7 @@ def carry_held(lane: LaneState, sequence: SequenceState, num_tokens: int) -> Non
 
 
 def carry_waiting(lane: LaneState, sequence: SequenceState) -> None:
-    """Queue a sequence that has nothing, or nothing any more; it keeps its place by arrival."""
+    """Queue a sequence without entries; it keeps its position by arrival."""
     sequence.chain = None
     sequence.num_computed_tokens = 0
     lane.kv_cache.add(sequence)
@@ -59,7 +58,7 @@ def carry_waiting(lane: LaneState, sequence: SequenceState) -> None:
 
 
 def _take(lane: LaneState, sequence: SequenceState, num_tokens: int, num_more: int = 0) -> bool:
-    """Take blocks for entries, if they and `num_more` are free; those that are here are held."""
+    """Take blocks for entries, if these and `num_more` are free; cached ones are held."""
     kv_cache, pool = lane.kv_cache, lane.pool
     sequence.chain = None
     kv_cache.add(sequence)

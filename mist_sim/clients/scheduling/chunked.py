@@ -28,28 +28,28 @@ from mist_sim.clients.sequence_state import SequenceState
 class ChunkedScheduler(Scheduler):
     """Sarathi-Serve and vLLM v1: decodes first, the rest of the budget for prompts.
 
-    A decode takes one token of the budget, and one for each draft that it verifies.
+    A decode takes one token of the budget, plus one for each draft that it verifies.
 
-    A prompt longer than what is left is cut; the next steps carry on with it before any other
-    is admitted. No prompt is admitted in a step that preempted one (vLLM v1).
+    A prompt longer than the remaining budget is cut; the next steps continue it before another is
+    admitted. A step that preempted a request admits no prompt (vLLM v1).
 
-    max_num_batched_tokens: token budget of a step, at least max_num_seqs, in scenarios by default
-        what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s, 16,384 from 160 GiB on
-        under `engine: vllm-0.33`, and else 2,048 (vLLM's name).
+    max_num_batched_tokens: token budget of a step, at least max_num_seqs (vLLM's name). Default in
+        scenarios: that of vLLM's server, 8,192 on GPUs of 70 GiB and more except A100s, 16,384 from
+        160 GiB on under `engine: vllm-0.33`, else 2,048.
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget. From `engine: vllm-0.33` on, not for a
         request that is alone.
-    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM v0's name; v1 refuses
-        it and sets no limit, nor does None); a prompt that fits whole into what is left does not
-        count. Only with long_prefill_token_threshold, which v0 derived as 4 % of max_model_len:
-        without it no more than one is in pieces.
-    scheduler_reserve_full_isl: whether a prompt is admitted when all of it fits into the memory
-        that is free, and not its first piece alone (vLLM's name and default from 0.19 on; before,
-        it is false). Nothing is reserved either way: blocks are taken piece by piece.
+    max_num_partial_prefills: number of prompts that may be in pieces at a time (vLLM v0's name; v1
+        refuses it and sets no limit, nor does None); a prompt that fits whole into the remaining
+        budget does not count. Needs long_prefill_token_threshold, which v0 derived as 4 % of
+        max_model_len: without it at most one prompt is in pieces.
+    scheduler_reserve_full_isl: whether a prompt is admitted only if all of it fits into the free
+        memory, rather than its first piece (vLLM's name and default from 0.19 on; false before).
+        Nothing is reserved either way: blocks are taken piece by piece.
     prefill_schedule_interval: prompts are computed in one of so many steps, and decodes run alone
-        in those between, unless more wait than the step could admit (vLLM's name, from 0.24 on).
-        Engines in lockstep count steps together; others count from the last step with a prompt on,
-        from `engine: vllm-0.33` on, and before, it does nothing there.
+        in between, unless more prompts wait than a step could admit (vLLM's name, from 0.24 on).
+        Engines in lockstep count steps together; others count from the last step with a prompt,
+        from `engine: vllm-0.33` on; before, it has no effect there.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
 
@@ -118,7 +118,8 @@ class ChunkedScheduler(Scheduler):
         elif not disturbed and budget and (lane.waiting or lane.loaded):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
         if may_spare and plan.prefills and lane.num_running == 1:
-            limit = 1  # it is alone as soon as nobody waits, and no longer when somebody comes
+            # it becomes alone once no request waits, and stops being alone when one arrives
+            limit = 1
         if cadence is not None:
             limit = _steps_in_cadence(
                 lane, cadence, plan, limit, is_held=is_held, disturbed=disturbed
@@ -207,12 +208,12 @@ def _steps_in_cadence(
     is_held: bool,
     disturbed: bool,
 ) -> int:
-    """Note what a plan does for the next ones; return how long these would do the same."""
+    """Note the plan's effect on the next ones; return for how many steps they would be equal."""
     if not (is_held or disturbed):
         cadence.is_bound = bool(lane.waiting)
     if any(_is_prefill(plan, each) for each, _ in plan.prefills):
         cadence.carry()
-    if disturbed or (is_held and plan.prefills):  # who passed stands still in the next one
+    if disturbed or (is_held and plan.prefills):  # a request let through pauses in the next step
         return 1
     if is_held:
         holds_some = lane.prefilling or lane.waiting or lane.loaded
@@ -221,7 +222,7 @@ def _steps_in_cadence(
 
 
 def _is_prefill(plan: StepPlan, sequence: SequenceState) -> bool:
-    """Tell whether a prompt of a plan counts: one that is admitted for its last token does not."""
+    """Tell whether a planned prompt counts; one admitted for only its last token does not."""
     num_to_go = sequence.num_tokens - sequence.num_computed_tokens
     return num_to_go > 1 or sequence not in plan.admitted
 

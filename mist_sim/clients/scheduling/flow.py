@@ -1,9 +1,9 @@
 """TaiChi's Algorithm 1: which decodes leave a lane at the end of a step.
 
-A rule is asked at the end of each step in which its answer may change. Which step that is follows
-from sums, so that steps in which nobody leaves cost nothing (DESIGN §5). The sums take it that no
-sequence comes or goes and that no memory does but by decodes and prompts; whatever else changes
-them ends the run (docs/background/decode_clock.md).
+A rule is evaluated at the end of each step in which its result may change. That step follows from
+sums, so that steps in which no decode leaves cost nothing (DESIGN §5). The sums assume that no
+sequence comes or leaves and that only decodes and prompts take memory; any other change ends the
+run (docs/background/decode_clock.md).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from mist_sim.errors import InvariantError
 
 Ends = NDArray[np.float64] | float
 
-_ROUNDING = 1e-9  # of sums of times; who is that close to a limit is looked at exactly
+_ROUNDING = 1e-9  # of sums of times; sequences this close to a limit are checked exactly
 
 
 class Flow(ABC):
-    """What a rule says of one lane, from when it begins with nobody."""
+    """A rule's state for one lane, from an empty lane on."""
 
     @abstractmethod
     def meet(self, lane: LaneState) -> None:
-        """Begin with those who decode in a lane by now, for which there was another rule."""
+        """Start with the decodes already in a lane, after a change of rule."""
 
     @abstractmethod
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
-        """Return after how many steps of a plan to ask who leaves, at most `limit` (> 1).
+        """Return the number of steps, at most `limit` (> 1), until the rule is evaluated.
 
-        ends: of its steps, seconds. After a plan of one step it is asked in any case.
+        ends: ends of the plan's steps, seconds. After a plan of one step it is always evaluated.
         """
 
     @abstractmethod
@@ -48,25 +48,25 @@ class Flow(ABC):
 
     @abstractmethod
     def pace(self, sequence: SequenceState, now: float) -> Pace:
-        """Return from which token on the time per token of one that leaves counts elsewhere.
+        """Return the token from which a leaving answer's time per token counts at the next client.
 
-        sequence: off the clock.
+        sequence: a sequence off the clock.
         """
 
 
 def flow_of(rule: FlowRule) -> Flow:
-    """Return what a rule says of a new lane."""
+    """Return the state of a rule for a new lane."""
     return SlowestFlow(rule) if isinstance(rule, Backflow) else LongestFlow(rule)
 
 
 class SlowestFlow(Flow):
-    """Those leave whose time per token is above a limit; where they go on they count as new.
+    """Answers whose time per token exceeds a limit leave; at the next client they count as new.
 
-    Those stay that have left so often that they may not again.
+    Answers that have left the largest allowed number of times stay.
 
-    An answer is above the limit L after step k, which ends at t(k), when t(k) - t0 > L (k - k0).
-    So it leaves at the first step with t(k) - L k > t0 - L k0: a number of its own on the right,
-    and on the left one that is common to all. The smallest of the former says who is next.
+    An answer is above the limit L after step k, which ends at t(k), if t(k) - t0 > L (k - k0). So
+    it leaves at the first step with t(k) - L k > t0 - L k0: the right side is a constant of the
+    answer, the left side is common to all. The answer with the smallest constant is next.
     """
 
     def __init__(self, rule: Backflow) -> None:
@@ -79,10 +79,11 @@ class SlowestFlow(Flow):
         self._let_in(lane)
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        """Return the first step after which an answer exceeds the limit, at most `limit`."""
         self._let_in(lane)
         self._forget_gone()
         if _clock(lane).joined:
-            return 1  # whose time begins with the first token, at the end of that step
+            return 1  # its time begins with the first token, at the end of that step
         if isinstance(ends, float) or not self._next:
             return limit
         num_decoded = lane.clock.steps + np.arange(1, limit + 1) * plan.decodes
@@ -92,7 +93,9 @@ class SlowestFlow(Flow):
         return first + 1 if is_above[first] else limit
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
-        self._let_in(lane)  # one that was preempted may join with this step, and be slow already
+        """Return the answers above the limit now, in order of their tickets."""
+        # a preempted sequence may rejoin with this step, and already be too slow
+        self._let_in(lane)
         left = now - self._limit * lane.clock.steps + _slack(now)
         near: list[tuple[float, int, SequenceState]] = []
         while self._next and self._next[0][0] < left:
@@ -118,10 +121,10 @@ class SlowestFlow(Flow):
         return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)
 
     def _let_in(self, lane: LaneState) -> None:
-        """Note until when those may stay who have joined, and may leave."""
+        """Queue the joined sequences that may leave, by the time until which they stay."""
         clock = _clock(lane)
         joined, clock.joined = clock.joined, []
-        if len(joined) > 1:  # one that was preempted may have joined twice
+        if len(joined) > 1:  # a preempted sequence may have joined twice
             joined = list(dict.fromkeys(joined))
         for sequence in joined:
             start = pace_of(sequence)
@@ -140,24 +143,25 @@ class SlowestFlow(Flow):
 
 
 class LongestFlow(Flow):
-    """The longest answers leave while more than a part of the blocks is used, or of the seats.
+    """The longest answers leave while more than a share of the blocks, or of the seats, is used.
 
-    Blocks that are held until they are copied count as free: who had them has left. So do those,
-    and the seats, of who is done or has left where the next plan does not know it yet. Whose
-    entries are on their way has a seat.
+    Blocks held until they are copied count as free, since their sequences have left. So do the
+    blocks and seats of sequences that are done or have left, even if the next plan does not know it
+    yet. A sequence whose entries are on their way has a seat.
     """
 
     def __init__(self, rule: Degradation) -> None:
         self._rule = rule
 
     def meet(self, lane: LaneState) -> None:
-        """Nothing is remembered of them."""
+        """Do nothing: the rule keeps no state."""
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        """Return the first step above the watermark, by bisection, at most `limit`."""
         if not plan.decodes:
             return limit
         if self._seats_below(lane) < 0:
-            return 1  # nobody comes in while a plan runs: its first step is the one to ask after
+            return 1  # no sequence is admitted while a plan runs, so evaluate after its first step
         num_left = self._num_below(lane)
         if lane.need_after_first(plan, limit) <= num_left:
             return limit
@@ -171,6 +175,7 @@ class LongestFlow(Flow):
         return low
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        """Return the longest answers, until blocks and seats are below the watermark."""
         num_above, seats_above = -self._num_below(lane), -self._seats_below(lane)
         if num_above <= 0 and seats_above <= 0:
             return []

@@ -1,12 +1,13 @@
-"""How those who run take the blocks of the next step, one after the other (vLLM v1).
+"""How running sequences take the blocks of the next step, one after the other (vLLM v1).
 
-Decodes and pieces of prompts take theirs in the order of admission, and before anybody who waits
-looks its prefix up. Who gets none preempts the running request that gives way, until there is
-room or it has preempted itself. Then those behind it get nothing in this step: prompts stand still,
-and decodes sit it out. That happens only where another than the last to run gives way. There, as
-well, one turn is missed for each who gives way after its own and has ended with the step in flight:
-vLLM's place in the list does not move up with those behind it. Both are over in 0.33
-(`EngineRules.pass_goes_on`): everybody gets a turn.
+Decodes and pieces of prompts take blocks in the order of admission, before any waiting request
+looks up its prefix. A sequence without blocks preempts the running request that gives way, until
+there is room or it has preempted itself. In the latter case the sequences after it get nothing in
+this step: prompts stand still, and decodes pause. This happens only if another sequence than the
+last one may have to give way. In that case turns are also skipped: vLLM walks `running` by index
+and does not step back when an earlier sequence is preempted, so the next one is skipped; here too,
+for each victim earlier in the list that has ended the step in flight. Both end with 0.33
+(`EngineRules.pass_goes_on`): every sequence gets a turn.
 
 Source: the first loop of `Scheduler.schedule` in vLLM 0.19 and 0.33,
 `vllm/v1/core/sched/scheduler.py`.
@@ -32,12 +33,12 @@ Piece = tuple[SequenceState, int, int]
 def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tuple[bool, int]:
     """Give decodes and running prompts the blocks of the next step, and plan these prompts.
 
-    Those join whose entries have come from another client, where nobody is preempted.
+    Sequences whose entries have come from another client join, if none is preempted.
 
-    budget: tokens of the step, of which the decodes take theirs first.
-    Returns whether anybody was preempted, and what is left of the budget.
+    budget: tokens of the step; decodes take theirs first.
+    Returns whether any sequence was preempted, and the remaining budget.
     """
-    if lane.paused:  # by a plan that computed nothing
+    if lane.paused:  # paused by a plan that computed nothing
         lane.end_pause()
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
@@ -72,7 +73,7 @@ def _take(lane: LaneState, num_blocks: int) -> None:
 
 
 def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
-    """Return what the running prompts get of a budget, beside the decodes."""
+    """Return the pieces of the running prompts within a budget, beside the decodes."""
     budget -= lane.num_decode_queries
     pieces = []
     for sequence in lane.prefilling:
@@ -92,11 +93,11 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
 
 
 def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
-    """Preempt until those who are left have blocks for the step; return the pieces of it."""
+    """Preempt until the remaining sequences have blocks for the step; return its pieces."""
     if lane.waiting.takes_from_anywhere and lane.speculation is None:
         pieces = _one_by_one(lane, plan, budget, cut)
         if not pieces and not lane.clock.num_decodes:
-            plan.paused = ()  # nothing is computed, and the next plan, at once, is theirs
+            plan.paused = ()  # nothing is computed, and the next plan follows at once
         return pieces
     pieces = _pieces(lane, budget, cut)
     while _need(lane, pieces) > lane.pool.num_free:
@@ -106,10 +107,10 @@ def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pie
 
 
 def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
-    """Preempt for each who runs as its turn comes; return the pieces of those who get theirs."""
+    """Give each running sequence its turn, preempting if needed; return the served pieces."""
     turns, goes_on = list(lane.running), lane.rules.pass_goes_on
     served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
-    missed: list[SequenceState] = []  # whose turn is over
+    missed: list[SequenceState] = []  # sequences that lost their turn
     while turns:
         sequence = turns[0]
         if lane.is_busy(sequence):

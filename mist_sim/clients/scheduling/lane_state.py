@@ -1,4 +1,4 @@
-"""The state of a lane: who waits, runs or lies in between, and the memory that they hold."""
+"""The state of a lane: its waiting and running sequences, and the memory that they hold."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ class LaneState:
     """The sequences of a lane, each in one place from its arrival until it leaves.
 
     It waits in the queue, perhaps until its blocks are loaded; runs, with blocks for all its
-    tokens, first in prefill and then on the decode clock; may be swapped out; and is gone. What a
-    scheduler decides about them is done by `admission` and `preemption`, and what executed steps
-    did to them is entered by `update`.
+    tokens, first in prefill and then on the decode clock; may be swapped out; and leaves.
+    `admission` and `preemption` carry out a scheduler's decisions, and `update` applies the effect
+    of executed steps.
 
     waiting: the queue, by the scheduler's order.
-    running: who has memory and a seat, in order of admission. prefilling: those of them whose
-        prompt is not computed. leaving: those who are done or gave up, where the plan of the next
-        step knew nothing of that: they keep seat and blocks until it is made; and who has no seat,
-        but blocks that another client has copied. (blocks, computed tokens) of each.
-    loading: who has memory, and waits for entries to come into it. loaded: whose prompt has those
-        that lay elsewhere, and waits to be admitted. moved: who has those of another client, and
-        waits to go on with its answer.
-        abandoned: who was given up while entries came, which have not come yet.
-    forgotten: who was given up with memory that it did not use, while steps were in flight, and its
-        blocks.
-    num_promised: blocks that those whose entries come from other clients, or have come, need in
-        their first step beside those that they have.
+    running: sequences with memory and a seat, in order of admission. prefilling: running sequences
+        whose prompt is not computed. leaving: sequences that are done or gave up before the plan of
+        the next step knew it: they keep seat and blocks until that plan is made; also sequences
+        without a seat whose blocks another client has copied. (blocks, computed tokens) of each.
+    loading: sequences with memory that wait for entries to come. loaded: sequences whose prompt has
+        its loaded entries, and waits to be admitted. moved: sequences with entries from another
+        client that wait to continue their answer. abandoned: sequences given up while their entries
+        are still coming.
+    forgotten: sequences given up with memory that they did not use, while steps were in flight,
+        with their blocks.
+    num_promised: blocks that sequences with entries coming or come from other clients need in their
+        first step, beyond those they have.
     held: sequences that are done here and keep their blocks until another client has copied them:
         (blocks, computed tokens) of each.
-    swapped: whose blocks lie in host memory, the first to go first. swaps: the room there, and who
-        is on the way.
-    clock: the decodes, and the blocks that they need. kv_cache, pool: who holds which block.
+    swapped: sequences whose blocks lie in host memory, the first to leave first. swaps: the room
+        there, and the copies under way.
+    clock: the decodes, and the blocks that they need. kv_cache, pool: the holders of blocks.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
         (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with sliding
         windows, tiers and swapping.
-    num_taken: blocks that the decodes took for the first step of a plan which is not accounted for.
-    paused: decodes that sit the present step out.
-    lacks_tokens: whether the next plan does not know the tokens that the latest step gave decodes.
-    notes: what a scheduler remembers of the lane from plan to plan.
+    num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
+    paused: decodes that skip the present step.
+    lacks_tokens: whether the next plan does not know the decodes' latest tokens.
+    notes: a scheduler's notes on the lane, kept from plan to plan.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class LaneState:
         cadence: Cadence | None = None,
         tells_joins: bool = False,
     ) -> None:
-        """Begin with nobody.
+        """Begin with no sequences.
 
         waiting: an empty queue. max_num_seqs: sequences that may run at once, which is a part of
             the scheduler's where several lanes share an engine.
-        speculation: how all decodes draft; None: they do not.
-        swap_space: where preempted sequences are copied to; None: they are computed again.
+        speculation: speculative decoding of all decodes; None: off.
+        swap_space: where preempted sequences are copied; None: they are computed again.
         swaps_overlap: whether steps go on while they are copied.
         plans_ahead: whether the next step is planned before this one ends.
-        needs_longest_context: whether batches say how long the longest context is.
+        needs_longest_context: whether batches contain the longest context.
         by_piece: whether the scheduler lets prompts take blocks piece by piece.
-        rules: what the engine's version decides; None: as vLLM 0.12.
+        rules: rules of the engine's version; None: those of vLLM 0.12.
         cadence: when steps may carry prompts; None: always.
-        tells_joins: whether the clock tells who has joined it; not with windows and drafts.
+        tells_joins: whether the clock lists joined sequences; not with windows and drafts.
         """
         self.kv_cache = kv_cache
         self.pool = kv_cache.pool
@@ -136,7 +136,7 @@ class LaneState:
         self.waiting.add(sequence)
 
     def finish_load(self, sequence: SequenceState, *, in_step: bool = False) -> bool:
-        """Let a sequence be admitted whose entries have come, unless it was given up.
+        """Let a sequence whose entries have come be admitted, unless it was given up.
 
         in_step: whether steps of the lane are in flight.
         Returns whether it can be; otherwise its memory is free now, or as they are accounted for.
@@ -170,7 +170,7 @@ class LaneState:
         self._leave(sequence, num_blocks, self._num_cacheable(sequence, num_computed))
 
     def move_out(self, sequence: SequenceState) -> None:
-        """Let a decode go whose rest another client does; its blocks are held until then."""
+        """Release a decode that another client continues; its blocks are held until copied."""
         self.held[sequence] = num_blocks, num_computed = self.stop(sequence)
         self._leave(sequence, num_blocks, num_computed)
 
@@ -182,13 +182,13 @@ class LaneState:
             self._free(sequence, num_blocks, num_computed)
 
     def free_leaving(self) -> None:
-        """Take back the seats and blocks of who leaves: the next plan knows of it."""
+        """Take back the seats and blocks of leaving sequences: the next plan knows of them."""
         for sequence, (num_blocks, num_computed) in self.leaving.items():
             self._free(sequence, num_blocks, num_computed)
         self.leaving.clear()
 
     def preempt_leaving(self, sequence: SequenceState) -> None:
-        """Take back the seat and the blocks of one who leaves, for a plan that runs short."""
+        """Take back the seat and blocks of a leaving sequence, for a plan short of memory."""
         num_blocks, num_computed = self.leaving.pop(sequence)
         num_known = self.num_known(sequence, num_computed)
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
@@ -208,11 +208,11 @@ class LaneState:
     def num_known(
         self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
     ) -> int:
-        """Computed tokens of a sequence whose ids the next plan knows, which caches their blocks.
+        """Computed tokens of a sequence that the next plan knows and can cache.
 
-        Where it is made ahead, the one that the latest step fed to a decode is not there yet.
+        If the plan is made ahead, the decode's latest token is still unknown.
 
-        was_served: whether it had its turn in that plan, by which what it has computed is cached.
+        was_served: whether it had its turn in that plan, which caches its computed tokens.
         """
         if self._is_late and not was_served:
             return self._num_cacheable(sequence, num_computed)
@@ -252,7 +252,7 @@ class LaneState:
         for.
         """
         if sequence in self.running:
-            if self.paused:  # by a plan that computed nothing
+            if self.paused:  # paused by a plan that computed nothing
                 self.end_pause()
             num_blocks, num_computed = self.stop(sequence)
             self._leave(sequence, num_blocks, self._num_cacheable(sequence, num_computed))
@@ -305,7 +305,7 @@ class LaneState:
             self._free_unused(sequence, num_blocks)
 
     def free_forgotten(self) -> None:
-        """Free what was given up while steps were in flight."""
+        """Free the blocks of sequences given up while steps were in flight."""
         for sequence, num_blocks in self.forgotten:
             self._free_unused(sequence, num_blocks)
         self.forgotten.clear()
@@ -335,11 +335,11 @@ class LaneState:
             self.kv_cache.settle(sequence)
         return self.clock.leave(sequence)
 
-    # --- who waits, and what is free ------------------------------------------------------
+    # --- waiting sequences and free memory ---------------------------------------------------
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait to be admitted, those included whose blocks are on the way."""
+        """Sequences waiting for admission, including those whose blocks are on the way."""
         num_coming = len(self.loading) + len(self.loaded) + len(self.moved)
         return len(self.waiting) + num_coming + len(self.swapped)
 
@@ -349,11 +349,11 @@ class LaneState:
         return len(self.running) - sum([each in self.running for each in self.leaving])
 
     def head(self) -> SequenceState | None:
-        """Return who is admitted next: those whose blocks were loaded first, then the queue.
+        """Return the next sequence to admit: loaded ones first, then the queue.
 
-        Nobody while sequences are swapped out, or have their entries and no room to go on. But
-        prompts that were fetched hold memory that the swapped ones wait for, so they do not wait
-        for these; nor do, where swaps overlap with steps, prompts that are back, for anybody.
+        None while sequences are swapped out, or have their entries and no room to continue. Fetched
+        prompts hold memory that the swapped ones wait for, so they do not wait for these; with
+        swaps that overlap with steps, returned prompts wait for no other sequence either.
         """
         if (self.swapped or self.moved) and not self._goes_first():
             return None
@@ -362,7 +362,7 @@ class LaneState:
         return self.waiting.head() if self.waiting else None
 
     def _goes_first(self) -> bool:
-        """Tell whether a prompt whose entries have come goes before those who wait to come back."""
+        """Tell whether a prompt whose entries have come precedes sequences waiting to swap in."""
         if not self.loaded:
             return False
         return self.swaps.overlap or (self.loaded[0].is_brought and not self.moved)
@@ -401,9 +401,9 @@ class LaneState:
         return self.pool.blocks_for(num_tokens)
 
     def blocks_to_join(self, sequence: SequenceState) -> int:
-        """Return the blocks that must be free for a sequence to go on whose entries have come.
+        """Return the blocks that must be free for a sequence with its entries to continue.
 
-        Of a prompt, those of all that is left of it.
+        For a prompt, these include all of its remaining tokens.
         """
         pool, num_slots, num_brought = self.pool, self.num_slots(sequence), sequence.num_brought
         if pool.groups:
@@ -425,10 +425,10 @@ class LaneState:
         pages = f" take {num_blocks} blocks and" if pool.groups else ""
         return f"{sequence.num_tokens} tokens{drafts}{pages} exceed {pool.name}"
 
-    # --- what a plan computes -------------------------------------------------------------
+    # --- the work of a plan -------------------------------------------------------------------
 
     def decode_need(self, num_steps: int) -> int:
-        """Free blocks that the decodes take in their next steps, beside those taken already."""
+        """Free blocks that the decodes need in their next steps, beyond those already taken."""
         return self.clock.blocks_needed(num_steps) - self.num_taken
 
     @property
@@ -443,13 +443,13 @@ class LaneState:
         self.paused = plan.paused = tuple(decodes)
 
     def end_pause(self) -> None:
-        """Let those decode again who sat a step out."""
+        """Let paused decodes run again."""
         for sequence in self.paused:
             self.clock.join(sequence)
         self.paused = ()
 
     def lose_step(self, plan: StepPlan) -> None:
-        """Give back what was taken for a step that is lost; who sat it out is back."""
+        """Give back the blocks of a lost step; paused decodes run again."""
         if self.by_piece:
             pieces = [self.piece_need(sequence, num_new) for sequence, num_new in plan.prefills]
             self.kv_cache.forget_step()
@@ -471,8 +471,8 @@ class LaneState:
     def steps_until_change(self, limit: int, plan: StepPlan | None = None) -> int:
         """Steps, at most `limit`, that the decodes run before one ends or blocks run short.
 
-        There is room for the first one.
-        plan: whose prompts take blocks in every step; None: none do.
+        The first step must have room.
+        plan: its prompts take blocks in every step; None: no prompts do.
         """
         clock = self.clock
         if limit == 1:
@@ -495,28 +495,28 @@ class LaneState:
         return bisect_right(steps, num_free, key=lambda number: self.need_after_first(plan, number))
 
     def need_after_first(self, plan: StepPlan, num_steps: int) -> int:
-        """Blocks that so many steps of a plan take beside those of the first, by piece."""
+        """Blocks that so many steps of a plan take after the first, piece by piece."""
         num_blocks = self.decode_need(num_steps)
         for sequence, num_new in plan.prefills:
             num_blocks += self.piece_need(sequence, num_steps * num_new, num_new)
         return num_blocks
 
     def batch(self, plan: StepPlan) -> StepBatch:
-        """Return what the first step of a plan computes."""
+        """Return the batch of a plan's first step."""
         chunks: tuple[tuple[int, int], ...] = ()
         if plan.prefills:
             chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
         return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
 
     def growth(self, plan: StepPlan) -> StepGrowth:
-        """Return what each step of a plan adds for the next one."""
+        """Return the growth of a plan's batch from step to step."""
         return self.clock.growth(plan.num_steps) if plan.decodes else StepGrowth()
 
 
 def _clock(
     kv_cache: KvCacheManager, speculation: Speculation | None, *, tells_joins: bool
 ) -> DecodeClock:
-    """Return the clock for what decodes draft and for how the layers hold their tokens."""
+    """Return the clock for the drafting method and for the layers' kinds of KV memory."""
     block_size, groups = kv_cache.pool.block_size, kv_cache.pool.groups
     if groups:
         if speculation is not None:

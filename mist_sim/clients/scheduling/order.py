@@ -23,11 +23,11 @@ Key = Callable[[SequenceState], float]
 
 
 class WaitingQueue(ABC):
-    """The sequences that wait for admission, and the rule for giving memory up.
+    """The sequences waiting for admission, and the rule for preemption.
 
-    takes_from_anywhere: whether another than the last admitted may have to give way.
-    returns_whole: whether one that was preempted waits until all of it fits, also where a first
-        piece is enough for others.
+    takes_from_anywhere: whether a sequence other than the last admitted may have to give way.
+    returns_whole: whether a preempted sequence waits until all of it fits, even if a first piece is
+        enough for others.
     """
 
     takes_from_anywhere: ClassVar[bool] = False
@@ -59,7 +59,7 @@ class WaitingQueue(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[SequenceState]:
-        """Iterate over all who wait, in no promised order."""
+        """Iterate over the waiting sequences, in no particular order."""
 
     def victim(self, running: dict[SequenceState, None]) -> SequenceState:
         """Return the running sequence that gives its memory up: the latest admitted."""
@@ -89,7 +89,7 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
 
 
 class EntriesFirst(FirstComeFirstServed):
-    """First come, first served, but those first whose answers go on from entries of others.
+    """First come, first served, but first the answers that continue from other clients' entries.
 
     They ask for memory alone, and their answers stand still until they have it. One that was
     preempted goes to the head of all, as in `FirstComeFirstServed`. It comes back when all of it
@@ -101,7 +101,7 @@ class EntriesFirst(FirstComeFirstServed):
 
     def __init__(self) -> None:
         super().__init__()
-        self._first = FirstComeFirstServed()  # those of all that go before others
+        self._first = FirstComeFirstServed()  # all that precede the others
 
     def add(self, sequence: SequenceState) -> None:
         super().add(sequence)
@@ -140,7 +140,7 @@ class Ranked(WaitingQueue):
         heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
 
     def place(self, sequence: SequenceState) -> tuple[float, int]:
-        """Return what orders the sequences."""
+        """Return the sort key of a sequence."""
         return self._key(sequence), sequence.arrival
 
     def give_back(self, sequence: SequenceState) -> None:
@@ -160,7 +160,7 @@ class Ranked(WaitingQueue):
         self._clear_head()
 
     def _clear_head(self) -> None:
-        """Drop removed sequences from the top of the heap, so that the head is one that waits."""
+        """Drop removed sequences from the top of the heap, so that its head is waiting."""
         while self._heap and self._heap[0][2] in self._removed:
             self._removed.remove(heappop(self._heap)[2])
 
@@ -190,11 +190,11 @@ class ByPriority(Ranked):
 def waiting_queue(order: Order) -> WaitingQueue:
     """Return an empty queue of one order.
 
-    fcfs: by arrival. shortest_prompt_first: by prompt length. least_work_left: by the tokens
-    that a prefill has to compute, those of a preempted answer included (MIST §III-E1; the
-    length of the answer is not known). priority: by `Request.priority`.
-    earliest_deadline_first: by `Request.deadline`, the time at which the first token is due;
-    those without one come last.
+    fcfs: by arrival. shortest_prompt_first: by prompt length. least_work_left: by the tokens left
+        to prefill, those of a preempted answer included (MIST §III-E1; the length of the answer is
+        unknown). priority: by `Request.priority`.
+    earliest_deadline_first: by `Request.deadline`, when the first token is due; requests without
+        one come last.
     """
     if order == "fcfs":
         return FirstComeFirstServed()

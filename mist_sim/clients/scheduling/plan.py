@@ -1,4 +1,4 @@
-"""What a scheduler decides: who computes what in the next steps, who comes and who goes."""
+"""A scheduler's decision: the work of the next steps, admissions and preemptions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class StepPlan:
-    """What an engine does next: `num_steps` steps of the same members.
+    """The next work of an engine: `num_steps` steps with the same members.
 
-    prefills: sequences in prefill with the prompt tokens that each gets in every step.
+    prefills: sequences in prefill with their prompt tokens per step.
     decodes: whether the running decodes take part.
-    admitted, preempted: sequences that came from and went back to the waiting queue.
+    admitted, preempted: sequences that left and returned to the waiting queue.
     resumed: sequences that go on where they were, since their KV entries are here again, or here
         now; they are not among the admitted.
-    moves: KV entries that begin to move now. For swaps the first step waits; sequences whose
-        entries come from elsewhere got memory for them, and wait.
+    moves: moves of KV entries that start now. The first step waits for swaps; sequences whose
+        entries come from elsewhere have reserved memory for them, and wait.
     dropped: sequences that can never run again, because they outgrew the whole cache.
-    paused: running decodes that sit the only step out.
+    paused: running decodes that skip the plan's only step.
     swap_time: seconds that the first step waits for swaps.
     """
 
@@ -48,5 +48,5 @@ class StepPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it changes nothing and computes nothing."""
+        """Whether it computes and changes nothing."""
         return not (self.prefills or self.decodes or self.moves or self.preempted or self.dropped)

@@ -16,9 +16,9 @@ PREEMPTIONS: tuple[str, ...] = get_args(Preemption)
 def make_room(lane: LaneState, plan: StepPlan) -> bool:
     """Preempt running sequences until the next decode step fits; return whether any was.
 
-    Otherwise those go on whose KV entries were swapped out, and then those whose came from another
-    client. Where swaps overlap with steps, blocks on their way out count as free, and those decodes
-    sit the step out for which there are none yet; this is as if some were preempted.
+    Otherwise swapped-out sequences resume, and then those with entries from another client. If
+    swaps overlap with steps, blocks on their way out count as free, and decodes for which there are
+    none yet pause; this counts as preemption.
     """
     clock, pool = lane.clock, lane.pool
     if clock.blocks_needed_now() <= pool.num_free:
@@ -35,7 +35,7 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
 
 
 def _sit_out(lane: LaneState, plan: StepPlan) -> None:
-    """Let decodes sit the step out that get no block in it, those admitted first go first."""
+    """Pause the decodes without a block for the step; those admitted first keep running."""
     num_free, idle = lane.pool.num_free, []
     for sequence in lane.running:
         if sequence.ticket and (num_blocks := lane.clock.blocks_needed_by(sequence)):
@@ -50,12 +50,12 @@ def _sit_out(lane: LaneState, plan: StepPlan) -> None:
 def preempt(
     lane: LaneState, plan: StepPlan, sequence: SequenceState, *, was_served: bool = False
 ) -> None:
-    """Take the blocks of a running sequence, which goes on later.
+    """Take the blocks of a running sequence, which continues later.
 
     It is copied to host memory or goes back to the queue, or is dropped if it outgrew the cache.
     One that has all its tokens, which a plan ahead does not know, just leaves.
 
-    was_served: whether it had its turn in this plan, and what it has computed is cached.
+    was_served: whether it had its turn in this plan, which caches its computed tokens.
     """
     if sequence in lane.leaving:
         lane.preempt_leaving(sequence)
@@ -81,9 +81,9 @@ def preempt(
 
 
 def _swap_out(lane: LaneState, plan: StepPlan, swap: KvMove, num_blocks: int) -> bool:
-    """Copy a preempted sequence to host memory; return False when there is no room.
+    """Copy a preempted sequence to host memory; return False if there is no room.
 
-    num_blocks: those that it holds.
+    num_blocks: blocks that it holds.
     """
     if not lane.swaps.room.has(swap.num_blocks):
         return False
@@ -143,12 +143,13 @@ def begin_return(lane: LaneState, plan: StepPlan, sequence: SequenceState, swap:
 
 
 def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
-    """Let sequences decode whose entries have come, in the order in which they did, if they fit.
+    """Let sequences whose entries have come decode, in order of arrival, if they fit.
 
-    Those swapped out go first, unless nobody runs: then they wait for memory that these have. Where
-    swaps overlap with steps, they are among those whose entries come, and nobody waits for others.
+    Swapped-out ones resume first, unless no sequence runs: then they wait for memory that the
+    arrived ones hold. If swaps overlap with steps, they queue with the arrived ones, without
+    precedence.
 
-    num_needed: blocks that others need beside the decodes.
+    num_needed: blocks needed beside the decodes.
     """
     while (
         lane.moved

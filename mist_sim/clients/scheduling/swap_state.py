@@ -1,4 +1,4 @@
-"""What a lane knows of its swap space: the room there, and who is on the way."""
+"""The swap space of a lane: its room, and the copies under way."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class SwapState:
-    """The swap space of a lane, with nothing in it yet.
+    """The swap space of a lane, empty at first.
 
     overlap: whether steps go on while blocks are copied.
-    room: of the space; of none where there is no space.
-    going: who is copied there while steps go on, with blocks that stay taken until it is: (blocks,
-        computed tokens) of each. returning: who is copied back meanwhile.
+    room: of the space; zero without swap space.
+    going: sequences being copied out while steps go on; their blocks stay taken until then:
+        (blocks, computed tokens) of each. returning: sequences being copied back.
     """
 
     def __init__(self, space: SwapSpace | None, *, overlap: bool) -> None:
@@ -26,7 +26,7 @@ class SwapState:
 
     @property
     def num_going(self) -> int:
-        """Blocks that will be free when those are copied who go."""
+        """Blocks that become free when the copies out have ended."""
         return sum([num_blocks for num_blocks, _ in self.going.values()]) if self.going else 0
 
     def copy_time(self, num_blocks: int) -> float:
@@ -39,6 +39,6 @@ class SwapState:
         return back
 
     def end_return(self, sequence: SequenceState) -> None:
-        """Free the room of one that was copied back, if it was."""
+        """Free the swap room of a sequence that has been copied back, if any."""
         if sequence in self.returning:
             self.room.release(self.returning.pop(sequence).num_blocks)

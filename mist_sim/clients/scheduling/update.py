@@ -1,4 +1,4 @@
-"""The account of executed steps: what they computed, who emitted a token, who is done."""
+"""The account of executed steps: computed tokens, emitted tokens, finished sequences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def update(
 ) -> tuple[list[SequenceState], list[SequenceState]]:
     """Account for `num_steps` executed steps of a plan.
 
-    Returns (emitted, finished): sequences whose prefill emitted a token at the end of the
-    last step, and sequences that have all their tokens, decodes first.
+    Returns (emitted, finished): sequences whose prefill emitted a token at the end of the last
+    step, and sequences that have all their tokens, decodes first.
     """
     pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
     emitted: list[SequenceState] = []
@@ -27,7 +27,7 @@ def update(
     if plan.decodes:
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
-        if num_blocks or kv_cache.drops:  # what windows left comes back with it
+        if num_blocks or kv_cache.drops:  # blocks dropped by windows come back with it
             kv_cache.grow(num_blocks)
         finished = clock.pop_finished()
     if lane.forgotten:
@@ -71,7 +71,7 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
 
 
 def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
-    """Free what was given up during the last step, which takes its own blocks at its end."""
+    """Free blocks given up during the last step, which takes its own blocks at its end."""
     if plan.decodes and num_steps > 1:
         num_early = lane.clock.blocks_needed(num_steps - 1)
         lane.kv_cache.grow(num_early)

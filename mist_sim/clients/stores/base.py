@@ -1,4 +1,4 @@
-"""What every store of KV entries is: memory outside the blocks of a lane that sends and takes."""
+"""The base of every store: memory outside a lane's blocks that keeps KV entries."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Transit(NamedTuple):
 class KvStore(ABC):
     """Memory that keeps KV entries: swap space, a tier, another client, a buffer, a parked session.
 
-    Memory is reserved first: for entries that come, by the scheduler of the lane before it plans
-    the move; for those that go, in the room of the store (see `Room`). So `fetch` and `keep` have
-    only to say how long the way is. The end is an event, since links are shared. When it happens,
-    what was fetched is not needed any more (`HeldKv.release`).
+    Memory is reserved first: for arriving entries, by the scheduler of the lane before it plans the
+    move; for leaving ones, in the room of the store (see `Room`). So `fetch` and `keep` only
+    determine the time of the transfer. Its end is an event, since links are shared. When it
+    happens, fetched entries are no longer needed at their source (`HeldKv.release`).
 
     name: of the source or the destination, in messages.
     """
@@ -47,9 +47,9 @@ class KvStore(ABC):
         return True
 
     def ready(self, move: KvMove) -> Event:
-        """Return what happens when entries that it has not can be fetched, or will not come.
+        """Return an event: entries still missing can be fetched, or will not come.
 
-        Memory is reserved for them by now.
+        Their memory is already reserved.
         """
         raise InvariantError(f"{self.name} has what {move} moves; nothing has to be awaited")
 
@@ -70,11 +70,11 @@ class KvStore(ABC):
 
 
 class StoredKv(HeldKv):
-    """Entries of a request that lie in a store of its own, and not on the GPUs of a client.
+    """Entries of a request in a store of its own, rather than on the GPUs of a client.
 
-    They may be those of the first tokens of a prompt, or of a prompt and the answer so far.
+    They belong to the first tokens of a prompt, or to a prompt and the answer so far.
 
-    store: which sends them.
+    store: the store that sends them.
     """
 
     __slots__ = ("store",)
@@ -107,8 +107,8 @@ class StoredKv(HeldKv):
 class Stores:
     """The stores of a lane.
 
-    others: what other clients keep. swap: where preempted sequences go; None: they are computed
-    again. tiers: below the lane's prefix cache, by name.
+    others: other clients' entries. swap: destination of preempted sequences; None: they are
+        computed again. tiers: below the lane's prefix cache, by name.
     """
 
     others: KvStore

@@ -16,10 +16,10 @@ from mist_sim.network import Network, Seat
 
 
 class Inbox:
-    """Brings entries to one engine of a client, by the way that all moves take.
+    """Brings entries to one engine of a client, through the mechanism of all moves.
 
-    seat: the engine. network: None: there is none, and nothing can come. form: of the entries.
-    record: writes each move that has ended.
+    seat: the engine. network: None: no network, so that no entries can come. form: of the entries.
+    record: records each move that has ended.
     """
 
     def __init__(

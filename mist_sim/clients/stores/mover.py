@@ -20,10 +20,10 @@ class Record(Protocol):
 
 
 class Mover:
-    """Begins and ends all moves of a lane, each with the store that it comes from or goes to.
+    """Begins and ends all moves of a lane, each with the store at its other end.
 
-    stores: of the lane. record: writes the moves. end: told of a move when it has ended; of one
-        whose entries will not come, too.
+    stores: stores of the lane. record: records the moves. end: called when a move has ended, or its
+        entries will not come.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Mover:
             self._use(move, transit, start, event)
 
     def _use(self, move: KvMove, transit: Transit, start: float, _: Event) -> None:
-        """What has come can be used."""
+        """Mark arrived entries as usable."""
         kv = move.sequence.incoming
         if kv is None or not kv.is_lost:
             self._record(move, transit.num_bytes, start, self._env.now)

@@ -14,7 +14,7 @@ from mist_sim.network import Network, Seat, Ways
 
 
 class EngineStores:
-    """Makes the stores of lanes; those of an engine share the links below it.
+    """Makes the stores of lanes; those of one engine share the links below it.
 
     client: its name. memory: of each of its lanes. form: of its entries.
     swaps_overlap: whether steps go on while blocks are copied to swap space and back.
@@ -38,7 +38,7 @@ class EngineStores:
         self._swaps_overlap = swaps_overlap
         self._block_bytes = form.block_bytes or nan
         self._links: dict[tuple[int, str], SerialLink] = {}  # by engine and name
-        # over whose links copies go, where the size of blocks is known
+        # links of the copies, if the size of blocks is known
         self._ways: Ways | None = None
         if network is not None and form.block_bytes is not None:
             self._ways = network.ways

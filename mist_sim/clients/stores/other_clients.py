@@ -1,4 +1,4 @@
-"""KV entries that other clients keep: hand-over, migration, and what is pushed."""
+"""KV entries kept by other clients: hand-over, migration, and push."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mist_sim.network import Message, Network, Seat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryForm:
-    """What the KV entries of a client are to a network.
+    """The form of a client's KV entries, as a network needs it.
 
-    block_bytes: of a block over all GPUs of an engine; None: not known, so that none can come.
-    block_size: tokens in a block. num_layers: that follow one another.
-    in_blocks: whether a network sends them block by block, and not in one piece a layer.
+    block_bytes: of a block over all GPUs of an engine; None: unknown, so that no entries can come.
+    block_size: tokens per block. num_layers: number of layers, sent in order.
+    in_blocks: whether a network sends them block by block, rather than in one piece per layer.
     """
 
     block_bytes: float | None
@@ -30,9 +30,9 @@ class EntryForm:
 
 
 class OtherClients(KvStore):
-    """What other clients keep of requests, and send over the network to an engine.
+    """Sends the entries that other clients keep to an engine, over the network.
 
-    seat: the engine, to which they come. network: None: there is none, and nothing can come.
+    seat: the receiving engine. network: None: no network, so that no entries can come.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class OtherClients(KvStore):
         return kv is None or not kv.is_awaited or kv.is_there
 
     def ready(self, move: KvMove) -> Event:
+        """Return an event: entries not computed yet are there, or will not come."""
         kv, ready = move.sequence.incoming, Event(self._env)
         if not isinstance(kv, AwaitedKv):
             return super().ready(move)
@@ -56,6 +57,7 @@ class OtherClients(KvStore):
         return ready
 
     def fetch(self, move: KvMove) -> Transit:
+        """Send entries over the network; cached ones too unless `destination_missing`."""
         network, form, kv = self._network, self._form, move.sequence.incoming
         if kv is None:
             raise InvariantError(f"no client keeps what {move} moves")

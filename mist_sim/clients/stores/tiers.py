@@ -1,6 +1,6 @@
-"""Tiers below a prefix cache: how their blocks come to a lane.
+"""Tiers below a prefix cache: how their blocks reach a lane.
 
-What lies in them is known to `kv_cache/tiers`.
+Their content is in `kv_cache/tiers`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LinkedTier(KvStore):
 
 
 class TierOfTopology(KvStore):
-    """A tier at a place of a topology, whose links carry its loads beside all else.
+    """A tier at a place of a topology; its loads share the links with all other transfers.
 
     seat: the engine that reads.
     """
@@ -55,5 +55,5 @@ class TierOfTopology(KvStore):
 
 
 def store_of(tier: CacheTier) -> Store:
-    """Return where a tier lies in a topology, and what it gives at most there."""
+    """Return the place of a tier in a topology, and its largest read rate."""
     return Store(tier.at, tier.read_bandwidth)

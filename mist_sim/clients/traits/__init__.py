@@ -1,4 +1,4 @@
-"""What clients are: the record that everything outside `clients` reads, and their roles."""
+"""Client traits: the record that all code outside `clients` reads, and the roles."""
 
 from mist_sim.clients.traits.record import (
     ClientTraits,

@@ -1,4 +1,4 @@
-"""What a client is, in one frozen record that everything outside `clients` reads.
+"""A client's traits: one frozen record that all code outside `clients` reads.
 
 Rules of scenarios and simulations, hand-overs, networks, lifecycles and results ask a client's
 `traits`, never for its type. So a client of one's own that has an engine's traits is treated as an
@@ -38,13 +38,12 @@ class KvForm:
 
 
 class EngineGroup(NamedTuple):
-    """Equal engines of a client, which need GPUs in a network.
+    """Equal engines of a client that need GPUs in a network.
 
-    number: engines. pipeline: ranks of each. tensor: GPUs of each rank.
-    place: where the GPUs are; None: the client's own `place`, and without it wherever there is
-        room.
-    takes_entries: whether the KV entries that come to the client come to these.
-    what: which engines of the client they are, for messages, where it has several groups.
+    number: number of engines. pipeline: ranks of each. tensor: GPUs per rank.
+    place: place of the GPUs; None: the client's own `place`, and without it wherever there is room.
+    takes_entries: whether KV entries sent to the client go to these engines.
+    what: their name in messages, if the client has several groups.
     """
 
     number: int = 1
@@ -57,16 +56,17 @@ class EngineGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimesOrigin:
-    """Where a client's step times come from, for the summary.
+    """The origin of a client's step times, for the summary.
 
-    estimate: `measured`, `fitted`, `analytic` and so on, as predictors say.
+    estimate: `measured`, `fitted`, `analytic` and so on, as in predictors.
     assumed: options that were not set and whose default is an assumption: fitted on another GPU, a
         `max_model_len` for which it has too little memory, or the `host` of its GPUs.
-    assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step
-        of the most tokens, there and on another host; empty where it is named or does not count.
-    settings: what was measured that resembles its TTFT and TPOT, by metric, as far as their errors
-        are known; None if nothing comparable was measured. A client that emits no first token has
-        no `ttft`.
+    assumed_host: effect of the assumed host: milliseconds of communication between GPUs in a step
+        of the most tokens, on that host and on another; empty if the host is named or has no
+        effect.
+    settings: the measured settings closest to its TTFT and TPOT, by metric, if their errors are
+        known; None if nothing comparable was measured. A client that emits no first token has no
+        `ttft`.
     imitates: the engine whose defaults it has; empty for none.
     """
 
@@ -86,12 +86,12 @@ class TimesOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slider:
-    """What can change of a client during a run: its chunk, and with it its role (TaiChi).
+    """The options of a client that can change during a run: chunk and role (TaiChi).
 
-    chunk: prompt and decode tokens of a step; None: its scheduler cuts no prompts into chunks.
+    chunk: prompt and decode tokens per step; None: its scheduler does not cut prompts into chunks.
     max_num_seqs: requests that it runs at once, the smallest chunk.
     scheduler: name of its scheduler, for messages.
-    obstacle: the option that keeps answers from flowing; empty: none does.
+    obstacle: the option that keeps answers from flowing; empty if none does.
     """
 
     chunk: int | None
@@ -102,45 +102,46 @@ class Slider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTraits:
-    """What a client is.
+    """The description of a client.
 
     serves: kinds of stages that it serves.
     serves_whole: whether a visit of a prompt and its answer ends with both served, or in failure,
-        unless the client fails: then nothing more is known of a request than how it ended.
+        unless the client itself fails.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
-    model: name of the model that it serves; None: whatever requests name.
-    role: what it does for others; None: it serves its requests alone, unless a policy of hand-overs
-        lets it do otherwise.
+    model: name of the model that it serves; None: any model that requests name.
+    role: its part in disaggregation; None: it serves its requests alone, unless a hand-over policy
+        decides otherwise.
 
     KV entries:
-    entries: the form in which it stores them; None: it stores none that travel on the network.
+    entries: form of its stored KV entries; None: it stores none that can move to another client.
     sends_entries: whether it keeps the entries of a visit for the client of the next stage.
-    takes_entries: whether it goes on from entries that another client keeps.
-    reserves: whether it can take memory for entries that are still to be computed (push).
+    takes_entries: whether it continues from entries that another client keeps.
+    reserves: whether it can reserve memory for entries not computed yet (push).
     emits_first_token: whether it can begin an answer whose prompt another client computed.
-    longest_prompt: tokens of the longest prompt that it can answer, and the option that says so.
-    slider: what can change of it during a run; None: nothing.
+    longest_prompt: tokens of the longest prompt that it can answer, and the option that sets this
+        limit.
+    slider: options that can change during a run; None: none.
 
     Hardware:
-    engines: groups of engines that have GPUs in a network; empty: it has none there.
-    uses_links: whether it moves bytes over the links of a topology beside hand-overs, such as those
-        of tiers.
+    engines: groups of engines with GPUs in a network; empty: it has none there.
+    uses_links: whether it uses the links of a topology for more than hand-overs, such as tiers.
     stores: memory below the GPU that its engines read over a network with a topology, by name.
-    shared_tiers: (blocks, tokens of a block) of the tiers of its KV cache that it shares with other
+    shared_tiers: (blocks, tokens per block) of the KV-cache tiers that it shares with other
         clients, by name.
-    shared_parts: what else it has together with all clients that name it, such as `device cpu0`;
-        and what all of them have to say alike of it.
-    machine: the GPUs that draw power and cost money for it; None: none, or nobody knows them.
-    times: where its step times come from; None: it has no steps.
-    step_limits: what limits its steps; None: they take requests in batch by batch, or nobody knows.
+    shared_parts: other parts shared by all clients that name them, such as `device cpu0`; with the
+        description on which these clients must agree.
+    machine: the GPUs that draw power and cost money for it; None: none, or unknown.
+    times: origin of its step times; None: it has no steps.
+    step_limits: limits of its steps; None: it serves batch by batch, or they are unknown.
 
     Lifecycle:
-    can_fail: whether what is in flight may be lost. can_drain: whether it may leave, and be scaled.
+    can_fail: whether its work in flight may be lost. can_drain: whether it may leave, and be
+        scaled.
 
-    What it looks at, so that options of a workload without effect are reported:
-    deadline_option: its option that looks at deadlines of first tokens; empty: none does.
+    Request fields that it uses, so that workload options without effect are reported:
+    deadline_option: its option that uses deadlines of first tokens; empty: none.
     uses_priorities: whether priorities change its order. turns_away: whether it rejects requests
-        because it is busy.
+        when busy.
 
     Raises ValueError for traits that contradict one another.
     """
@@ -179,10 +180,10 @@ class ClientTraits:
 
     @classmethod
     def serving(cls, kinds: Collection[str]) -> ClientTraits:
-        """Return the traits of a client of which only the stages are known.
+        """Return the traits of a client described only by its stages.
 
-        One that serves prefill keeps the entries for the next stage; one that serves decode alone
-        goes on from those of others.
+        A client that serves prefill keeps the entries for the next stage; one that serves only
+        decode continues from other clients' entries.
         """
         prefills = Prefill.kind in kinds
         return cls(
@@ -192,7 +193,7 @@ class ClientTraits:
         )
 
     def _contradictions(self) -> list[str]:
-        """Return what contradicts what in them."""
+        """Return the contradictions among them."""
         role, serves, found = self.role, set(self.serves), []
         if role is not None and serves & ROLES[None] != ROLES[role]:
             stages = " and ".join(sorted(ROLES[role]))

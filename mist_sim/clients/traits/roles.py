@@ -1,4 +1,4 @@
-"""Roles of clients: which of prefill and decode each serves, and what it does with KV entries."""
+"""Roles of clients: the stages that each serves, and whether it sends or takes KV entries."""
 
 from __future__ import annotations
 

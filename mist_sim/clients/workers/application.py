@@ -25,12 +25,12 @@ _BLOCK = 64  # draws at once
 @CLIENTS.register("application")
 @dataclass(eq=False)
 class ApplicationClient(Client):
-    """Serves all stages that say themselves what follows, such as best_of_n and tool_loop.
+    """Serves all stages that decide what follows them, such as best_of_n and tool_loop.
 
-    Any number at once: a gateway's or an agent's own work is small beside that of models.
+    Any number at once: the work of a gateway or an agent is small beside that of models.
 
     name: unique in the simulation.
-    base_time: that each stage takes (>= 0 s), or a law of it.
+    base_time: time of each stage (>= 0 s), or a law of it.
     Raises ValueError for a time out of range.
     """
 
@@ -49,7 +49,7 @@ class ApplicationClient(Client):
         self._times: Iterator[float] = self._drawn()
 
     def restart(self) -> None:
-        """Come back with no visit; what is drawn goes on where the last one was drawn."""
+        """Come back with no visit; random draws continue."""
         growth, times = self._growth, self._times
         super().restart()
         self._growth, self._times = growth, times
@@ -61,10 +61,11 @@ class ApplicationClient(Client):
         return repeat(time)
 
     def takes(self, stages: Sequence[Stage]) -> int:
-        """Return 1 where it serves the next stage: what follows is not known before."""
+        """Return 1 if it serves the next stage: later stages are not known before."""
         return min(1, super().takes(stages))
 
     def accept(self, visit: Visit) -> None:
+        """Serve a visit at once, or after its drawn time."""
         self.begin(visit)
         seconds = next(self._times)
         if seconds:

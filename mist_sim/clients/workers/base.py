@@ -1,4 +1,4 @@
-"""What clients of identical workers share: a queue in order of arrival, and a visit for each."""
+"""Clients of identical workers: a queue in order of arrival, and one visit per worker."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mist_sim.errors import ScenarioError
 
 
 class Workers(Client):
-    """Workers that take one visit each, in order of arrival, and its stages one after another.
+    """Workers that take one visit each, in order of arrival, and serve its stages in sequence.
 
-    A visit that is given up leaves at once; its worker takes the next one. Subclasses say how long
-    a stage takes.
+    An abandoned visit leaves at once; its worker takes the next one. Subclasses compute the time of
+    a stage.
 
-    num_workers: visits served at once. fetch: bytes that each stage brings over a topology when
-    its time is over; None: none. device: whose slots they share with other clients; None: theirs
-    alone.
+    num_workers: visits served at once. fetch: bytes that each stage brings over a topology after
+        its service time; None: none. device: a device whose slots they share with other clients;
+        None: not shared.
     """
 
     num_workers: int = 1
@@ -38,9 +38,10 @@ class Workers(Client):
 
     @abstractmethod
     def service_times(self) -> Callable[[Stage], float]:
-        """Return what says how many seconds a stage takes, from the beginning of its streams."""
+        """Return the function for a stage's seconds, with its random streams at their start."""
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation with all workers free."""
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
         self._slots = None if self.device is None else self.device.shared_by(self.shared_parts, env)
@@ -62,7 +63,7 @@ class Workers(Client):
         self._services[visit].interrupt()
 
     def restart(self) -> None:
-        """Come back with no visit; what is drawn goes on where the last one was drawn."""
+        """Come back with no visit; random draws continue."""
         seconds, growth = self._seconds, self._growth
         super().restart()
         self._seconds, self._growth = seconds, growth

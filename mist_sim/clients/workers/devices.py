@@ -33,7 +33,7 @@ class Device:
 
     @property
     def shared(self) -> dict[str, dict[str, object]]:
-        """What all clients that name it have to say alike (`ClientTraits.shared_parts`)."""
+        """The description on which its clients must agree (`ClientTraits.shared_parts`)."""
         return {f"device {self.name}": {"slots": self.slots}}
 
     def shared_by(self, parts: SharedParts | None, env: Environment) -> simpy.Resource:

@@ -1,4 +1,4 @@
-"""What workers bring over the links of a topology, such as KV entries of a known context."""
+"""Bytes that workers bring over the links of a topology, such as KV entries of a known context."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mist_sim.units import Bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Fetch:
-    """Bytes that come for each token of a stage, from one place of a topology to another.
+    """Bytes per token of a stage that move from one place of a topology to another.
 
     source: a place such as remote/storage. destination: another one, such as node0/host, or several
         that get the same at once, over each link once. They share links with all else that travels.
-    bytes_per_token: finite, > 0; 128 KiB are those of the KV entries of Llama-3.1-8B.
+    bytes_per_token: finite, > 0; the KV entries of Llama-3.1-8B take 128 KiB.
     Raises ValueError for values out of range.
     """
 
@@ -43,7 +43,7 @@ class Fetch:
         return (self.destination,) if isinstance(self.destination, str) else self.destination
 
     def num_bytes(self, stage: Stage) -> float:
-        """Return the bytes that come for a stage; one without `num_tokens` brings none."""
+        """Return the bytes that come for a stage; 0 for a stage without `num_tokens`."""
         return self.bytes_per_token * int(getattr(stage, "num_tokens", 0))
 
 
@@ -54,9 +54,9 @@ def check_fetch(name: str, fetch: Fetch, network: Network | None) -> None:
 
 
 def check_way(name: str, key: str, ends: tuple[str, str], network: Network | None) -> None:
-    """Raise ScenarioError where bytes have no way from a place to another.
+    """Raise ScenarioError if a topology has no route between two places.
 
-    name: of the client. key: what says so in a file.
+    name: name of the client. key: the option in the file.
     """
     ways = network.ways if network is not None else None
     if ways is None:

@@ -1,4 +1,4 @@
-"""What follows a stage that grows, put into the outcome of its visit."""
+"""Adds what follows a growing stage to the outcome of its visit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mist_sim.stages import Growing
 
 
 def num_until_growth(stages: Sequence[Stage]) -> int:
-    """Return how many stages come before what nobody knows yet: up to the first that grows."""
+    """Return the number of stages up to the first that grows, after which stages are unknown."""
     for number, stage in enumerate(stages, 1):
         if stage.grows:
             return number
@@ -21,9 +21,9 @@ def num_until_growth(stages: Sequence[Stage]) -> int:
 
 
 def let_grow(client: str, visit: Visit, rng: np.random.Generator, now: float) -> None:
-    """Ask the last stage of a visit that is served now what follows; what it emits comes at once.
+    """Let the last stage of a served visit add what follows; tokens it emits come at once.
 
-    Raises ScenarioError for a stage that cannot say.
+    Raises ScenarioError for a stage that is not `Growing` or whose `follow` fails.
     """
     stage = visit.stages[-1]
     if not isinstance(stage, Growing):

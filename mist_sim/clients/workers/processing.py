@@ -26,7 +26,7 @@ from mist_sim.stages import ToolCall
 def worker_traits(
     serves: Collection[str], *, fetches: bool, device: Device | None = None
 ) -> ClientTraits:
-    """Return what workers are that serve some stages. fetches: whether they bring bytes, too."""
+    """Return the traits of workers of some stages. fetches: whether they bring bytes too."""
     shared = {} if device is None else device.shared
     return replace(ClientTraits.serving(tuple(serves)), uses_links=fetches, shared_parts=shared)
 
@@ -41,15 +41,15 @@ class SequentialClient(Workers):
 
     serves: the stages that it serves, such as [preprocess].
     num_workers: visits served at once.
-    base_time: time that every stage takes, or a law of it; a tool_call takes its own without it.
-    time_per_token: time for each of a stage's num_tokens, on top, or a law of it; a law is drawn
-        once for each stage.
+    base_time: time of every stage, or a law of it; by default a tool_call takes its own duration.
+    time_per_token: additional time for each of a stage's num_tokens, or a law of it; a law is drawn
+        once per stage.
     service_time: seconds that a stage takes on one worker (finite, >= 0), in place of the other
         two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
         the client's own.
-    fetch: bytes that each stage brings over a topology when these times are over.
-    device: the card or processor whose slots it shares with other clients; a visit takes one slot.
-    Raises ValueError for values outside these ranges, and where no time is given.
+    fetch: bytes that each stage brings over a topology after these times.
+    device: a card or processor shared with other clients; a visit takes one of its slots.
+    Raises ValueError for values outside these ranges, and if no time is given.
     Source: MIST §III-E, scheduler "Sequential".
     """
 
@@ -86,7 +86,7 @@ class SequentialClient(Workers):
             )
 
     def join_network(self, network: Network | None) -> None:
-        """Look whether what it fetches has a way. Raises ScenarioError."""
+        """Check the route of the bytes it fetches. Raises ScenarioError."""
         if self.fetch is not None:
             check_fetch(self.name, self.fetch, network)
 

@@ -1,7 +1,7 @@
-"""How long a worker takes for a stage: numbers, laws that are drawn, or a function of the user's.
+"""Service times of workers: numbers, laws that are drawn, or a user's function.
 
-Whatever draws has a stream of its own, named after the client, so that no client shifts what
-another one draws.
+Each client that draws has a stream named after it, so that clients do not shift one another's
+draws.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ GivenServiceTime = Callable[[Stage], float] | SeededServiceTime
 
 
 class LinearTime:
-    """Seconds of a stage: a base, and a time for each token; each a number, or drawn anew.
+    """Seconds of a stage: a base plus a time per token; each a number, or drawn anew.
 
-    Without a base, a tool call takes its own duration and other stages take nothing but their
-    tokens' time. A stage without `num_tokens` counts as none. The mean is that of the base, and
-    that of the time for a token times `num_tokens`.
+    By default the base is a tool call's own duration, and 0 for other stages. A stage without
+    `num_tokens` has 0 tokens. The mean is the mean base plus the mean time per token times
+    `num_tokens`.
     """
 
     def __init__(self, base: Iterator[float] | None, per_token: Iterator[float]) -> None:

@@ -1,4 +1,4 @@
-"""The batched scheduler of MIST §III-E: take what waits, up to a size."""
+"""The batched scheduler of MIST §III-E: it takes the waiting visits, up to a size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Waiting:
         return self._most is not None and len(self._visits) >= self._most
 
     def add(self, visit: Visit) -> None:
-        """Let a visit wait behind the others."""
+        """Queue a visit behind the others."""
         self._visits[visit] = None
 
     def discard(self, visit: Visit) -> bool:
@@ -42,6 +42,6 @@ class Waiting:
         return True
 
     def take(self) -> list[Visit]:
-        """Take out the visits of the next batch; none where nobody waits."""
+        """Remove and return the visits of the next batch; empty if none waits."""
         number = len(self._visits) if self._most is None else min(self._most, len(self._visits))
         return [self._visits.popitem(last=False)[0] for _ in range(number)]

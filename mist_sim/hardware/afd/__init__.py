@@ -1,4 +1,4 @@
-"""Attention-FFN disaggregation (AFD): what the parts of a bundle's cycle take, and draw."""
+"""Attention-FFN disaggregation (AFD): times and power of the parts of a bundle's cycle."""
 
 from mist_sim.hardware.afd.choice import chosen_coefficients, named_coefficients
 from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients

@@ -24,7 +24,7 @@ def chosen_coefficients(
     given: Mapping[str, float | None],
     written: Callable[[str], str] = str,
 ) -> AfdCoefficients:
-    """Return the coefficients that are given, and those of `base` for the others.
+    """Return the given coefficients, with those of `base` for the others.
 
     given: all six by name. written: how the user writes a name.
     Raises ScenarioError where some are missing or out of range.

@@ -10,12 +10,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfdCoefficients:
-    """Times that are linear in what a part of the cycle works on, in cycles or any unit of time.
+    """Times linear in the load of each part of the cycle, in cycles or any unit of time.
 
-    alpha_a, beta_a: attention of one worker, for each token that its KV cache holds, and fixed.
-    alpha_f, beta_f: FFN, for each request in the batch of one FFN worker, and fixed.
-    alpha_c, beta_c: communication both ways, for each of these requests, and fixed.
-    Slopes of attention and FFN are > 0, the others >= 0. Raises ValueError for other values.
+    alpha_a, beta_a: attention of one worker, per token in its KV cache, and fixed.
+    alpha_f, beta_f: FFN, per request in the batch of one FFN worker, and fixed.
+    alpha_c, beta_c: communication both ways, per such request, and fixed.
+    Slopes of attention and FFN are > 0, the others >= 0.
+    Raises ValueError for other values.
     Source: arXiv 2601.21351v3, section 3.1.
     """
 
@@ -36,7 +37,7 @@ class AfdCoefficients:
 
     # numbers, or arrays of them
     def attention_time(self, num_tokens: Any) -> Any:
-        """Return the time of a worker whose requests hold so many tokens."""
+        """Return the time of a worker whose requests hold that many tokens."""
         return self.alpha_a * num_tokens + self.beta_a
 
     def ffn_time(self, num_requests: Any) -> Any:

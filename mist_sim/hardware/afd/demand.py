@@ -1,9 +1,9 @@
-"""Demand of decode steps on one GPU of a bundle, whose workers have attention or FFN.
+"""Demand of decode steps on one GPU of a bundle, by attention and FFN workers.
 
 The operators are those of `hardware/work.py`, divided as in arXiv 2601.21351v3, appendix B: norms,
 projections and attention itself belong to attention, the MLP or the experts to the FFN. The paper
-leaves out the vocabulary. Here tokens come in and are sampled where attention is, which knows the
-requests. Routers, shared experts and the sum over experts are the FFN's.
+leaves out the vocabulary. Here the attention workers, which hold the requests, embed and sample
+tokens. Routers, shared experts and the sum over experts belong to the FFN.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from mist_sim.models.spec import ModelSpec
 def attention_work(
     model: ModelSpec, cluster: Cluster, counts: StepCounts, num_workers: Array
 ) -> Demand:
-    """Return what runs ask of a GPU of an attention worker, on average over those that work.
+    """Return the demand of runs on a GPU of an attention worker, mean over active workers.
 
-    cluster: the GPUs of one. counts: of whole batches. num_workers: that have requests of them.
+    cluster: GPUs of one worker. counts: of whole batches. num_workers: workers with requests of
+        them.
     """
     gpu, t, steps = cluster.gpu, cluster.tensor_parallel_size, counts.num_steps
     num_tokens = counts.num_queries / num_workers
@@ -41,9 +42,9 @@ def attention_work(
 
 
 def ffn_work(model: ModelSpec, cluster: Cluster, counts: StepCounts, num_tokens: Array) -> Demand:
-    """Return what runs ask of a GPU of an FFN worker, on average over its experts' GPUs.
+    """Return the demand of runs on a GPU of an FFN worker, mean over its experts' GPUs.
 
-    cluster: the GPUs of one, over which experts are spread whole. num_tokens: in each step.
+    cluster: GPUs of one worker, over which whole experts are spread. num_tokens: per step.
     """
     gpu, t, steps = cluster.gpu, cluster.tensor_parallel_size, counts.num_steps
     found = Demand(np.zeros_like(num_tokens), np.zeros_like(num_tokens))
@@ -58,6 +59,6 @@ def ffn_work(model: ModelSpec, cluster: Cluster, counts: StepCounts, num_tokens:
 def _of_tokens(
     model: ModelSpec, t: int
 ) -> tuple[list[tuple[int, list[operators.Operator]]], list[tuple[int, list[operators.Operator]]]]:
-    """Return what is linear in tokens, for none and for one: projections, FFNs, vocabulary."""
+    """Return the work linear in tokens, for 0 and 1 token: projections, FFNs, vocabulary."""
     none, one = (operators.token_operators(model, n, t, False) for n in (0, 1))
     return none, one

@@ -67,13 +67,13 @@ def derive_coefficients(
 ) -> AfdCoefficients:
     """Return the coefficients of one layer, in seconds.
 
-    Attention is bound by memory, experts by compute. Bandwidths and rates are those that the GPUs
-    reach in decode. Experts that all tokens see are not counted, as in the paper.
+    Attention is bound by memory, experts by compute. Bandwidths and rates are those reached in
+    decode. Shared experts are not counted, as in the paper.
 
-    attention_base, ffn_base: seconds that a layer of attention takes beside the KV cache, and a
-        card of the FFN beside its FLOPs; None: reading the weights of the projections, and of the
-        experts on the card. communication_base: seconds of the start-up of transfers. What no size
-        explains, such as dispatch, has to be measured.
+    attention_base, ffn_base: seconds of a layer's attention beyond the KV cache, and of an FFN card
+        beyond its FLOPs; None: the time to read the weights of the projections, and of the card's
+        experts. communication_base: start-up of transfers, seconds. Times not explained by any
+        size, such as dispatch, must be measured.
     mtp_depth: further tokens that a request has in a step (multi-token prediction, >= 0).
     Raises ScenarioError for a model without experts, experts that do not fit, and a GPU without
     the data type of the experts; ValueError for numbers outside their ranges.
@@ -95,7 +95,7 @@ def derive_coefficients(
     if ffn_base is None:
         weights = experts_per_card * _expert_bytes(model, model.moe)
         ffn_base = weights / (ffn.gpu.memory_bandwidth * ffn.gpu.decode.mbu)
-    # (24): tokens of an expert for each request, with those of the busiest card
+    # (24): tokens of an expert per request, with the load of the busiest card
     tokens_per_expert = (
         model.moe.num_experts_per_token * (1 + mtp_depth) / model.moe.num_experts
     ) * ffn.expert_load_imbalance

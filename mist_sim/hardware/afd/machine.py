@@ -1,9 +1,9 @@
 """The GPUs of a bundle: a group of attention workers and a group of FFN workers.
 
-Steps of a bundle are recorded with the time that a worker spends on them, mean over both kinds. How
-long the FFN takes follows from the batch and the coefficients, so the rest is attention's.
-Nobody has measured what such workers draw; it is the law of `power.py` with half of a step's
-operators each, over the seconds in which they work. In between they draw `idle`.
+Steps of a bundle are recorded with the time that a worker spends on them, mean over both kinds. The
+FFN's time follows from the batch and the coefficients, and the rest is attention's. The power of
+such workers was never measured; the law of `power.py` is applied with half of a step's operators
+each, over the seconds in which they work. In between they draw `idle`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Workers:
 
     @property
     def idle_watts(self) -> float:
-        """Watts of one GPU that does nothing."""
+        """Watts of one idle GPU."""
         return self.gpu.draw.idle * self.gpu.power
 
     def _watts(self, demand: Demand, seconds: Array, *, has_experts: bool = False) -> Array:
@@ -106,14 +106,14 @@ class AttentionGpus(Workers):
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of weights that one worker loads: all but those of the FFN."""
+        """Bytes of weights that one worker loads: all except the FFN's."""
         ranks = self.gpus_an_engine
         return ranks * self.model.attention_weight_bytes_per_rank(ranks)
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:
-        """Return what the GPUs did in runs of steps. busy: as recorded of each run, seconds.
+        """Return the work of the GPUs in runs of steps. busy: as recorded of each run, seconds.
 
-        Without a static graph, requests are taken to be on as many workers as possible.
+        Without a static graph, requests are assumed to be on as many workers as possible.
         """
         seconds = self.shape.attention_seconds(counts, busy)
         num_working = np.full_like(seconds, self.number)
@@ -136,7 +136,7 @@ class FfnGpus(Workers):
         return ranks * self.model.ffn_weight_bytes_per_rank(ranks, experts)
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:
-        """Return what the GPUs did in runs of steps. busy: as recorded of each run, seconds."""
+        """Return the work of the GPUs in runs of steps. busy: as recorded of each run, seconds."""
         seconds, requests = self.shape.ffn_seconds(counts), self.shape.ffn_requests(counts)
         demand = ffn_work(self.model, self.cluster, counts, requests)
         watts = self._watts(demand, seconds, has_experts=self.model.moe is not None)
@@ -162,5 +162,5 @@ class BundleMachine:
 
     @property
     def watts_origin(self) -> Literal["assumed"]:
-        """Nobody measured what such workers draw."""
+        """Always "assumed": the power of such workers was never measured."""
         return "assumed"

@@ -1,1 +1,1 @@
-"""Collectives: what they cost, in which ways, and over which nodes the ranks lie."""
+"""Collectives: their cost, algorithms, and the nodes of the ranks."""

@@ -1,4 +1,4 @@
-"""Collectives over ranks on several nodes, on links that nobody else uses.
+"""Collectives over ranks on several nodes, on otherwise idle links.
 
 With S bytes, n ranks on m nodes, at most g of them on one; r bytes/s inside a node and b bytes/s
 from all ranks of a node to the next one; a and h seconds a hop inside and between:
@@ -65,7 +65,7 @@ def ring_lines(link: Interconnect, span: Span, passes: int) -> tuple[Line, ...]:
 
 
 def tree_lines(link: Interconnect, span: Span) -> tuple[Line, ...]:
-    """Return NCCL's ways up and down a tree of nodes, whose ranks are in a chain each."""
+    """Return NCCL's ways up and down a tree of nodes; the ranks of each node form a chain."""
     between = 1 if span.nodes == 2 else 2
     per_byte = max(2 / inside_rate(link, span.most), between / span.bandwidth)
     hops = 2 * (span.most - 1), 2 * math.ceil(math.log2(span.nodes))
@@ -104,7 +104,7 @@ def inside_rate(link: Interconnect, ranks: int) -> float:
 
 
 def goes_by_host(link: Interconnect) -> bool:
-    """Whether a host lets the ranks of a node reach one another, and how is known of it."""
+    """Whether a node's ranks communicate through the host, and the origin of this fact."""
     return link.kind == "pcie" and link.all_reduce in ("host", "hierarchical")
 
 
@@ -149,10 +149,10 @@ def _lines(
 
 
 def told(spans: Spans, link: Interconnect | None, *, sums: bool) -> str:
-    """Return how the collectives of a client are timed whose groups lie on several nodes.
+    """Return a text on how a client's collectives over several nodes are timed.
 
-    link: of its GPUs; None: what times the steps was given whole. sums: whether it goes by the link
-    to sum, and has no times of its own.
+    link: of its GPUs; None: the predictor was passed as an object. sums: whether the predictor uses
+        the link for all-reduces, rather than times of its own.
     """
     sum_way = _SUMS.get(link.all_reduce, _FASTER) if link else _WHOLE
     gather_way = "hierarchical" if link and link.all_reduce == "hierarchical" else "ring"

@@ -1,12 +1,12 @@
-"""Costs of sums, gathers and scatters over the accelerators of a group.
+"""Costs of all-reduces, gathers and scatters over the accelerators of a group.
 
-A collective takes a start-up time, a time for each of the hops that its data make one after
-another, and its bytes over the bandwidth. There are several ways to do it: one that sends a flag
-with every word starts fast and wastes bandwidth, another waits for a barrier and fills the link.
-The fastest is taken for each message, so the bandwidth rises with the size of the message.
+A collective takes a start-up time, a time for each of its successive hops, and its bytes over the
+bandwidth. There are several ways to do it: one that sends a flag with every word starts fast and
+wastes bandwidth, another waits for a barrier and fills the link. The fastest is taken for each
+message, so the bandwidth rises with the size of the message.
 
-Over NVLink and PCIe the ways were fitted on measured collectives (`ways.py`); those of one
-algorithm of NCCL's have the constants of its own tuning model.
+Over NVLink and PCIe the ways were fitted to measured collectives (`ways.py`); single NCCL
+algorithms have the constants of NCCL's tuning model.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Measured:
 def all_reduce(
     link: Interconnect, ranks: int, span: Span | None = None
 ) -> Callable[[float], float]:
-    """Return what gives the seconds to sum a tensor of so many bytes over `ranks`.
+    """Return a function for the seconds to sum a tensor of given bytes over `ranks`.
 
-    span: the nodes that they are on; None: one.
+    span: the nodes of the ranks; None: one node.
 
     With `reach` = link bandwidth x efficiency x the protocol's share and `n` ranks:
     auto         over NVLink what vLLM takes: kernels of its own for small messages, or NCCL.
@@ -128,10 +128,10 @@ def _sum_across(link: Interconnect, span: Span) -> Callable[[float], float]:
 def all_gather(
     link: Interconnect, ranks: int, span: Span | None = None
 ) -> Callable[[float], float]:
-    """Return what gives the seconds to gather a tensor of so many bytes on every rank.
+    """Return a function for the seconds to gather a tensor of given bytes on every rank.
 
-    Also for a reduce-scatter of it. Where nothing was fitted, each is one half of an all-reduce
-    over a ring, with half of its hops and bytes. span: the nodes that they are on; None: one.
+    Also for a reduce-scatter. Without a fit, each is one half of an all-reduce over a ring, with
+    half of its hops and bytes. span: the nodes of the ranks; None: one node.
     """
     if ranks == 1:
         return Collective().time
@@ -151,9 +151,9 @@ def all_gather(
 
 
 def send(link: Interconnect, span: Span | None = None) -> Callable[[float], float]:
-    """Return what gives the seconds to send a tensor of so many bytes to one other rank.
+    """Return a function for the seconds to send a tensor of given bytes to one other rank.
 
-    One hop of a ring, with the protocols of one. span: the nodes that they are on; None: one.
+    One hop of a ring, with the protocols of one. span: the nodes of the ranks; None: one node.
     """
     if span is not None:
         return Collective(across_nodes.send_lines(link, span)).time

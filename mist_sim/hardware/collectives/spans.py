@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A group of ranks that several nodes have a part of.
+    """A group of ranks spread over several nodes.
 
-    ranks: of the group on each node, in the order of the nodes.
-    bandwidth: bytes/s at which those of a node send to those of the next one, all together, with
-        nobody else on the links. latency: seconds of the route between two of them.
+    ranks: number of its ranks on each node, in the order of the nodes.
+    bandwidth: bytes/s from the ranks of one node to those of the next, together, on otherwise idle
+        links. latency: seconds of the route between two of them.
     """
 
     ranks: tuple[int, ...]
@@ -43,10 +43,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The groups of a client that lie on several nodes; None: each such group is in one.
+    """The groups of a client that lie on several nodes; None: all groups of that kind are on one.
 
-    tensor: the ranks that share layers. replicas: those that hold the same slice in every replica,
-    which exchange tokens for experts. stages: ranks of a pipeline that follow one another.
+    tensor: ranks that share layers. replicas: ranks with the same slice in every replica, which
+        exchange tokens for experts. stages: successive ranks of a pipeline.
     """
 
     tensor: Span | None = None

@@ -1,10 +1,10 @@
-"""The ways to do a collective: start-up, time a hop, and the share of the bandwidth of each.
+"""The ways to do a collective: the start-up, time per hop, and bandwidth share of each.
 
-Two kinds of constants. NCCL's own tuning model (`baseLat`, `hwLat` and the bandwidth corrections in
-`src/graph/tuning.cc`, 2.20 to 2.28) has them for each algorithm and protocol. What real machines
-take was fitted on the collectives measured in aiconfigurator-core 0.12.0, with NCCL 2.27 to 2.29
-and vLLM 0.14 to 0.24, on A100, H100, H200, B200, B300, GB200 and GB300 over NVLink and on L40S and
-RTX PRO 6000 over PCIe: `python -m benchmarks.collectives --fit`.
+There are two kinds of constants. NCCL's own tuning model (`baseLat`, `hwLat` and the bandwidth
+corrections in `src/graph/tuning.cc`, 2.20 to 2.28) has them for each algorithm and protocol.
+Constants of real machines were fitted to the collectives measured in aiconfigurator-core 0.12.0,
+with NCCL 2.27 to 2.29 and vLLM 0.14 to 0.24, on A100, H100, H200, B200, B300, GB200 and GB300 over
+NVLink and on L40S and RTX PRO 6000 over PCIe: `python -m benchmarks.collectives --fit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mist_sim.hardware.devices.specs import Interconnect
 
 
 class Line(NamedTuple):
-    """One way to do it: seconds for nothing, and seconds for each byte of the tensor."""
+    """One way to do it: fixed seconds, and seconds per byte of the tensor."""
 
     latency: float
     per_byte: float
@@ -45,7 +45,7 @@ TREE = (
 
 
 class Way(NamedTuple):
-    """A fitted way: seconds to start and a hop, and share of what the link reaches.
+    """A fitted way: start-up seconds, seconds per hop, and share of the link's bandwidth.
 
     flat: the bytes take as long over few ranks as over many (a switch keeps all links busy), which
     makes the share that of endless ranks, and more than 1 possible.
@@ -74,7 +74,7 @@ GATHER_OVER_NVLINK = (
 class Kernels(NamedTuple):
     """vLLM's own all-reduce: every rank reads all tensors, or sums a slice and reads the others'.
 
-    peer_rate: bytes/s at which a rank reads one other rank, however fast the link is.
+    peer_rate: bytes/s at which a rank reads one other rank, independent of the link's speed.
     """
 
     one_shot: Way
@@ -97,7 +97,7 @@ def tuned_lines(
     link: Interconnect, protocols: tuple[Protocol, ...], hops: int, per_byte: float
 ) -> tuple[Line, ...]:
     """Return the ways of an algorithm with NCCL's constants. per_byte: seconds without losses."""
-    nvlink = link.kind != "pcie"  # the others publish no such figures and are taken as NVLink
+    nvlink = link.kind != "pcie"  # other GPUs publish no such figures and count as NVLink
     return tuple(
         Line(p.base + hops * (p.nvlink_hop if nvlink else p.pcie_hop), per_byte / p.share)
         for p in protocols
@@ -105,7 +105,7 @@ def tuned_lines(
 
 
 def sums_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:
-    """Return the ways to sum a tensor over NVLink: NCCL's and those of vLLM's own kernels."""
+    """Return the ways of an all-reduce over NVLink: NCCL's and those of vLLM's own kernels."""
     reach = link.bandwidth * link.efficiency
     return (
         *kernel_lines(VLLM_KERNELS, ranks, reach, link.kernel_latency),
@@ -143,7 +143,7 @@ def _over_pcie(link: Interconnect, rounds: int, ranks: int) -> tuple[Line, ...]:
 
 
 def ways_over_pcie(link: Interconnect) -> tuple[Way, ...]:
-    """Return the ways of a collective over PCIe on a host, whose shares are of its bus rate."""
+    """Return the ways of a collective over PCIe on a host; shares refer to its bus rate."""
     return OVER_PEERS if _has_peer_access(link) else OVER_HOST
 
 

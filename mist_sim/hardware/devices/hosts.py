@@ -1,7 +1,7 @@
 """Finds a host by name in the catalog, or reads one from a TOML spec file or a mapping.
 
-A host is what lies between GPUs that PCIe links: see `HostSpec`. A spec file may start from a
-catalog entry, to change what differs:
+A host connects GPUs on PCIe: see `HostSpec`. A spec file may start from a catalog entry and change
+some keys:
 
     based_on = "pcie-peer"
     pcie_lanes = 8
@@ -22,7 +22,7 @@ from mist_sim.user_paths import user_path
 DEFAULT_HOST = "host-bridge"
 """The cautious host, which holds where none is named."""
 
-_BY_RULE = {"efficiency", "gpus_per_switch"}  # what measured rates take the place of
+_BY_RULE = {"efficiency", "gpus_per_switch"}  # fields replaced by measured rates
 
 
 def host_names() -> list[str]:
@@ -48,9 +48,9 @@ def load_host(name_or_path: str) -> HostSpec:
 
 
 def host_from_table(table: Table, *, name: str, source: str) -> HostSpec:
-    """Return the host that a parsed spec file or a scenario's mapping describes.
+    """Return the host of a parsed spec file or of a scenario's mapping.
 
-    name: the host's name unless the table has one. source: what error messages start with.
+    name: the host's name unless the table has one. source: prefix of error messages.
     """
     own = {key: value for key, value in table.items() if key != "based_on"}
     if "based_on" in table:
@@ -73,7 +73,7 @@ def _left_out(own: Table) -> Collection[str]:
 
 
 def default_host() -> HostSpec:
-    """Return the host of GPUs that PCIe links where none is named."""
+    """Return the default host of GPUs on PCIe."""
     return _catalog_host(DEFAULT_HOST)
 
 

@@ -50,7 +50,7 @@ DIFFERING = frozenset(
 )
 """Kernels that only models whose layers differ use."""
 
-# where a kind has no figures, those of the next are taken
+# if a kind has no figures, those of the next are used
 _INSTEAD = {
     "fp8_block": "fp8",
     "int8": "fp8",
@@ -87,7 +87,7 @@ _INSTEAD["experts_bf16"] = "bf16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Figures of one kind of kernels; without any, nothing comes on top of the shares of a phase.
+    """Figures of one kind of kernels; by default no time is added to the shares of a phase.
 
     mfu, mbu: shares of the peaks, in (0, 1]; None: those of the phase (`prefill`, `decode`).
     floor: seconds of the shortest kernel.
@@ -98,7 +98,7 @@ class Kernel:
         first (activations of FP8 products).
     padding: rows more that a product computes for every expert that it reaches, and keys more
         that each token of a prompt attends to: kernels work in tiles.
-    per_pair: FLOPs of a (query, key) pair and head beside its two products (exponentials).
+    per_pair: FLOPs per (query, key) pair and head beyond its two products (exponentials).
     beside_prompts: how many times as long decodes take in a step with prompts (>= 1), where one
         kernel computes both and does not split the contexts of decodes.
     """
@@ -134,7 +134,7 @@ def kernel_of(kernels: Mapping[str, Kernel], name: str) -> Kernel:
 
 
 def figures_of(kernels: Mapping[str, Kernel], name: str) -> str:
-    """Return the nearest kind of kernels that has figures; empty where none has."""
+    """Return the nearest kind of kernels with figures; empty if there is none."""
     while name not in kernels:
         if name not in _INSTEAD:
             return ""
@@ -157,7 +157,7 @@ _ONLY_OF = {
 
 
 def check_figures(name: str, kernel: Kernel) -> None:
-    """Raise ValueError for a figure that changes nothing in kernels of a kind."""
+    """Raise ValueError for a figure without effect on kernels of a kind."""
     for figure, kinds in _ONLY_OF.items():
         value = getattr(kernel, figure)
         if name not in kinds and value != getattr(_PLAIN, figure):

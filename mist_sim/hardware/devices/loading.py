@@ -1,6 +1,6 @@
 """Finds an accelerator by name in the catalog, or reads the TOML spec file of one.
 
-A spec file carries units and may start from a catalog entry, to change what differs:
+A spec file carries units and may start from a catalog entry and change some keys:
 
     based_on = "h100-sxm"
     memory = "120 GB"
@@ -9,10 +9,10 @@ A spec file carries units and may start from a catalog entry, to change what dif
     interconnect = {kind = "nvlink", bandwidth = "900 GB/s"}
     prefill = {mfu = 0.7, mbu = 0.85}
 
-A table that is given in part keeps the rest of the base, except that an interconnect of a named
-kind replaces the base's. `GpuSpec.based_on` keeps the base's name. Efficiencies left out are those
-of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power (`draw`,
-or `TYPICAL_DRAW`); the confidence of what is changed is "spec-only" unless the file says otherwise.
+A partial table keeps the other keys of the base, except that an interconnect of a named kind
+replaces the base's. `GpuSpec.based_on` keeps the base's name. Missing efficiencies are those of the
+base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power (`draw`, or
+`TYPICAL_DRAW`); the confidence of changed figures is "spec-only" unless the file sets it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def device_of(gpu: GpuSpec) -> GpuSpec:
 
 
 def gpu_from_table(table: Table, *, name: str, source: str) -> GpuSpec:
-    """Return the accelerator that a parsed spec file describes, `based_on` included.
+    """Return the accelerator of a parsed spec file, `based_on` included.
 
     name: the accelerator's name unless the table has one.
-    source: what error messages start with, such as the file's path.
+    source: prefix of error messages, such as the file's path.
     """
     own = {key: value for key, value in table.items() if key != "based_on"}
     if not isinstance(own.get("sources", {}), dict):
@@ -78,7 +78,7 @@ def gpu_from_table(table: Table, *, name: str, source: str) -> GpuSpec:
 
 
 def merge_tables(base: Table, own: Table) -> dict[str, object]:
-    """Return a base's table with what a file says of its own; `sources` are the caller's."""
+    """Return a base's table updated with a file's keys; `sources` are the caller's."""
     merged = {**base, **own}
     for key, value in own.items():
         under = base.get(key)
@@ -88,7 +88,7 @@ def merge_tables(base: Table, own: Table) -> dict[str, object]:
 
 
 def _merged_sources(base: Table, own: Table, source: str) -> dict[str, object]:
-    """The base's sources, except that what the file changes comes from the file."""
+    """Return the base's sources; figures that the file changes have the file as source."""
     own_sources = _flatten(own.get("sources", {}))
     figures = {key: value for key, value in own.items() if key not in _NO_FIGURES}
     return _flatten(base["sources"]) | dict.fromkeys(_flatten(figures), source) | own_sources
@@ -106,7 +106,7 @@ def _read_entry(table: Table, name: str, where: str) -> GpuSpec:
 
 
 def _with_architecture(entry: Table, where: str) -> dict[str, object]:
-    """Return an entry with the kernels of its architecture, as far as it has none of its own."""
+    """Return an entry completed with the kernels of its architecture."""
     name = entry.get("architecture")
     if not name:
         return {**entry}

@@ -18,18 +18,18 @@ class MemoryTier:
     """One tier: host memory, a disk, a store in the network.
 
     name: unique among the tiers of an engine, such as "cpu".
-    capacity: bytes for the cache of one engine, of which there are data_parallel_size.
+    capacity: bytes for the cache of one engine; a client has data_parallel_size engines.
     read_bandwidth: bytes/s to all accelerators of the engine together; None: that of their
         host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
     latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST
         §IV-B: 80 ns; there an NVMe disk has 50 us and 7 GB/s.
-    at: where it lies on a network with a topology: "host" or "storage", that of the node of each
-        GPU, or a place such as "remote/storage". Loads share the links from there to the GPUs with
-        everything else, and `read_bandwidth` is what the tier gives at most. None: "host".
-    shared: whether all engines that name such a tier share what it holds, so that it outlives each
-        of them; `capacity` is then for all. It is the last tier, writes through, and has a
-        `read_bandwidth`, or with a topology a place that is none of a node's own. A block is
-        written when its prompt has been computed, or its request leaves.
+    at: its place on a network with a topology: "host" or "storage", that of the node of each GPU,
+        or a place such as "remote/storage". Loads share the links from there to the GPUs with all
+        other traffic, and `read_bandwidth` is the tier's own limit. None: "host".
+    shared: whether all engines that name such a tier share its content, so that it outlives each of
+        them; `capacity` is then for all. It must be the last tier, write through, and have a
+        `read_bandwidth`, or with a topology a place outside the nodes. A block is written when its
+        prompt has been computed, or its request leaves.
     write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
         above gives it up (the names are SGLang's `--hicache-write-policy`).
     """

@@ -62,7 +62,7 @@ class Efficiency:
         _check_fraction("mbu", self.mbu)
 
 
-# For a card without measurements: somewhat below what the fitted cards of the catalog reach.
+# For a card without measurements: somewhat below the fitted cards of the catalog.
 TYPICAL_PREFILL = Efficiency(mfu=0.65, mbu=0.8)
 TYPICAL_DECODE = Efficiency(mfu=0.55, mbu=0.8)
 
@@ -72,18 +72,18 @@ HOST_EFFICIENCY = 0.8  # with it, 0.63 of PCIe's rate: see catalog/hosts/pcie-pe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """The host between the accelerators of a node that are linked by PCIe alone.
+    """The host of the accelerators of a node that are linked only by PCIe.
 
     peer_access: whether one accelerator reads another's memory. Otherwise everything between them
         is written to the host's memory and read from there.
-    pcie_generation: of the slots, 3 to 7; None: that of the cards.
+    pcie_generation: of the slots, 3 to 7; None: the cards' generation.
     pcie_lanes: of each slot: 1, 2, 4, 8 or 16.
     gpus_per_switch: accelerators that share one uplink to the host's memory (>= 1).
-    efficiency: what a collective of large tensors keeps of the bandwidth that the cards' protocols
-        leave (the interconnect's bandwidth x efficiency), in (0, 1].
+    efficiency: share of the bandwidth left by the cards' protocols (the interconnect's bandwidth x
+        efficiency) that a collective of large tensors reaches, in (0, 1].
     bus_bandwidth: measured bytes/s of large collectives by number of accelerators ("4"), as
         nccl-tests prints them (busbw); takes the place of efficiency and switches.
-    sources: where each figure comes from, by field name.
+    sources: origin of each figure, by field name.
     """
 
     name: str
@@ -154,14 +154,14 @@ class Interconnect:
     domain: devices that these links join, such as the eight of a board with NVSwitches; None: not
         known, or as many as a host has slots.
     efficiency: share of the bandwidth that a collective reaches, in (0, 1].
-    all_reduce: which algorithm sums over the ranks (see `collectives.all_reduce`).
+    all_reduce: algorithm of the all-reduce (see `collectives.all_reduce`).
     bus_bandwidth: measured bytes/s of collectives by size of the message ("1 MiB"), as
         nccl-tests prints them (busbw); takes the place of latencies and efficiency.
-    nccl_latency, kernel_latency: latencies of NCCL and of vLLM's own all-reduce over NVLink, over
-        those of an H100.
+    nccl_latency, kernel_latency: latencies of NCCL and of vLLM's own all-reduce over NVLink,
+        divided by those of an H100.
     peer_access: whether the driver lets one device read another's memory over PCIe.
-    host: what the devices sit in, where they are linked by PCIe; None: the cautious default.
-        Clients say it; a GPU's file does not.
+    host: the host of devices linked by PCIe; None: the cautious default. Set by clients, not by a
+        GPU's file.
     """
 
     kind: LinkKind
@@ -210,27 +210,28 @@ class Interconnect:
 class GpuSpec:
     """One accelerator.
 
-    based_on: the catalog's name of the device that it is, or whose figures were changed; empty
-        where there is none. Decides what engines decide by the device (see `server_limits`).
+    based_on: the catalog's name of this device, or of the device whose figures were changed; empty
+        if there is none. It selects engine defaults that depend on the device (see
+        `server_limits`).
     memory: bytes of device memory.
     memory_bandwidth: bytes/s of the device memory.
-    flops: dense FLOP/s (without sparsity) by data type; "bf16" is always there.
+    flops: dense FLOP/s (without sparsity) by data type; "bf16" is required.
     interconnect: links to the other accelerators of a node.
     host_bandwidth: bytes/s between device and host memory, one direction.
     power: thermal design power, watts.
-    draw: where its watts come from, as shares of that power.
+    draw: the components of its power, as shares of `power`.
     prefill, decode: efficiencies of the two phases.
     dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
         where CUDA graphs are replayed, which leaves no floor under a step.
     attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
         graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
-        shared memory of all multiprocessors); None where it splits them, or unknown.
-    architecture: whose table of kernels holds for it ("hopper"); empty: none does.
-    kernels: figures of kernels by kind, those of the architecture and what an entry changes; a
-        kind without any reaches the efficiencies of its phase, from the first moment on.
+        shared memory of all multiprocessors); None if it splits them, or unknown.
+    architecture: name of the architecture whose table of kernels applies ("hopper"); empty: none.
+    kernels: figures of kernels by kind, those of the architecture with the entry's changes; a kind
+        without figures reaches the efficiencies of its phase at any size.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
         `EngineOverhead`. Used where a scenario does not set it.
-    confidence: how the efficiencies were found.
+    confidence: origin of the efficiencies.
     sources: where each figure comes from, by dotted field name ("prefill.mfu"), or that of all
         figures of a table ("prefill").
     """

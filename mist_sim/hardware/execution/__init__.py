@@ -1,4 +1,4 @@
-"""Runs what is simulated elsewhere: layers of a model on the device there is, any callable."""
+"""Executes simulated work for real: layers of a model on this machine's device, or any callable."""
 
 from mist_sim.hardware.execution.predictor import ExecutionPredictor
 from mist_sim.hardware.execution.timing import Timing, seconds_of, timed_call

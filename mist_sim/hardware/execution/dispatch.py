@@ -1,9 +1,9 @@
-"""Seconds of the host to launch each module of a layer (BestServe §3.3.3).
+"""Host seconds to launch each module of a layer (BestServe §3.3.3).
 
-On a GPU a call returns when its kernels are queued, so the time until it returns, on an idle
-device, is what the host needs. On a CPU a call returns when it is done; there a small model shows
-the host's share with a little computing in it. BestServe measures a small model of a family and
-keeps the figures for its larger ones, whose modules launch the same kernels.
+On a GPU a call returns when its kernels are queued, so its time on an idle device is the host's
+launch time. On a CPU a call returns when it is done; there a small model gives the host's share
+plus a little computing. BestServe measures a small model of a family and uses the figures for its
+larger ones, whose modules launch the same kernels.
 """
 
 from __future__ import annotations

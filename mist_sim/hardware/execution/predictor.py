@@ -17,15 +17,15 @@ from mist_sim.models.spec import ModelSpec
 @PREDICTORS.register("execution")
 @dataclass
 class ExecutionPredictor(SampledSteps):
-    """Step times measured on this machine, with PyTorch; what was measured is kept.
+    """Step times measured on this machine with PyTorch, and cached.
 
-    model, cluster: what is timed: one rank of the group, on the device there is, whatever GPU
+    model, cluster: the model; one rank of the group is timed on this machine's device, whatever GPU
         the cluster names; collectives are those of that GPU. Dense models in 16 bits.
-    device: "cpu", "cuda" or "cuda:1"; "auto" takes CUDA where there is one.
-    num_timed_layers: layers that run; their time is multiplied up to all.
+    device: "cpu", "cuda" or "cuda:1"; "auto" takes CUDA if available.
+    num_timed_layers: layers that run; their time is scaled to all layers.
     max_num_batched_tokens, max_num_seqs, max_context: the largest prompt, number of decodes and
         context that are measured (see `ProfileRange`); beyond, the last slope goes on.
-    repeats: runs of which the median counts. seed: of the random weights.
+    repeats: number of runs; their median counts. seed: of the random weights.
     """
 
     model: ModelSpec

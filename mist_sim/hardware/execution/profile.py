@@ -74,7 +74,7 @@ def measure(
     store: TimingStore,
     progress: Callable[[int], None] = lambda num_measured: None,
 ) -> list[tuple[StepBatch, float]]:
-    """Return every step with its seconds; those in the store are not measured again.
+    """Return every step with its seconds; steps in the store are not measured again.
 
     progress: called with the number of steps measured so far.
     """

@@ -58,8 +58,8 @@ def timed_call(
 ) -> float:
     """Return the seconds of any call, from the store if it was timed before.
 
-    source: what the time depends on beside the call, such as the machine and a version.
-    name: tells the call from all others of the source.
+    source: everything else the time depends on, such as the machine and a version.
+    name: identifies the call among all others of the source.
     """
     return store.timed(
         source, {name: call}, lambda calls: [seconds_of(one, timing) for one in calls]

@@ -1,4 +1,4 @@
-"""The layers of a dense decoder in PyTorch, with random weights: what an engine runs in a step.
+"""The layers of a dense decoder in PyTorch, with random weights: an engine's work in a step.
 
 One tensor-parallel rank: its heads and its slice of the MLP, without collectives. Norms, fused
 QKV, rotary embedding, cache write, attention of every chunk and of all decodes (PyTorch's fused
@@ -70,7 +70,7 @@ class Layers:
         return run
 
     def ends(self, num_tokens: int, num_samples: int) -> Callable[[], Tensor]:
-        """Return a call that runs what comes once a step: embedding, last norm, logits."""
+        """Return a call that runs the work done once per step: embedding, last norm, logits."""
         ids = torch.arange(num_tokens, device=self.device)
         if self.embedding is not None:
             ids %= len(self.embedding)
@@ -133,7 +133,7 @@ class Cache:
         self.decodes = empty(n, batch.context_sum // n + 1) if n else []
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write the new keys and values; return what all queries read, (tokens, heads x size)."""
+        """Write the new keys and values; return the attention's outputs, (tokens, heads x size)."""
         found = []
         start = 0
         for (new, context), (keys, values) in zip(self._sizes, self.chunks, strict=True):
@@ -156,7 +156,7 @@ class Cache:
 
 
 def _causal(new: int, context: int) -> dict[str, Any]:
-    """The mask of a chunk: each query sees the context and what came before it in the chunk."""
+    """Return the mask of a chunk: each query sees the context and earlier tokens of the chunk."""
     if new == 1:
         return {}
     if context == 0:

@@ -128,7 +128,7 @@ class TorchSource:
 
 
 def check_runs(model: ModelSpec, cluster: Cluster) -> None:
-    """Raise ScenarioError for models and groups whose layers are not written here."""
+    """Raise ScenarioError for models and groups that these layers do not cover."""
     for what, there in (
         ("experts", model.moe),
         ("latent attention", model.mla),
@@ -157,7 +157,7 @@ def _device(name: str) -> torch.device:
 
 
 def _captured(call: Call) -> Call:
-    """Capture what a call launches as a CUDA graph; return what replays it."""
+    """Capture a call's launches as a CUDA graph; return a function that replays it."""
     aside: Any = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):  # kernels are chosen and memory is taken before capturing

@@ -23,12 +23,11 @@ _FAR = 64.0  # times the last measured point: where values are carried on to
 class Axis:
     """The measured points of one coordinate, strictly rising.
 
-    A single point says that nothing depends on the coordinate: it becomes a flat, endless line.
+    A single point means no dependence on the coordinate: it becomes a flat, endless line.
 
-    measured: how many of the points were measured, all of them by default; a table that is carried
-        on has one more.
+    measured: number of measured points, by default all; an extrapolated table has one more.
 
-    top: the last point that was measured; infinite for a single one.
+    top: the last measured point; infinite for a single one.
     """
 
     __slots__ = ("_last", "_points", "_widths", "lowest", "num_points", "points", "top", "widths")
@@ -125,13 +124,12 @@ class Plane:
 
 
 def rising_plane(fixed: Array, moving: Array, values: Array, base: Array | float = 0.0) -> Plane:
-    """Return a plane whose values, above a base, never fall where they are carried on either.
+    """Return a plane whose values, above a base, never fall, even where extrapolated.
 
     values: shape (len(fixed), len(moving)); with the base they never fall along an axis.
-    base: what the rest of a step takes at each fixed point, shape (len(fixed), 1).
-    The last slope along the moving axis goes on to a point far beyond, where a value is raised to
-    those of less work; else a slope that is steeper at one number than at a larger one would cross
-    it.
+    base: time of the rest of a step at each fixed point, shape (len(fixed), 1).
+    The last slope along the moving axis continues to a point far beyond, where a value is raised to
+    those of less work; otherwise a steeper slope at one number could cross that of a larger one.
     """
     if len(moving) == 1:
         return Plane(fixed, moving, values)
@@ -149,7 +147,7 @@ def with_end(axis: Array) -> Array:
 def seconds_plane(
     fixed: Sequence[float], moving: Sequence[float], seconds: Sequence[Sequence[float]] | Array
 ) -> Plane:
-    """Return times that a source gave, as a plane on which more work never takes less time.
+    """Return a source's times as a plane on which more work never takes less time.
 
     fixed, moving: points, increasing. seconds: shape (len(fixed), len(moving)), > 0; times that
     fall along an axis are raised to those before them.
@@ -172,9 +170,9 @@ def seconds_plane(
 def rising(values: Array, *dimensions: int) -> Array:
     """Return values that never fall along the given dimensions.
 
-    Where noise makes a measurement fall, the isotonic fit whose largest change is smallest takes
-    its place: midway between the running maximum from below and the running minimum from above.
-    Done for one dimension after another, since each pass keeps the order along the others.
+    If noise makes a measurement fall, it is replaced by the isotonic fit with the smallest largest
+    change: midway between the running maximum from below and the running minimum from above.
+    Dimensions are processed one after another; each pass keeps the order along the others.
     """
     for dimension in dimensions:
         if (np.diff(values, axis=dimension) < 0).any():

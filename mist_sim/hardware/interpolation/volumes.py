@@ -1,4 +1,4 @@
-"""Interpolation along four coordinates: what decodes add beside a chunk of a prompt.
+"""Interpolation along four coordinates: the time that decodes add beside a chunk of a prompt.
 
 As in `grids`, one step in plain floats and a run in vectors give the same bits.
 """
@@ -103,13 +103,13 @@ def _edge(
 
 
 def carried_on(axes: FourAxes, values: Array, base: Callable[..., Array]) -> Volume:
-    """Return a volume whose values, above a base, never fall where they are carried on.
+    """Return a volume whose values, above a base, never fall where extrapolated.
 
-    axes: chunks, decodes, contexts of chunks and of decodes, as measured. base: returns what the
-    rest of the step takes at such axes, for which more work never takes less time with the values.
-    The last slopes of decodes and of their contexts go on to a point far beyond, where a value is
-    raised to those of less work; else a slope that is steeper beside one chunk than beside a larger
-    one would cross it.
+    axes: measured chunks, decodes, contexts of chunks and of decodes. base: returns the time of the
+        rest of the step at such axes; with the values, more work never takes less time.
+    The last slopes of decodes and of their contexts continue to a point far beyond, where a value
+    is raised to those of less work; otherwise a steeper slope beside one chunk could cross that
+    beside a larger one.
     """
     chunks, counts, contexts, means = axes
     further = chunks, with_end(counts), contexts, with_end(means)

@@ -1,4 +1,4 @@
-"""Seesaw's performance model: what a layer takes, and layouts of a model over equal devices.
+"""Seesaw's performance model: the time of a layer, and layouts of a model over equal devices.
 
 Su et al., "Seesaw: High-throughput LLM Inference via Model Re-sharding" (2025), appendix A:
 `docs/background/seesaw.md`.

@@ -60,13 +60,13 @@ def device_of(
     link_bandwidth: float | None = None,
     host_bandwidth: float | None = None,
 ) -> Device:
-    """Return a GPU of the catalog as appendix A sees it.
+    """Return a GPU of the catalog in the terms of appendix A.
 
     NVLink sums in a ring, anything else through the host, unless its entry says one of the two.
     Both phases have the efficiencies of prefill: appendix A has one rate each.
 
-    gpu_memory_utilization: share of the memory that an engine takes (vLLM's name and default).
-    link_bandwidth, host_bandwidth: bytes/s in one direction in place of those of the GPU's entry.
+    gpu_memory_utilization: share of the memory for an engine (vLLM's name and default).
+    link_bandwidth, host_bandwidth: bytes/s in one direction, overriding the GPU's entry.
     Raises ScenarioError for bandwidths that are not > 0, and a share outside (0, 1].
     """
     link = gpu.interconnect

@@ -37,8 +37,9 @@ def layouts_of(
 ) -> Iterator[Layout]:
     """Yield the layouts of a model on so many devices, whether or not its weights fit.
 
-    Tensor sizes have to divide the model as vLLM asks; a pipeline has no more ranks than layers.
-    data_parallel_sizes: those that are taken; None: all.
+    Tensor sizes must divide the model by vLLM's rules; a pipeline has at most as many ranks as
+    layers.
+    data_parallel_sizes: allowed sizes; None: all.
     """
     for data in dict.fromkeys(data_parallel_sizes or range(1, num_devices + 1)):
         if num_devices % data:

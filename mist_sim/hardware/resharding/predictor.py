@@ -1,4 +1,4 @@
-"""Appendix A of Seesaw as what times the steps of a simulated engine."""
+"""Appendix A of Seesaw as a predictor of step times."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NO_GROWTH = StepGrowth()
 class SeesawPredictor:
     """Table 3 of Seesaw's appendix A: a roofline of four parts and the all-reduces, by layers.
 
-    Embedding, output head and what passes between ranks are left out, as in the paper.
+    Embedding, output head and transfers between ranks are left out, as in the paper.
 
-    model, cluster: what is timed; raises ScenarioError when the model cannot be split that way,
-        or is not a dense one in 16 bits.
-    piggyback: of a step with prompts and answers, how much the linear layers of the answers gain
-        from those of the prompts, from 0 (each by itself, as eq. 1 adds them up) to 1 (one pass
-        for both). The paper does not say what its baseline reaches, and its gain depends on it.
+    model, cluster: the timed model and GPUs; raises ScenarioError if the model cannot be split that
+        way, or is not a dense one in 16 bits.
+    piggyback: how much the linear layers of answers gain from those of prompts in a mixed step,
+        from 0 (each by itself, summed as in eq. 1) to 1 (one pass for both). The paper does not
+        give its baseline's value, and its gain depends on it.
     Raises ValueError for a piggyback outside [0, 1].
     """
 
@@ -50,7 +50,7 @@ class SeesawPredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are; they come from figures with the confidence of the GPU's entry."""
+        """Its times come from figures with the confidence of the GPU's entry."""
         return PredictorTraits(estimate=self.cluster.gpu.confidence, sums_over_links=True)
 
     def step_time(self, batch: StepBatch) -> float:
@@ -67,7 +67,7 @@ class SeesawPredictor:
         heads, kv_heads, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
         contexts = batch.context_sum + growth.contexts(ahead)
         num_tokens = batch.num_prefill_tokens + batch.num_decodes
-        pairs, num_read = contexts, contexts  # of queries and keys; tokens whose entries are read
+        pairs, num_read = contexts, contexts  # (query, key) pairs; tokens whose entries are read
         for new, context in batch.chunks:
             before = context + new * ahead
             pairs = pairs + new * (before + new / 2)

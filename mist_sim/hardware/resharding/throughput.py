@@ -1,4 +1,4 @@
-"""What a layout does in a second: the largest batch, T_stage, and equations 1 and 2 of Seesaw."""
+"""The throughput of a layout: the largest batch, T_stage, and equations 1 and 2 of Seesaw."""
 
 from __future__ import annotations
 

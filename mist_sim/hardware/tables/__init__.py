@@ -1,4 +1,4 @@
-"""Measured step times: what files of timings hold, as grids that the table predictor reads."""
+"""Measured step times: files of timings as grids for the table predictor."""
 
 from mist_sim.hardware.tables.base import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS, StepTables
 from mist_sim.hardware.tables.layer_profile import read_layer_profile

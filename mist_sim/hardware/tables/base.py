@@ -15,24 +15,25 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class StepTables:
-    """Seconds of the parts that a step's time is the sum of.
+    """Seconds of the parts of a step's time, which are summed.
 
-    alone: what a step without prompts takes for its tokens (one for each decode).
-    tokens: what a step with prompts takes for its tokens, new ones and decodes.
+    alone: time of a step without prompts by its tokens (one per decode).
+    tokens: time of a step with prompts by its tokens, new ones and decodes.
     sequences: logits and sampling, by sequences that get a token.
-    prefill: what a chunk adds, by its new tokens and its context.
-    next_prefill: taken off for every chunk but the longest: what one launch for all saves.
-    decode: what the decodes of a step without prompts add, by their number and mean context.
-    beside: what decodes add beside prompts, by their number and mean context; where mixed steps
-        were measured, by new tokens and decodes, context of the chunk and mean context (beside
-        several chunks the largest counts).
+    prefill: added by a chunk, by its new tokens and its context.
+    next_prefill: subtracted for every chunk but the longest: the saving of one launch for all.
+    decode: added by the decodes of a step without prompts, by their number and mean context.
+    beside: added by decodes beside prompts, by their number and mean context; if mixed steps were
+        measured, by new tokens and decodes, context of the chunk and mean context (beside several
+        chunks the largest counts).
     uneven, uneven_beside: weight of the longest context, alone and beside prompts, by number of
         decodes and mean / longest context: decodes take as long as equal ones of the context
         mean + weight x (longest - mean). None where it was not measured.
-    least_even, least_even_beside: the lowest mean / longest context that was measured, alone and
-        beside prompts.
-    most_tokens: new tokens and decodes of the largest step with prompts that was measured.
-    moved: (tokens, experts) of measured times of experts that fall with more work, and were moved.
+    least_even, least_even_beside: the lowest measured mean / longest context, alone and beside
+        prompts.
+    most_tokens: new tokens and decodes of the largest measured step with prompts.
+    moved: (tokens, experts) of measured times of experts that fell with more work, and were
+        corrected.
     """
 
     alone: Curve
@@ -53,7 +54,7 @@ class StepTables:
 class Reads(Protocol):
     """Reads the tables of one format, with measured times multiplied by `scale`.
 
-    Raises ScenarioError for files that are none.
+    Raises ScenarioError for other files.
     """
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Measured times of a layer's mixture of experts, by tokens and by the experts that they reach.
+"""Measured times of a layer's mixture of experts, by tokens and by the number of experts used.
 
 `moe.csv` of a layer profile: tokens, activated_experts, time_us, perhaps ep. A row is the whole
 block of one layer on one rank, router included, when so many of the rank's experts get tokens.
@@ -32,15 +32,16 @@ RANKS = "ep"
 class ExpertTimes:
     """Seconds of the experts of all layers, by the tokens of a step of one replica.
 
-    With expert parallelism a rank computes its share of the tokens of all replicas, which are taken
-    to have as many each; the busiest rank counts. How many experts a batch reaches is what the
-    roofline takes, `MoeSpec.distinct_experts`, an equal share of them on every rank.
+    With expert parallelism a rank computes its share of the tokens of all replicas, which are
+    assumed to have equally many; the busiest rank counts. The number of experts used by a batch is
+    the roofline's, `MoeSpec.distinct_experts`, shared equally by all ranks.
 
-    Measured cells are reproduced exactly; only those that fall with more tokens or experts are
-    moved, and named.
+    Measured cells are reproduced exactly, except those that fall with more tokens or experts: they
+    are corrected and named.
 
-    points: tokens of a step between which times are linear. most_tokens: as were measured.
-    moved: (tokens, experts) of the measured cells that were moved.
+    points: tokens of a step between which times are linear. most_tokens: the largest measured
+        number.
+    moved: (tokens, experts) of the corrected cells.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ExpertTimes:
 
 
 def _of_ranks(rows: pd.DataFrame, ranks: int, where: str) -> pd.DataFrame:
-    """Return the rows of a rank of so many; raises ScenarioError where none was measured."""
+    """Return the rows of a rank out of so many; raises ScenarioError if there are none."""
     found = rows[rows[RANKS] == ranks]
     if found.empty:
         known = listed(f"{number:g}" for number in sorted(rows[RANKS].unique()))

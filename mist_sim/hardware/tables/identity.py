@@ -1,4 +1,4 @@
-"""Holds what a file says was measured against what is simulated."""
+"""Checks that a file's measurements are of the simulated model and GPU."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ _ON, _OFF = ("true", "yes", "on"), ("false", "no", "off")  # of YAML 1.1
 def check_measured(
     notes: Mapping[str, str], model: ModelSpec, cluster: Cluster, where: str, scale: float = 1.0
 ) -> None:
-    """Refuse measurements of another model, GPU or number of ranks; keys left out are not checked.
+    """Refuse measurements of another model, GPU or number of ranks; missing keys are not checked.
 
     notes: model and gpu by any name of the catalog; hardware, another name of the GPU;
         tensor_parallel_size.
-    scale: what the measured times are multiplied by.
-    A GPU that is based on the measured one counts as it, as long as it computes at its rates or a
-    scale says how much faster it is.
-    Raises ScenarioError that names the key and both values.
+    scale: factor of the measured times.
+    A GPU based on the measured one counts as the same if it has its rates, or if a scale is given.
+    Raises ScenarioError with the key and both values.
     """
     gpus = [notes[key] for key in ("gpu", "hardware") if notes.get(key)]
     _check("model", [notes["model"]] if notes.get("model") else [], model.name, _model, where)
@@ -46,10 +45,10 @@ def check_measured(
 def read_meta(folder: Path) -> tuple[dict[str, str], str]:
     """Return the top-level entries of a profile's meta.yaml, and the file's name.
 
-    Of nested ones there is `enabled`, as "skew_fit.enabled".
+    Nested entries: only `enabled`, as "skew_fit.enabled".
 
-    It lies in the folder, or above it where the folder is that of a number of ranks (tp2). Without
-    it there are none.
+    The file lies in the folder, or above it if the folder is for one number of ranks (tp2). Empty
+    without a file.
     """
     file = folder / "meta.yaml"
     if not file.is_file() and re.fullmatch(r"tp\d+", folder.resolve().name):
@@ -67,12 +66,12 @@ def read_meta(folder: Path) -> tuple[dict[str, str], str]:
 
 
 def _value(text: str) -> str:
-    """Return what stands after a key, without a comment and quotes."""
+    """Return the value after a key, without comment and quotes."""
     return text.partition("#")[0].strip().strip("'\"")
 
 
 def is_on(notes: Mapping[str, str], key: str, where: object) -> bool:
-    """Tell whether a part of a profile is enabled, as it is where nothing is said.
+    """Tell whether a part of a profile is enabled, as it is by default.
 
     Raises ScenarioError for anything but true and false.
     """
@@ -106,7 +105,7 @@ def _check(
 
 
 def _check_rates(own: GpuSpec, device: GpuSpec, where: str) -> None:
-    """Refuse a GPU whose rates are not those of the device that was measured."""
+    """Refuse a GPU whose rates differ from the measured device's."""
     for name in ("flops", "memory_bandwidth"):
         if getattr(own, name) != getattr(device, name):
             raise ScenarioError(

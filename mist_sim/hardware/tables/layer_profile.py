@@ -88,9 +88,9 @@ def read_layer_profile(
 
 
 def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster, scale: float) -> dict[str, str]:
-    """Return what meta.yaml says.
+    """Return the content of meta.yaml.
 
-    Refuses a profile of another model, GPU or number of ranks than the client has.
+    Refuses a profile of another model, GPU or number of ranks than the client's.
     """
     notes, where = read_meta(path)
     check_measured(
@@ -120,7 +120,7 @@ def _experts(file: Path, model: ModelSpec, cluster: Cluster, unit: float) -> Exp
 
 
 def _attention_rows(file: Path) -> pd.DataFrame:
-    """Return the rows of attention, in the older of the two forms that profiles come in.
+    """Return the rows of attention, converted to the older of the two forms of profiles.
 
     The newer form says, in place of the tokens before a prompt (kv_prefill), how many keys its
     tokens have in the mean (prefill_key: those before it and half of its own), and how many tokens

@@ -32,9 +32,9 @@ def layers_curve(
 
     rows: layer, tokens, time (in `unit` seconds), of one rank. The two all-reduces of a layer,
     which a profile of one rank's kernels does not have, come from the cluster's figures.
-    experts: what the layers with experts take beside these rows.
-    Raises ScenarioError where a kind lacks a number of tokens that others have, and for a model
-    whose layers are not all of these kinds.
+    experts: additional time of the layers with experts.
+    Raises ScenarioError if a kind lacks a number of tokens that others have, and for a model with
+    layers of other kinds.
     """
     _check_kinds(model, experts, where)
     times = rows.pivot_table(index="tokens", columns="layer", values="time", aggfunc="median")

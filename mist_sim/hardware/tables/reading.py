@@ -93,13 +93,13 @@ def curve(frame: pd.DataFrame, by: str, value: str) -> tuple[Array, Array]:
 def measured_grid(
     frame: pd.DataFrame, axes: Sequence[str], value: str, where: str
 ) -> tuple[list[Array], Array, list[tuple[float, ...]]]:
-    """Arrange rows as a grid that rises along all axes and has what was measured, to the bit.
+    """Arrange rows as a grid that rises along all axes and keeps measured values exactly.
 
-    Cells without a row, such as 64 experts that two tokens cannot reach, are filled as `full_grid`
-    does, and kept between the measured cells below and above them. Measured cells that fall with
-    more work are noise: the isotonic fit whose largest change is smallest takes their place.
-    Returns the points of each axis, the values, and the places of the measured cells that were
-    changed so. Raises ScenarioError as `full_grid` does.
+    Cells without a row, such as 64 experts that two tokens cannot use, are filled as in
+    `full_grid`, and kept between the measured cells below and above them. Measured cells that fall
+    with more work are noise: they are replaced by the isotonic fit with the smallest largest
+    change. Returns the points of each axis, the values, and the places of the changed cells. Raises
+    ScenarioError as `full_grid` does.
     """
     points, filled = full_grid(frame, axes, value, where)
     medians = frame.groupby(list(axes))[value].median()
@@ -130,10 +130,10 @@ def full_grid(
 ) -> tuple[list[Array], Array]:
     """Arrange rows as a full grid over several columns; repeated points count as their median.
 
-    Where a value of one axis comes with fewer points along the later axes than others do, what
-    lies between and beyond its points is interpolated as in a run (see `grids.Axis`).
-    Returns the points of each axis and the values. Raises ScenarioError, with the file that `where`
-    names, for no rows, and for more points than a grid may have.
+    If a value of one axis has fewer points along the later axes than others, the missing ones are
+    interpolated and extrapolated as in a run (see `grids.Axis`). Returns the points of each axis
+    and the values. Raises ScenarioError, with the file in `where`, for no rows, and for more points
+    than a grid may have.
     """
     if frame.empty:
         raise ScenarioError(f"{where}: has no rows to interpolate {value} by {' and '.join(axes)}")

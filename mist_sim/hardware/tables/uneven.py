@@ -1,4 +1,4 @@
-"""The weight of the longest context among decodes of uneven ones.
+"""The weight of the longest context among decodes with uneven contexts.
 
 Decodes take as long as equal ones of the context mean + weight x (longest - mean). `skew.csv` of a
 layer profile tells the weight: LLMServingSim 2.0 calls it alpha. A profile launches its kernels, an
@@ -35,7 +35,7 @@ _EVERY = 4  # decodes from one point of the law to the next
 
 @dataclass(frozen=True, slots=True)
 class UnsplitDecodes:
-    """A decode kernel with one block for each sequence and KV head, which reads its whole context.
+    """A decode kernel with one block per sequence and KV head, which reads its whole context.
 
     CUDA graphs are captured for the longest context that the engine accepts (`max_seq_len` in
     vLLM's `gpu_model_runner.py`), and FlashAttention 2 splits by that length: a part is longer
@@ -77,7 +77,7 @@ class UnsplitDecodes:
         return np.asarray(num_decodes * self.heads / self.slots)
 
     def _left(self, num_decodes: Array | float, ratio: Array, place: float) -> Array:
-        """Return what the longest has still to read when the others end, in mean contexts.
+        """Return the unread rest of the longest context when the others end, in mean contexts.
 
         place: of the long sequence in the batch, from 0 to 1; its last head begins in that part
         of the last head's turn.
@@ -88,10 +88,10 @@ class UnsplitDecodes:
         return np.maximum(1.0 / ratio - others * turns, 0.0)
 
     def fitted(self, rows: pd.DataFrame) -> UnsplitDecodes:
-        """Return the same with the speed-up that meets measured shares best (least squares).
+        """Return the same with the speed-up that fits measured shares best (least squares).
 
-        rows: of `skew.csv`, decodes alone. Those that are not split count, and of each number
-            those with the fewest long sequences, which profiles put first.
+        rows: of `skew.csv`, decodes alone. Only unsplit ones count, and of each number those with
+            the fewest long sequences, which profiles list first.
         """
         some = _with_fewest_long(rows[rows["n"] >= self.first_unsplit])
         ratio = some["kv_mean"] / some["kv_big"]
@@ -109,8 +109,8 @@ def weights_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> 
     """Return the weight of the longest context by number of decodes and mean / longest context.
 
     rows: of `skew.csv`. None without rows. Beyond the last number and ratio their weights hold.
-    unsplit: takes the place of measured weights where engines do not split what the profile did,
-        and goes on to the first measured number that it did not split.
+    unsplit: replaces measured weights where engines do not split contexts that the profile split,
+        up to the first number that the profile did not split.
 
     Where rows show that the kernel stops splitting contexts (`last_split`), the weight jumps from
     one number of decodes to the next; other weights are linear in between.
@@ -161,9 +161,9 @@ def _with_fewest_long(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measured(rows: pd.DataFrame) -> dict[float, float]:
-    """Return weights by number of decodes, those that meet the rows' times best.
+    """Return weights by number of decodes that fit the rows' times best.
 
-    The sum of squared relative errors is the least that one weight for all rows can have.
+    One weight for all rows minimises the sum of squared relative errors.
     """
     uneven = 1.0 - rows["t_mean_us"] / rows["t_skew_us"]
     longest = (rows["t_max_us"] - rows["t_mean_us"]) / rows["t_skew_us"]

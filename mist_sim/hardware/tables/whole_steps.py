@@ -30,9 +30,9 @@ def whole_steps(prefill: Grid, decode: Grid, mixed: Grid | None = None) -> StepT
     """Return the tables of measured steps, in seconds.
 
     prefill: by new tokens and context. decode: by decodes and mean context. mixed: by new tokens,
-    decodes, context and mean context. Several prompts in a step count as one of all their tokens,
-    and each adds what its context takes. Where no mixed steps were measured, decodes beside
-    prompts count as tokens of the prompt and add what their contexts take.
+        decodes, context and mean context. Several prompts in a step count as one of all their
+        tokens, plus the time of each one's context. Without measured mixed steps, decodes beside
+        prompts count as prompt tokens plus the time of their contexts.
     """
     (sizes, contexts), (counts, lengths) = prefill.points, decode.points
     prompts, decodes = rising(prefill.values, 0, 1), rising(decode.values, 0, 1)

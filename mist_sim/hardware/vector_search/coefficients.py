@@ -1,8 +1,7 @@
-"""Seconds of the operations of a search on one core, and how cores help: measured, in TOML files.
+"""Measured seconds of a search's operations on a core, and their scaling: TOML files.
 
-Those of the package were fitted to searches of faiss that were timed with one and two threads
-(`mist calibrate rag`); the file names the machine, the date and the errors on indexes that the fit
-never saw.
+The package's coefficients were fitted to faiss searches timed with one and two threads (`mist
+calibrate rag`); the file names the machine, the date and the errors on held-out indexes.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ DEFAULT = "faiss-1.15-epyc-9005"
 class Rates:
     """Seconds of the operations of a search in one kind of index (all >= 0).
 
-    batches: once a call. results: for each neighbour that a query asks for. The others are for each
-        of what `QueryWork` counts under the same name.
+    batches: per call. results: per neighbour that a query requests. The others are per unit of the
+        `QueryWork` field of the same name.
     list_imbalance, link_distances, ef_exponent, link_exponent: see `SearchShape`.
     Raises ValueError for values out of range.
     """
@@ -67,7 +66,7 @@ class Rates:
         )
 
     def query_seconds(self, index: VectorIndex, num_results: int) -> float:
-        """Return what a query takes on one core."""
+        """Return a query's time on one core."""
         work = index.work(self.shape)
         seconds = num_results * self.results
         for name, amount in zip(QueryWork._fields, work, strict=True):
@@ -79,10 +78,10 @@ class Rates:
 class SearchCoefficients:
     """Seconds of searches on the cores of one machine.
 
-    machine, date, software: where they were measured, when, and of what.
+    machine, date, software: where and when they were measured, and with which program.
     flat, ivf_pq, hnsw: by the kind of index.
-    core_exponent: c cores search c to this power as fast as one (> 0, at most 1).
-    errors: median errors on indexes that the fit did not see, by kind of index.
+    core_exponent: c cores search c to this power times as fast as one (> 0, at most 1).
+    errors: median errors on held-out indexes, by kind of index.
     """
 
     machine: str
@@ -99,7 +98,7 @@ class SearchCoefficients:
             raise ValueError(f"core_exponent must be in (0, 1], got {self.core_exponent}")
 
     def query_seconds(self, index: VectorIndex, num_results: int) -> float:
-        """Return what a query takes on one core. Raises ScenarioError as `rates` does."""
+        """Return a query's time on one core. Raises ScenarioError as `rates` does."""
         seconds = self.rates(index).query_seconds(index, num_results)
         if isinstance(index, IvfPqIndex) and index.centroids is not None:
             seconds += self.hnsw.query_seconds(index.centroids, index.num_probes)
@@ -134,7 +133,7 @@ def coefficient_names() -> list[str]:
 def load_coefficients(name_or_path: str) -> SearchCoefficients:
     """Return coefficients of the package by name, or those of a TOML file.
 
-    Raises ScenarioError where there are none, or the file is wrong.
+    Raises ScenarioError for an unknown name or a wrong file.
     """
     name = name_of(name_or_path, _tables())
     if name is not None:

@@ -1,4 +1,4 @@
-"""Indexes of vectors: what they are, how large they are, and what a query asks of them.
+"""Indexes of vectors: their kinds, their memory, and the work of a query.
 
 A query's work is counted in operations whose seconds were measured one kind at a time
 (`coefficients.py`), or follow from a GPU's peaks (`processors.py`). Memory is that of the index as
@@ -23,13 +23,13 @@ _TABLES = 2 * 2**30  # faiss's `precomputed_table_max_bytes`
 
 
 class QueryWork(NamedTuple):
-    """What one query asks of an index.
+    """The work of one query on an index.
 
-    queries: always 1. scanned_values: of whole vectors that are compared, one after the other.
-    vectors: that are compared so. table_entries: of lookup tables, summed up for each list.
-    lists: that are scanned. codes, code_bytes: of compressed vectors that are compared.
-    distances, distance_values: of whole vectors anywhere in memory, and their values.
-    expansions: of vertices of a graph.
+    queries: always 1. scanned_values: values of whole vectors compared one after the other.
+    vectors: number of these. table_entries: entries of lookup tables, summed over lists.
+    lists: lists scanned. codes, code_bytes: compressed vectors compared, and their bytes.
+    distances, distance_values: comparisons with whole vectors anywhere in memory, and their values.
+    expansions: expanded vertices of a graph.
     """
 
     queries: float = 1.0
@@ -71,10 +71,10 @@ class VectorIndex(Protocol):
         """Memory that it takes."""
 
     def memory_traffic(self, shape: SearchShape = PLAIN) -> float:
-        """Return the bytes that a query reads of it, when nothing of it is in a cache."""
+        """Return the bytes that a query reads of it, without caches."""
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
-        """Return what a query asks of it. shape: what its parameters do not say."""
+        """Return a query's work. shape: quantities that its parameters do not determine."""
 
 
 def _require(index: object, *names: str) -> None:
@@ -108,7 +108,7 @@ class FlatIndex:
         return self.num_bytes
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
-        """Return what a query asks of it."""
+        """Return a query's work."""
         values = float(self.num_vectors * self.dimensions)
         return QueryWork(scanned_values=values, vectors=self.num_vectors)
 
@@ -181,10 +181,10 @@ class IvfPqIndex:
         return scanned + (graph.memory_traffic(shape) if graph else whole)
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
-        """Return what a query asks of it: centroids, then a table and the codes of each list.
+        """Return a query's work: centroids, then a table and the codes of each list.
 
-        Large lists attract more queries than small ones; all lists hold all vectors. What a
-        graph of the centroids asks is its own.
+        Large lists attract more queries than small ones; the lists together hold all vectors. A
+        graph of the centroids has its own work.
         """
         share = self.num_probes / self.num_lists
         codes = self.num_vectors * min(1.0, share * shape.list_imbalance)
@@ -240,7 +240,7 @@ class HnswIndex:
         return _FLOAT * work.distance_values + 2 * _LINK * self.num_links * work.expansions
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
-        """Return what a query asks of it: a descent through the layers, then the expansions."""
+        """Return a query's work: a descent through the layers, then the expansions."""
         around = shape.distances * self.ef_search**shape.ef_exponent
         around *= (2 * self.num_links) ** shape.link_exponent
         distances = min(float(self.num_vectors), around + self.num_descended)

@@ -47,12 +47,12 @@ def _check_fits(index: VectorIndex, memory: float, where: str, remedy: str) -> N
 class SearchCores:
     """Cores of one machine, over which the queries of a batch are spread (as faiss does).
 
-    cores: that search (>= 1). A query is on one core.
+    cores: number that search (>= 1). A query runs on one core.
     memory: for the index.
-    memory_bandwidth: of the machine, which all cores share; a batch is never faster than what its
-        queries read of the index.
-    coefficients: a name of the package, or the path of a TOML file that `mist calibrate rag`
-        has written.
+    memory_bandwidth: of the machine, shared by all cores; it bounds the time of a batch by the
+        bytes its queries read.
+    coefficients: a name of the package, or the path of a TOML file that `mist calibrate rag` has
+        written.
     Raises ValueError for values out of range, ScenarioError for unknown coefficients.
     """
 
@@ -106,8 +106,8 @@ _KERNELS = 3  # distances to centroids or vectors, scan, selection
 class SearchGpu:
     """A GPU that keeps the whole index in its memory: flat and IVF-PQ.
 
-    Its seconds are analytic: the longer of the bytes that a batch reads and the products that it
-    computes, at what the GPU's kernels reach. Nobody measured searches on it here.
+    Its seconds are analytic: the longer of the time to read a batch's bytes and to compute its
+    products, at the rates of the GPU's kernels. They were not validated by measurements.
 
     gpu: a name of the catalog, or the path of a TOML file.
     Raises ScenarioError for an unknown one.
@@ -121,7 +121,7 @@ class SearchGpu:
 
     @property
     def spec(self) -> GpuSpec:
-        """What the GPU is."""
+        """The GPU's spec."""
         return self._spec
 
     def check(self, index: VectorIndex) -> None:

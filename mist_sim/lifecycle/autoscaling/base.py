@@ -15,11 +15,11 @@ class GroupView:
     """An autoscaler's view of its group.
 
     now: seconds. num_up, num_starting: clients that take requests, and that will soon.
-    num_waiting, num_running: requests that wait in these clients or for one to come, and that
-    they work on.
-    busy: share of the time since the last look in which a client had a request, the mean over
-    those that are up; NaN without any.
-    kv_usage: share of the KV blocks of those that are up which requests hold; NaN without any.
+    num_waiting, num_running: requests waiting in these clients or for one to come, and requests in
+        work.
+    busy: share of the time since the last look in which a client had a request, mean over clients
+        that are up; NaN without any.
+    kv_usage: share of the KV blocks that requests hold, over clients that are up; NaN without any.
     attainment: share of the requests which ended since the last look that kept the limits of the
     scenario's slo; NaN without any.
     """
@@ -41,10 +41,10 @@ class GroupView:
 
 @runtime_checkable
 class Autoscaler(Protocol):
-    """Say how many clients should be up.
+    """Decides how many clients should be up.
 
-    It is asked at every look; its answer is brought between the group's `min` and `max`. It
-    changes nothing, and decides by the view alone.
+    It is called at every look; its answer is clamped to the group's `min` and `max`. It changes no
+    state, and decides only by the view.
     """
 
     def wanted(self, group: GroupView) -> int:

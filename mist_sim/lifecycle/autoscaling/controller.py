@@ -19,10 +19,10 @@ from mist_sim.lifecycle.fleet import Fleet, Member
 
 
 class Controller:
-    """Keeps as many of some clients up as a policy wants.
+    """Keeps a policy's number of clients of a group up.
 
-    num_at_gateway: returns how many requests wait for a client such as these. attainment: returns
-    the share of requests that kept the limits since it was asked last; NaN: none ended.
+    num_at_gateway: returns the number of requests that wait for such a client. attainment: returns
+        the share of requests within the limits since its last call; NaN: none ended.
     endless: schedules its looks, which never end by themselves.
     """
 
@@ -91,12 +91,12 @@ class Controller:
             self._changed_at = now
 
     def _to_start(self, number: int) -> list[Member]:
-        """Return whom to start: first those that drain, then the first that are off."""
+        """Return the clients to start: draining ones first, then the first that are off."""
         ready = [*self._in("draining"), *self._in("off")]
         return [member for member in ready if not member.num_faults][:number]
 
     def _to_drain(self, number: int) -> list[Member]:
-        """Return whom to drain: the last that start, then those with the fewest requests."""
+        """Return the clients to drain: the last that start, then those with the fewest requests."""
         up = self._in("up")[::-1]
         up.sort(key=lambda member: member.client.view.num_outstanding)
         return [*self._in("starting")[::-1], *up][:number]
@@ -157,7 +157,7 @@ class BusyTime:
         self._was_busy = view.num_outstanding > 0
 
     def share(self) -> float:
-        """Return the share of the time since the last call, and begin anew."""
+        """Return the share of the time since the last call, and start anew."""
         self._note(self.view)
         period = self._env.now - self._since
         found = self._seconds / period if period > 0 else nan

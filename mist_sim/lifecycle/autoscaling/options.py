@@ -11,18 +11,18 @@ from mist_sim.units import Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """A group of clients of which as many run as a policy wants.
+    """A group of clients whose number a policy controls.
 
     clients: their names, or that of a group of copies; the first ones start first.
-    policy: how many are wanted.
-    min: clients that are always wanted; with 0 the group may go, and the first request that finds
-        nobody starts one.
-    max: the most that are wanted; None: all.
-    initial: those that are up at the start of the run; None: as many as `min`.
+    policy: decides the number.
+    min: least number of clients; with 0 the group may shrink to none, and the next request starts
+        one.
+    max: largest number; None: all.
+    initial: number at the start of the run; None: `min`.
     interval: time between two looks.
-    cool_down: time after any change in which none is taken away.
+    cool_down: time after any change in which no client is removed.
 
-    Raises ValueError for a group of nobody, and for numbers and times out of range.
+    Raises ValueError for an empty group, and for numbers and times out of range.
     """
 
     clients: tuple[str, ...]
@@ -54,7 +54,7 @@ class Autoscaling:
             raise ValueError(f"cool_down must be finite and >= 0 s, got {self.cool_down}")
 
     def problem(self, num_clients: int) -> str | None:
-        """Return what is wrong with the numbers for a group of so many clients, or None."""
+        """Return a problem of the numbers for a group of so many clients, or None."""
         for name in ("min", "max", "initial"):
             number = getattr(self, name)
             if number is not None and number > num_clients:

@@ -17,10 +17,10 @@ _EPSILON = 1e-9  # of a client, so that rounding does not add one
 @AUTOSCALERS.register("queue_length")
 @dataclass(frozen=True, kw_only=True)
 class QueueLength:
-    """As many clients as there are requests for, so many to a client.
+    """One client per `target` requests.
 
-    target: requests for each client (> 0).
-    counts: all that are there (outstanding), or only those that wait.
+    target: requests per client (> 0).
+    counts: all requests (outstanding), or only waiting ones.
 
     Source: the Kubernetes autoscaler with a target for an average value, ceil(requests / target);
     with all of them it is the concurrency target of Knative and KServe.
@@ -59,6 +59,7 @@ class Utilisation:
             raise ValueError(f"target must be in (0, 1], got {self.target}")
 
     def wanted(self, group: GroupView) -> int:
+        """Return the number at which utilisation would meet the target; unchanged near it."""
         used = group.busy if self.of == "time" else group.kv_usage
         ratio = used / self.target
         if ratio != ratio or abs(ratio - 1) <= _TOLERANCE:
@@ -75,7 +76,7 @@ class SloAttainment:
     """More clients while too few requests keep the limits of the slo, fewer while nearly all do.
 
     below: attainment under which `step` clients are added, in (0, 1].
-    above: attainment from which one is taken away, in [below, 1]; while any wait, none is.
+    above: attainment from which one is removed, in [below, 1], unless requests wait.
     step: clients that are added at a time (>= 1).
     """
 
@@ -92,6 +93,7 @@ class SloAttainment:
             raise ValueError(f"step must be >= 1, got {self.step}")
 
     def wanted(self, group: GroupView) -> int:
+        """Return more clients below the lower attainment, one fewer above the upper one."""
         if group.attainment < self.below:
             return group.num_clients if group.num_starting else group.num_clients + self.step
         if group.attainment >= self.above and not group.num_waiting:

@@ -20,11 +20,11 @@ from mist_sim.units import Seconds
 def interference(recorder: ColumnRecorder) -> Array:
     """Return the interference intensity of each row of the requests.
 
-    It is the prompt tokens computed between the first and the last token of an answer, by the
-    engine that decoded it, over the output tokens after the first: those that TPOT counts, where
-    the paper has all of them. So TPOT is linear in it wherever a step's time is linear in its
-    prompt tokens. While a request is not in the batch, as after a preemption, nothing counts. Like
-    TPOT it is of the last attempt, and NaN without a second token.
+    It is the prompt tokens that the engine of the answer computed between the answer's first and
+    last token, divided by the output tokens after the first. TPOT counts the same tokens (the paper
+    divides by all output tokens), so TPOT is linear in the intensity wherever step time is linear
+    in prompt tokens. Time outside the batch, as after a preemption, does not count. Like TPOT it
+    describes the last attempt, and is NaN without a second token.
     """
     requests: dict[str, Any] = recorder.requests.columns()
     tokens: dict[str, Any] = recorder.tokens.columns()
@@ -81,10 +81,10 @@ class InterferenceLaw:
 
     @classmethod
     def fit(cls, intensity: Array, tpot: Array) -> InterferenceLaw:
-        """Return the least-squares line through requests; those with a NaN are left out.
+        """Return the least-squares line through requests; NaNs are left out.
 
-        intensity: prompt tokens an output token. tpot: seconds. Raises ValueError where fewer than
-        two intensities differ.
+        intensity: prompt tokens per output token. tpot: seconds.
+        Raises ValueError if fewer than two intensities differ.
         """
         from scipy.stats import linregress  # only now: it takes long to import
 

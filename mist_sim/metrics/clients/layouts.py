@@ -1,4 +1,4 @@
-"""Clients whose layout changed: what the summary says of it."""
+"""Layouts of clients that changed theirs, for the summary."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from mist_sim.hardware.layout_period import LayoutPeriod
 
 
 def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[dict[str, Any]]:
-    """Return every layout of the clients that changed theirs, client by client.
+    """Return every layout of each client that changed its layout.
 
-    start: when the steps of the one before had ended; ready: when its own could begin, seconds.
-    layout: what it is. num_gpu_blocks: KV blocks of all its engines. collectives: how they are
-    timed, for one that lies on several nodes.
+    start: end of the last step in the layout before; ready: when steps in this one could begin,
+        seconds.
+    layout: its description. num_gpu_blocks: KV blocks of all its engines. collectives: how they are
+        timed, for a client on several nodes.
     """
     return [
         {

@@ -25,9 +25,9 @@ class Period(NamedTuple):
 
 
 class Lives:
-    """The states of all clients in a run; where none is written, all are up all the time.
+    """The states of all clients in a run; without records of states, all clients are up throughout.
 
-    end: of the run, seconds.
+    end: end of the run, seconds.
     """
 
     def __init__(self, recorder: ColumnRecorder, end: float) -> None:
@@ -90,15 +90,16 @@ def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
 def lives_summary(
     recorder: ColumnRecorder, lives: Lives, counted: dict[str, Any], begin: float
 ) -> dict[str, Any]:
-    """Return what came of clients that fail, start and leave; nothing where none does.
+    """Return failures, starts and losses of clients; empty if no client changed its state.
 
-    counted: columns of the requests that count. begin: the end of the warm-up; clients are counted
-    from there on.
+    counted: columns of the requests that count. begin: end of the warm-up; clients count from there
+        on.
 
-    num_lost: requests that ended because a client failed. num_lost_visits: that were lost with
-    one, num_retried_visits: of which the request went on elsewhere. lost_kv_tokens: whose KV
-    entries were lost. num_client_failures, num_client_starts: how often that happened.
-    mean_clients_up: over time.
+    num_lost: requests that ended because a client failed. num_lost_visits: visits lost with
+    a client, num_retried_visits: of these, visits whose request continued at another client.
+        lost_kv_tokens: tokens whose KV entries were lost. num_client_failures, num_client_starts:
+        numbers of failures and starts.
+    mean_clients_up: mean over time.
     """
     if not lives.is_told:
         return {}

@@ -1,8 +1,8 @@
-"""Room: how much of the time a client's engines could have taken more into their steps.
+"""Room: the share of time in which a client's engines could have taken more into their steps.
 
-An engine that decodes one request is busy all the time, and could take a hundred more. So what is
-told of a client's load is not the time in steps, but the time at a limit: steps that hold as many
-tokens or sequences as they may, or that leave fewer KV blocks free than a prompt takes.
+An engine that decodes one request is busy all the time, though it could decode a hundred more. So
+load is measured as time at a limit rather than time in steps: time in steps that hold the largest
+number of tokens or sequences, or that leave fewer KV blocks free than a prompt takes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Room(NamedTuple):
     """Shares of the time from the first to the last arrival, over all engines of a client.
 
     room: without a step, or in steps at no limit. at_tokens: in steps with `max_num_batched_tokens`
-    tokens; at_sequences: with `max_num_seqs` requests; at_memory: that leave fewer KV blocks free
-    than a prompt of the mean length takes; always, where there are fewer in all. NaN where nobody
-    knows.
+        tokens; at_sequences: with `max_num_seqs` requests; at_memory: in steps that leave fewer KV
+        blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all).
+        NaN if unknown.
     """
 
     room: float = nan
@@ -37,7 +37,7 @@ class Room(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """The option, or the memory, whose limit was reached longest; empty for none."""
+        """The option or memory whose limit was reached longest; empty if none was."""
         shares = dict(zip(_LIMITS, self[1:], strict=True))
         longest = max(_LIMITS, key=lambda name: shares[name])
         return longest if shares[longest] > 0 else ""
@@ -51,8 +51,8 @@ def rooms(
 ) -> list[Room]:
     """Return the room of each client.
 
-    limits: of each client; None for one of which it is not known. warmup: seconds whose arrivals
-    do not count. Nothing is known of runs whose requests come all at once.
+    limits: of each client; None if unknown. warmup: seconds whose arrivals do not count. Room is
+        unknown if all requests arrive at once.
     """
     requests: dict[str, Any] = recorder.requests.columns()
     of_users = requests["parent_id"] == requests["request_id"]
@@ -69,7 +69,7 @@ def rooms(
 
 
 def least_room(found: Sequence[Room]) -> float:
-    """Return the room of the client that has least; NaN where nobody knows of any."""
+    """Return the room of the client with the least; NaN if no client's is known."""
     known = [each.room for each in found if each.room == each.room]
     return min(known, default=nan)
 

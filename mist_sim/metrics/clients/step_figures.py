@@ -48,10 +48,11 @@ def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, An
 def peak_token_rate(
     recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, begin: float
 ) -> float:
-    """Return the most chunks of output of some requests in one second, in their last attempts.
+    """Return the largest number of output chunks in one second, over the last attempts of requests.
 
-    Tokens of one step, which verified drafts, are one chunk. As `max_output_tokens_per_s` in
-    `calculate_metrics` of vllm/benchmarks/serve.py, which counts what a stream delivers.
+    Tokens of one step (verified drafts) form one chunk. Same definition as
+    `max_output_tokens_per_s` in `calculate_metrics` of vllm/benchmarks/serve.py, which counts
+    stream deliveries.
 
     request_ids: in order. sent_at: when each was sent for the last time, seconds. begin: where the
     first second begins, seconds.
@@ -92,7 +93,7 @@ def _chunks(
 
 
 def sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:
-    """Return the sum over all steps before each of some, where those of a run have one value."""
+    """Return the sum over all steps before each given step; the steps of a run share one value."""
     num_steps = num_steps.astype(np.int64)
     up_to, given = np.cumsum(num_steps), np.cumsum(num_steps * each_step)
     run = np.minimum(np.searchsorted(up_to, steps, "right"), len(up_to) - 1)
@@ -103,10 +104,10 @@ def sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Arra
 def output_tokens_before(
     recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, time: float
 ) -> int:
-    """Return how many output tokens of some requests came before a time, in their last attempts.
+    """Return the output tokens of some requests before a time, in their last attempts.
 
-    request_ids: in order. sent_at: when each was sent for the last time, seconds. A token whose
-    step is not known, from a client without steps, did not come before.
+    request_ids: in order. sent_at: last sending of each, seconds. A token without a known step,
+        from a client without steps, does not count.
     """
     tokens: dict[str, Any] = recorder.tokens.columns()
     mine = np.isin(tokens["request_id"], request_ids)

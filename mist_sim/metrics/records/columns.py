@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 
 class Table:
-    """Typed columns; a row that is added costs a tuple, and memory holds each value once.
+    """Typed columns; adding a row costs one tuple, and each value is held in memory once.
 
     columns: name to numpy dtype, in the order of a row's values.
-    rows: those added since the latest `pack`, as tuples of values in the order of the columns.
+    rows: rows added since the latest `pack`, as tuples of values in the order of the columns.
     """
 
     def __init__(self, **columns: str) -> None:

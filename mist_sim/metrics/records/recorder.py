@@ -1,4 +1,4 @@
-"""Writes what happened into columns; finished requests leave no live objects behind."""
+"""Records events as columns; finished requests leave no live objects behind."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class ColumnRecorder:
     is its decodes. drafts: a row for each stay of a request in a decode batch that verified
     drafts. moves: a row for KV entries of a request that went from one place to another;
     move_names: the kinds and places in it. retrievals: a row for each level that had entries of a
-    context that a request asked for, and one for what none had; level_names: the levels.
+        requested context, and one for the entries of no level; level_names: the levels.
     states: a row for each change of a client's state, named in state_names; losses: a row a visit
     that was lost with its client, or with the one that had its KV entries. Both are empty where no
     client changes its state. models: those that requests ask for; the first is None, for any.
-    groups: the class of each request of users, by its id, as `Slo.groups` counts them; empty where
-    the slo has no classes.
+    groups: class of each user request, by its id, as `Slo.groups` counts classes; empty if the slo
+        has none.
 
     Visits and steps have the times of clients, requests those of their users: tokens come
     `response` seconds later, the last one `output_token` more for each token (see `FrontEnd`).
@@ -101,11 +101,11 @@ class ColumnRecorder:
         return len(self.steps) - 1
 
     def tracks_of(self, client_id: int) -> list[int]:
-        """Return the tracks of a client; none for one without steps."""
+        """Return the tracks of a client; empty for a client without steps."""
         return [track for track, owner in enumerate(self.track_clients) if owner == client_id]
 
     def all_started(self) -> None:
-        """Note that all clients have begun; one that comes back goes on with tracks of its own."""
+        """Note that all clients have started; a client that comes back opens new tracks."""
         self._num_at_once = len(self.track_clients)
 
     def num_tracks(self, client_id: int, layout: int = 0) -> int:
@@ -154,7 +154,7 @@ class ColumnRecorder:
         num_attempts: int = 1,
         in_vain: Sequence[Visit] = (),
     ) -> None:
-        """Add a row to the requests: what its visits gave in all, and how it ended."""
+        """Add a row to the requests: totals over its visits, and how it ended."""
         first_token_at = nan
         queued = 0.0
         num_output_tokens = num_preemptions = num_queried = num_cached = num_known = 0
@@ -211,6 +211,7 @@ class ColumnRecorder:
             self._pack()
 
     def record_whole(self, client_id: int, visit: Visit) -> None:
+        """Add the rows of a request that one visit served whole, and of that visit."""
         request, stages = visit.request, visit.stages
         first_token_at, time = visit.first_token_at, visit.finished_at
         num_queried, num_cached = visit.num_queried_tokens, visit.num_cached_tokens
@@ -388,9 +389,9 @@ class ColumnRecorder:
     def record_loss(
         self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool
     ) -> None:
-        """Note that a visit was lost, and whether its request goes on at another client.
+        """Record a lost visit, and whether its request continues at another client.
 
-        num_tokens: whose KV entries were lost with it.
+        num_tokens: tokens whose KV entries were lost with it.
         """
         self.losses.rows.append((request_id, client_id, time, num_tokens, retried))
 

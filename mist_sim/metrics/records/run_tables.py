@@ -1,4 +1,4 @@
-"""The tables of a run: what is written of requests, visits, steps and blocks, and as what type."""
+"""The tables of a run: columns and types of requests, visits, steps and moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that went on at another client, such as those that flow (TaiChi)."""
+"""Answers that moved to another client while decoding, such as TaiChi's flowing answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mist_sim.metrics.records.recorder import ColumnRecorder
 
 
 def answers_moved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return how often the answers of some requests moved: mean over all, and most of one.
+    """Return how often answers moved: the mean over all requests, and the largest number.
 
-    The way from the client of its prompt to the one that begins the answer is no such move. Nothing
-    where no answer moved.
+    The hand-over from the client of the prompt to the first decode client does not count. Empty if
+    no answer moved.
     """
     visits: dict[str, Any] = recorder.visits.columns()
     pipelines: list[Any] = recorder.pipelines.values

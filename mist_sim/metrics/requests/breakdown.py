@@ -1,9 +1,9 @@
 """Where the latency of each request went: queues, prompts, answers, transfers, other stages.
 
-Every moment between a request's arrival and its end counts once. Where several things went on at
-once, entries on their way count before work on a prompt or another stage, that before a queue, and
-a queue before an answer, for which memory may be reserved while its prompt waits elsewhere. What is
-left is time in which no client had the request.
+Every moment between a request's arrival and its end counts once. If several things happen at once,
+the first in this order counts: transfer of entries; work on a prompt or another stage; queue;
+answer (an answer may have its memory reserved while its prompt waits in another queue). The rest is
+time in which no client had the request.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _TINY = 1e-9  # seconds below which a remainder is rounding
 
 @dataclass(frozen=True)
 class _Intervals:
-    """Times in which something went on for requests; arrays of one item an interval.
+    """Intervals of activity of requests; arrays with one item per interval.
 
-    row: of the request. what: number of its name. start, end: seconds.
+    row: row of the request. what: number of the activity's name. start, end: seconds.
     """
 
     row: Rows
@@ -53,7 +53,7 @@ class _Intervals:
 
     @staticmethod
     def joined(parts: list[_Intervals]) -> _Intervals:
-        """Return those of several parts."""
+        """Return several parts as one."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return _Intervals(*(np.concatenate(column) for column in columns))
 
@@ -61,13 +61,13 @@ class _Intervals:
 class Breakdown:
     """Parts of the latency of a run's requests.
 
-    queue: in the queue of a client, before first work and for memory. prefill: work on a prompt,
-    from first work to the first token, waits for memory after a preemption included. decode: from
-    there to the last token. front_end: between users and engines (`FrontEnd`). transfer: KV entries
-    on their way, between clients, tiers and swap space. children: waiting for requests that it
-    sent. retries: from the arrival to the last sending. other: nobody had it, as while no client is
-    up. Other stages have their own names; those that workers serve in one visit share one, such as
-    "preprocess + rag".
+    queue: in the queue of a client, before first work and while waiting for memory. prefill: work
+        on a prompt, from first work to the first token, waits for memory after a preemption
+        included. decode: from there to the last token. front_end: between users and engines
+        (`FrontEnd`). transfer: KV entries moving between clients, tiers and swap space. children:
+        waiting for child requests. retries: from the arrival to the last sending. other: no client
+        had the request, for example because none was up. Other stages have their own names; stages
+        that workers serve in one visit share one, such as "preprocess + rag".
     """
 
     def __init__(self, recorder: ColumnRecorder) -> None:
@@ -109,7 +109,7 @@ class Breakdown:
         return self._names.index(name)
 
     def _visits(self, rows: RequestRows) -> Iterator[_Intervals]:
-        """Yield the waits of all visits, and what was done in them."""
+        """Yield the waits of all visits, and the work done in them."""
         visits: dict[str, Any] = self._recorder.visits.columns()
         row = rows.of(visits["request_id"])
         queued, begun, end = visits["queued_at"], visits["started_at"], visits["finished_at"]
@@ -150,13 +150,13 @@ class Breakdown:
         return found if chosen is None else found.select(chosen)
 
     def _clipped(self, intervals: _Intervals) -> _Intervals:
-        """Return what lies in the last attempt of each request."""
+        """Return the intervals cut to the last attempt of each request."""
         sent, over = (self._requests[name][intervals.row] for name in ("sent_at", "finished_at"))
         start, end = np.clip(intervals.start, sent, over), np.clip(intervals.end, sent, over)
         return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
 
     def _disjoint(self, intervals: _Intervals) -> _Intervals:
-        """Return intervals that do not overlap, of what counts before the others at each time."""
+        """Return intervals without overlaps: at each time the activity that counts first."""
         row = np.concatenate([intervals.row] * 2)
         time = np.concatenate([intervals.start, intervals.end])
         sign = np.repeat(np.array([1, -1], dtype=np.int32), len(intervals.row))

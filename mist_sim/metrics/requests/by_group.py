@@ -32,11 +32,11 @@ def by_group(
     warmup: float,
     duration: float,
 ) -> dict[str, Any]:
-    """Return counts, rates and latencies of groups of requests, as the summary has them of all.
+    """Return counts, rates and latencies of groups of requests, as in the summary of all.
 
-    counted: requests that count. ended: those that finished in the `duration`. `models`: of each
-    model; nothing where all ask for the same, or for none. `classes`: of each class of the slo, and
-    of the requests of none; nothing without any.
+    counted: requests that count. ended: requests that finished in the `duration`. `models`: by
+        model; absent if all requests name the same one or none. `classes`: by class of the slo,
+        with the requests of no class; absent without classes.
     """
     c = request_columns(recorder)
     figures = _Figures(recorder, c, slo, counted, ended, warmup, duration)

@@ -12,11 +12,11 @@ from mist_sim.metrics.requests.retrievals import NO_LEVEL
 
 
 def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return transfers, tokens, bytes and seconds of KV entries that moved for some requests.
+    """Return transfers, tokens, bytes and seconds of the KV entries moved for some requests.
 
     By kind: `hand_over`, `fetch`, `load`, `swap_out`, `swap_in`, and `retrieval` from a level of a
-    retrieval client; nothing where none moved. Seconds are added up, also of transfers at the same
-    time. Bytes are NaN where they are not known of all.
+    retrieval client; kinds without transfers are absent. Seconds are summed, also over simultaneous
+    transfers. Bytes are NaN if unknown for any transfer.
     """
     moves: dict[str, Any] = recorder.moves.columns()
     counted = np.isin(moves["request_id"], request_ids)
@@ -35,7 +35,7 @@ def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
 
 
 def _retrieved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the same of what came from levels of retrieval clients."""
+    """Return the same for entries from levels of retrieval clients."""
     rows: dict[str, Any] = recorder.retrievals.columns()
     mine = np.isin(rows["request_id"], request_ids) & (rows["level"] != NO_LEVEL)
     if not mine.any():

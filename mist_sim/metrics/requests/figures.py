@@ -16,9 +16,9 @@ from mist_sim.metrics.tabular import Columns, texts
 
 
 def request_columns(recorder: ColumnRecorder) -> dict[str, Any]:
-    """Return the columns of requests; with `group`, their class, where the slo has classes.
+    """Return the columns of requests; if the slo has classes, `group` is the class.
 
-    A child of another request, which has no class of its own, is of none.
+    Children of other requests belong to no class.
     """
     c: dict[str, Any] = recorder.requests.columns()
     if not recorder.groups:
@@ -29,9 +29,9 @@ def request_columns(recorder: ColumnRecorder) -> dict[str, Any]:
 
 
 def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
-    """Return the column of each request's class in the table of requests; none without classes.
+    """Return each request's class as a column of the table of requests; absent without classes.
 
-    names: of the classes, as `Slo.groups` has them; "" for none.
+    names: names of the classes, as in `Slo.groups`; "" for none.
     """
     c = request_columns(recorder)
     if "group" not in c:
@@ -65,7 +65,7 @@ def samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
 def goodput(
     slo: Slo, c: dict[str, Any], ended: Mask, counted: Mask, duration: float
 ) -> dict[str, Any]:
-    """Return how many requests kept the limits, and which limits were kept; nothing without any.
+    """Return goodput and the verdict on each limit; empty without limits.
 
     c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
     the limits of a class have its name before them: `chat.p99_ttft_ms`.
@@ -94,6 +94,6 @@ def goodput(
 def _verdicts(
     limits: Limits, c: dict[str, Any], done: Mask, num_counted: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the verdicts on the limits of some requests. done: those of them that finished."""
+    """Return the verdicts on the limits of some requests. done: the finished ones among them."""
     times, num_gaps = samples(c, done), c["num_gaps"][done]
     return slo_verdicts(limits, times, num_gaps, num_counted - int(done.sum()))

@@ -1,4 +1,4 @@
-"""Rates a second of the measured time: what ends and what comes in it, whoever was sent when."""
+"""Rates per second of the measured time: they count what ends in it, whenever it was sent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Mask = NDArray[np.bool_]
 def throughput(
     recorder: ColumnRecorder, c: dict[str, Any], ended: Mask, warmup: float, duration: float
 ) -> dict[str, float]:
-    """Return requests and tokens a second of the measured time, from the warm-up's end on.
+    """Return requests and tokens per second of the measured time, which starts after the warm-up.
 
-    ended: finished requests that ended in it. Of those that were sent before, the tokens count
-    that come in it: output at its step, a prompt at the first token.
+    ended: finished requests that ended in it. Of requests sent before, only tokens within the time
+        count: output tokens at their step, a prompt at the first token.
     """
     num_output = _num_output_tokens(recorder, c, ended, warmup)
     in_time = ended & ~(c["first_token_at"] < warmup)

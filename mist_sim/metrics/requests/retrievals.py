@@ -16,7 +16,7 @@ NO_LEVEL = 0
 
 
 def retrievals_summary(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return what retrievals of some requests found; nothing where there were none.
+    """Return the hits of retrievals of some requests; empty without retrievals.
 
     retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
     same by level. mean_retrieval_ms: of a batch, waiting not included.
@@ -44,10 +44,12 @@ def retrievals_summary(recorder: ColumnRecorder, request_ids: Any) -> dict[str, 
 
 
 def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
-    """A row for each level that had entries of a context that a request asked for, by start.
+    """Return a row for each level that had entries of a requested context, by start.
 
-    client: that retrieved them. level: empty for what no level had, which an engine computes.
-    num_tokens: whose entries these are, a mean with expected hits. num_bytes: that came from there.
+    client: the retrieving client. level: empty for entries that no level had and an engine
+        computes.
+    num_tokens: tokens whose entries these are, a mean with expected hits. num_bytes: bytes from the
+        level.
     start, end: of the batch, seconds.
     """
     c: dict[str, Any] = recorder.retrievals.columns()

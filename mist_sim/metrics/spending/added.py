@@ -33,9 +33,9 @@ def spending_summary(
     summary: dict[str, Any],
     client_names: Sequence[str],
 ) -> dict[str, Any]:
-    """Return energy and cost from the end of the warm-up on; nothing without GPUs.
+    """Return energy and cost from the end of the warm-up on; empty without GPUs.
 
-    summary: that of the run, whose output tokens these are put in relation to.
+    summary: the run's summary, whose output tokens they are divided by.
     """
     if not any(ledger.machines):
         return {}
@@ -122,7 +122,7 @@ def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int
 
 
 def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None) -> Columns:
-    """Return columns of the table of requests: what each took in joules, GPU seconds, dollars."""
+    """Return columns of the table of requests: joules, GPU seconds and dollars of each."""
     requests: dict[str, Any] = recorder.requests.columns()
     clients = range(len(ledger.machines))
     nothing = np.zeros(len(requests["request_id"]))
@@ -142,10 +142,10 @@ def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | Non
 def spent_by_clients(
     recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None, slo: Slo
 ) -> Columns:
-    """Return columns of the table of clients: what each took in the whole run, idle time included.
+    """Return columns of the table of clients: their totals over the whole run, idle time included.
 
-    good_tokens: output tokens that requests got from it which kept the slo; also by joule and by
-    dollar. Only with an slo.
+    good_tokens: output tokens from the client for requests that kept the slo; also per joule and
+        per dollar. Only with an slo.
     """
     clients = range(len(ledger.machines))
     if not any(ledger.machines):

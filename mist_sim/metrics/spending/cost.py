@@ -42,16 +42,17 @@ class ApiPrices:
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """Prices that count.
+    """Prices of machines, electricity and APIs.
 
     price: of the catalog's offers, where a client has no gpu_price: on_demand, spot, or reserved_1y
         and reserved_3y, for a commitment of one or three years.
-    provider: whose offers; without one, the median of all.
+    provider: provider of the offers; None: the median of all providers.
     billing: reservation pays for all GPUs from the start of the run to its end, but not while a
         client is off, unless they are reserved for years; use for the time that they spend in
         steps.
-    electricity: of what the machines draw, for those who pay it apart; none by default.
-    api: what an API would ask for the same requests.
+    electricity: price of the electricity of the machines, if it is paid separately; none by
+        default.
+    api: prices of an API for the same requests.
 
     Raises ValueError for negative prices, and for a commitment that is billed by use, and
     ScenarioError for a provider without offers.
@@ -87,8 +88,8 @@ def _check_price(name: str, value: float, unit: str) -> None:
 class Bill:
     """Dollars of a run, by client and request.
 
-    prices: of one GPU an hour, by client and there by group; none for a client without GPUs.
-    Raises ScenarioError where a machine has no price.
+    prices: of one GPU per hour, by client and then by group; empty for a client without GPUs.
+    Raises ScenarioError if a machine has no price.
     """
 
     def __init__(self, ledger: Ledger, options: CostOptions) -> None:
@@ -99,7 +100,7 @@ class Bill:
     def cost(self, client_id: int) -> Spent:
         """Return the dollars of a client in the whole run, by request and idle.
 
-        By use, GPUs that wait cost nothing, nor does their electricity.
+        By use, waiting GPUs cost nothing, nor does their electricity.
         """
         ledger, energy, power = self._ledger, self._ledger.energy(client_id), self._per_joule
         by_request, idle = np.zeros(len(energy.by_request)), 0.0
@@ -159,7 +160,7 @@ class Bill:
         return dollars / sum(group.num_gpus for group in groups)
 
     def told(self, client_id: int) -> str:
-        """Return what its GPUs cost and where that comes from, for people; empty without GPUs."""
+        """Return a printable line on the price of its GPUs and its origin; empty without GPUs."""
         prices = dict.fromkeys(f"{p.dollars:g} $/h, {p.origin}" for p in self.prices[client_id])
         return "; ".join(prices)
 
@@ -167,9 +168,9 @@ class Bill:
 def gpu_prices(
     machines: Sequence[GpuMachine | None], options: CostOptions
 ) -> list[tuple[Price, ...]]:
-    """Return the price of one GPU an hour, by client and group; none for those without GPUs.
+    """Return the price of one GPU per hour, by client and group; empty for clients without GPUs.
 
-    Raises ScenarioError for a GPU that the catalog has no such price for, where none is given.
+    Raises ScenarioError for a GPU without a given price or one in the catalog.
     """
     return [
         tuple(_price(group, options) for group in machine.groups) if machine else ()
@@ -184,10 +185,10 @@ def _price(group: GpuGroup, options: CostOptions) -> Price:
 
 
 def api_cost(prices: ApiPrices, requests: dict[str, Any]) -> Array:
-    """Return what an API asks for each request, in dollars; nothing for those that failed.
+    """Return an API's price of each request, in dollars; 0 for failed requests.
 
-    requests: the recorder's columns. Prompt tokens that a prefix cache had at the first admission
-    count as cached.
+    requests: the recorder's columns. Prompt tokens found in a prefix cache at the first admission
+        count as cached.
     """
     cached = np.minimum(requests["num_cached_tokens"], requests["num_prompt_tokens"])
     cached_price = prices.input if prices.cached_input is None else prices.cached_input

@@ -1,10 +1,10 @@
 """Energy of a run, of its clients and of its requests, from the records of steps.
 
-Computed after the run. Runs of steps are priced by the work and the time of each; what is not
-spent in steps is idle. A step's energy and GPU time belong in equal shares to the tokens that it
-computes. Those of decodes are known by request. Those of prompts, with what a preemption computes
-again, are put together by client and shared out by the prompt tokens that each request computed
-there. So what requests have and what was idle add up to what was drawn.
+Computed after the run. Each run of steps is priced by its work and its time; the rest of the energy
+is idle. A step's energy and GPU time are shared equally by the tokens that it computes. Shares of
+decodes are known by request. Shares of prompts, recomputation after preemptions included, are
+summed by client and divided by the prompt tokens that each request computed there. So the energy of
+requests and of idle time add up to the energy drawn.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mist_sim.units import Watts
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOptions:
-    """Power that is drawn beside the GPUs.
+    """Power drawn beside the GPUs.
 
-    host: watts of processors, memory, fans and network for each GPU, whatever it does; none by
+    host: watts of processors, memory, fans and network per GPU, constant over time; none by
         default, as in measurements of GPUs alone.
-    pue: power usage effectiveness, what the building draws over what the machines draw (>= 1).
+    pue: power usage effectiveness, the building's power divided by the machines' power (>= 1).
 
     Raises ValueError for values outside these ranges.
     """
@@ -53,8 +53,8 @@ class PowerOptions:
 class Spent:
     """GPU seconds or joules of one client's steps, by request, and of its idle time.
 
-    by_request: in the order of the recorder's requests. idle: while no step ran. GPUs of a client
-    that has failed draw nothing and are still reserved; those of one that is off are neither.
+    by_request: in the order of the recorder's requests. idle: while no step ran. GPUs of a failed
+        client draw nothing and stay reserved; GPUs of a client that is off do neither.
     """
 
     by_request: Array
@@ -120,7 +120,7 @@ class Ledger:
         return Lives(self._recorder, self.end)
 
     def groups(self, client_id: int) -> Sequence[GpuGroup]:
-        """Return the groups of a client's GPUs; none for one without any."""
+        """Return the groups of a client's GPUs; empty without any."""
         machine = self.machines[client_id]
         return machine.groups if machine is not None else ()
 
@@ -189,7 +189,7 @@ class Ledger:
         return [runs for runs in self.runs[client_id] if runs.group == group]
 
     def _machine_of(self, track: int, machine: GpuMachine) -> GpuMachine:
-        """Return what computed the steps of a track. machine: that of its client at first."""
+        """Return the machine that computed a track's steps. machine: the client's first one."""
         client_id = self._recorder.track_clients[track]
         later = self._by_layout.get(client_id)
         found = (later and later[self._recorder.track_layouts[track]]) or machine
@@ -246,7 +246,7 @@ class Ledger:
         return Spent(energy, idle), tuple(seconds)
 
     def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
-        """Return what all runs of a client took, by request. prompts: weights of the prompts."""
+        """Return the totals of a client's runs, by request. prompts: weights of the prompts."""
         to_decodes = float(sum((getattr(r, name) * r.decodes).sum() for r in runs))
         to_prompts = float(sum((getattr(r, name) * (1 - r.decodes)).sum() for r in runs))
         decodes = sum((self._decode_weights(r, name) for r in runs), np.zeros(len(prompts)))
@@ -254,7 +254,7 @@ class Ledger:
         return np.asarray(of_decodes + _shared_out(to_prompts, prompts, decodes))
 
     def _decode_weights(self, runs: Runs, name: str) -> Array:
-        """Return what the decodes of a track took by request, each step's in equal shares."""
+        """Return the totals of a track's decodes by request; those of a step share equally."""
         tokens: dict[str, Any] = self._recorder.tokens.columns()
         mine = tokens["track"] == runs.track
         each = getattr(runs, name) * runs.decodes / np.maximum(runs.num_decodes, 1)
@@ -265,7 +265,7 @@ class Ledger:
         return self._rows.added(tokens["request_id"][mine], stays)
 
     def _prompt_weights(self, client_id: int) -> Array:
-        """Return the prompt tokens that each request computed at a client; if none, its visits."""
+        """Return the prompt tokens that each request computed at a client, or else its visits."""
         visits: dict[str, Any] = self._recorder.visits.columns()
         mine = visits["client_id"] == client_id
         weights = visits["num_input_tokens"][mine].astype(float)

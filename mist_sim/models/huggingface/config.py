@@ -48,9 +48,9 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
 
 
 def read_nearest(config: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Return the sizes of a config as those of the nearest known model.
+    """Return the sizes of a config, read as the nearest known model.
 
-    What is taken so stands under `approximated`: its type, and the keys that are left out.
+    `approximated` lists the approximations: the model's type, and the keys that are left out.
     """
     said = str(config.get("model_type"))
     watched = Watched(nearest(config))

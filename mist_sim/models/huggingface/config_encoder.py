@@ -38,14 +38,15 @@ _OTHERS = frozenset(
 _PADDED = frozenset({"roberta", "xlm-roberta", "camembert"})
 """Their positions are numbered from behind that of padding on (`create_position_ids_from_input_ids`
 of `modeling_roberta.py`): 514 of them read 512 tokens."""
-_PADDING = 1  # where the config says nothing (`RobertaConfig.pad_token_id`)
-_LABELS = 2  # of a classifier, where the config says nothing (`PretrainedConfig.num_labels`)
+_PADDING = 1  # if the config has no value (`RobertaConfig.pad_token_id`)
+_LABELS = 2  # of a classifier, if the config has no value (`PretrainedConfig.num_labels`)
 
 
 def is_encoder(reader: ConfigReader) -> bool:
     """Tell whether a config describes an encoder.
 
-    Raises ScenarioError for one that is not simulated, and for BERT's layers used as a decoder.
+    Raises ScenarioError for an encoder that is not simulated, and for BERT's layers used as a
+    decoder.
     """
     model_type = reader.config.get("model_type")
     if model_type in _OTHERS:
@@ -62,7 +63,7 @@ def is_encoder(reader: ConfigReader) -> bool:
 
 
 def encoder_fields(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an encoder has in place of a decoder's norms, biases and head."""
+    """Return an encoder's fields that replace a decoder's norms, biases and head."""
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     biases = 4 * hidden + (2 if sizes["gated_mlp"] else 1) * inner + hidden
     positions = sizes["max_position_embeddings"] + reader.size("type_vocab_size", default=2)

@@ -24,16 +24,16 @@ from mist_sim.models.quantization import LAYER_PARTS, Part
 
 _KEYS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
 _MOST, _LONGEST = 4096, 200  # names, and characters of one; real configs have up to 1,000 of 60
-# What stays in 16 bits here whatever a checkpoint says.
+# Parts that stay in 16 bits here whatever a checkpoint says.
 _PLAIN = re.compile(
     r"(.*[.*/:])?(embed_tokens|\w*norm\w*|gate|router|shared_expert_gate|e_score_correction_bias)"
     r"(\.\w+)?\*?\$?"
 )
-# What a pattern may have: with more of these a match of 40 characters takes for ever.
+# Limits of a pattern: beyond these, matching 40 characters can take forever.
 _NESTED = re.compile(r"\)[*+{]")
 _MOST_REPEATS = 5
 PATIENCE = 2.0  # seconds of processor time for all patterns of a file
-# Towers for images and sound, and layers that predict further tokens: no part of what is read.
+# Image and sound towers, and layers that predict further tokens: not part of the model read.
 _ELSEWHERE = re.compile(r".*(vis|image|audio|multi_modal|mm_proj|projector|patch_merge|mtp).*")
 _LAYER = re.compile(r".*\blayers\.(\d+)\b.*")
 
@@ -87,9 +87,9 @@ def _is_plain(table: ConfigReader, names: list[str], named: Mapping[str, str]) -
 def _matrix_names(
     num_layers: int, moe: MoeSpec | None, mla: MlaSpec | None
 ) -> dict[Part, list[str]]:
-    """Return the names of the matrices by part, one expert standing for all; empty parts left out.
+    """Return the names of the matrices by part, with one expert for all; without empty parts.
 
-    As `transformers` calls them; the names of Mixtral's experts are written as the others' here.
+    Names are those of `transformers`; the names of Mixtral's experts are written like the others'.
     """
     dense = moe.dense_layers if moe else frozenset(range(num_layers))
     with_experts = [layer for layer in range(num_layers) if layer not in dense]
@@ -119,7 +119,7 @@ def _names(layers: range | list[int], block: str, leaves: list[str]) -> list[str
 
 
 def patterns(table: ConfigReader) -> Iterator[tuple[str, str]]:
-    """Yield the keys, and the names below them, of what a checkpoint leaves in 16 bits."""
+    """Yield the keys, and the names under them, that a checkpoint leaves in 16 bits."""
     for key in _KEYS:
         items = table.items(key)
         if len(items) > _MOST:
@@ -134,7 +134,7 @@ def patterns(table: ConfigReader) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(pattern: str) -> str:
-    """Return the name as `_matrix_names` has it; "*" at its end says what is meant anyway."""
+    """Return a name in the form of `_matrix_names`; a "*" at its end is redundant."""
     name = pattern.replace("language_model.", "").replace("block_sparse_moe", "mlp")
     name = re.sub(r"\bshared_expert\b", "shared_experts", name)
     return re.sub(r"(?<=[a-z])\*$", "", name)
@@ -171,7 +171,7 @@ def search(
 
 
 def _is_harmless(pattern: str, num_layers: int) -> bool:
-    """Whether a name means only what is plain anyway, or is no part of the model that is read."""
+    """Whether a name covers only parts that are in 16 bits anyway, or that are not read."""
     layer = _LAYER.fullmatch(pattern.removesuffix("*"))
     behind = layer is not None and int(layer[1][:9]) >= num_layers
     head = pattern.removeprefix("re:").endswith(("lm_head", "lm_head.*", "lm_head$"))

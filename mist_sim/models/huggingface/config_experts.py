@@ -26,7 +26,7 @@ _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec | None:
-    """Return the experts of a config, None where it names none."""
+    """Return the experts of a config, None for a dense model."""
     key = next((key for key in _NUM_EXPERTS if reader.config.get(key)), None)
     if key is None:
         return None
@@ -115,7 +115,7 @@ def read_mla(reader: ConfigReader) -> MlaSpec | None:
 
 
 def mla_of(reader: ConfigReader, rope_head_dim: int | None = None) -> MlaSpec:
-    """Return the sizes of latent attention. rope_head_dim: None: of the config, or none."""
+    """Return the sizes of latent attention. rope_head_dim: None: from the config, or 0."""
     rope = reader.count("qk_rope_head_dim") if rope_head_dim is None else rope_head_dim
     return MlaSpec(
         q_lora_rank=reader.count("q_lora_rank") or None,

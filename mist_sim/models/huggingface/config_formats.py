@@ -1,4 +1,4 @@
-"""Formats of the matrices of a model whose layers differ, part by part.
+"""Formats of the matrices of a model with layers of different kinds, part by part.
 
 A checkpoint may store attention in FP8, experts in NVFP4 and a few layers plain. A part that is
 stored in several formats is taken in the commonest one, with the mean of the bytes: bytes are exact
@@ -32,7 +32,7 @@ _FP4_EXPERTS = "fp4"  # `expert_dtype` of DeepSeek-V4: MXFP4
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a checkpoint calls the blocks of a layer."""
+    """A checkpoint's names of the blocks of a layer."""
 
     mixer: str = "self_attn"
     linear: str = "self_attn"

@@ -36,7 +36,7 @@ _MODELOPT: Mapping[str, Quantization] = {
     # 32 values share a scale of 8 bits (OCP Microscaling Formats v1.0)
     "MXFP8": replace(_FP8, bytes_per_param=1 + 1 / 32),
 }
-_MIXED = "MIXED_PRECISION"  # `quantized_layers` says what each module has
+_MIXED = "MIXED_PRECISION"  # `quantized_layers` gives the format of each module
 
 
 def read_quantization(
@@ -57,9 +57,9 @@ def read_quantization(
 
 
 def stored_format(reader: ConfigReader, table: ConfigReader) -> tuple[Quantization | None, str]:
-    """Return what a `quantization_config` says of matrices that it does not name, and the cache.
+    """Return a `quantization_config`'s format of unnamed matrices, and of the cache.
 
-    No format where it names every matrix that has one (`is_mixed`).
+    No format if it names every quantized matrix (`is_mixed`).
     """
     method = table.config.get("quant_method")
     if method is None and "quant_algo" in table.config:

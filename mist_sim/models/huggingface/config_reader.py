@@ -61,7 +61,7 @@ class ConfigReader:
         return _DTYPE_BYTES[dtype]
 
     def table(self, key: str) -> ConfigReader | None:
-        """Return a reader of the table under a key, None where there is none."""
+        """Return a reader of the table under a key, None if it is missing."""
         value = self.config.get(key)
         if not value:
             return None
@@ -70,7 +70,7 @@ class ConfigReader:
         return ConfigReader(value, f"{self.where}: {key}")
 
     def items(self, key: str) -> list[object]:
-        """Return the list under a key, empty where there is none."""
+        """Return the list under a key, empty if it is missing."""
         value = self.config.get(key) or []
         if not isinstance(value, list):
             raise self.error(f"{key} must be a list, got {brief(value)}")

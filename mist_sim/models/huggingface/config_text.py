@@ -13,7 +13,7 @@ from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.families import FAMILIES
 
-# The plain model whose layers a text part has, by its model_type.
+# The plain model with the same layers as a text part, by its model_type.
 _TEXT_TYPES: Mapping[str, str] = {
     **{name: name for name in FAMILIES},
     "deepseek_v3": "deepseek_v3",
@@ -45,10 +45,10 @@ _OF_THE_WHOLE = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_co
 
 
 def text_part(reader: ConfigReader) -> ConfigReader:
-    """Return a reader of the language model's config: of the whole one where it has no parts.
+    """Return a reader of the language model's config: the whole config if it has no parts.
 
-    Raises ScenarioError for a text part that is not known, or that leaves out what a plain model's
-    config may leave out but a text part's defaults decide.
+    Raises ScenarioError for an unknown text part, and for one that leaves out a key on which the
+    defaults of the text part and of the plain model may differ.
     """
     text, model_type = reader.table("text_config"), str(reader.config.get("model_type"))
     if text is None and model_type not in _FLAT:

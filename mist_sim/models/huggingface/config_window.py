@@ -11,16 +11,16 @@ from mist_sim.models.huggingface.config_reader import ConfigReader
 
 _OFF_BY_DEFAULT = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
 _KINDS = {"full_attention": False, "sliding_attention": True}
-# Every n-th layer is full, the others slide.
+# Every n-th layer has full attention, the others a window.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 
 
 def read_window(
     reader: ConfigReader, num_layers: int, max_context: int
 ) -> tuple[int | None, frozenset[int]]:
-    """Return the window in tokens and the layers that have it; (None, none) without one.
+    """Return the window in tokens and its layers; (None, empty) without a window.
 
-    Qwen models name a window and switch it off; a window as long as the context is none.
+    Qwen models set a window and switch it off; a window as long as the context counts as none.
     """
     layers = _window_layers(reader, num_layers)
     if not layers:

@@ -1,9 +1,9 @@
-"""Configs of models that nobody wrote a reader for: which keys are not understood.
+"""Configs of unknown models: the keys that the reader does not understand.
 
-Any dense decoder with Llama's keys is read. What else its config says may change what it computes:
-results name such keys. Keys that tell of other layers (`_OTHER_LAYERS`) are refused by name. A
-model can be taken as the nearest known one instead (`nearest`): then its keys are left out, and
-results name them.
+Any dense decoder with Llama's keys is read. Other keys of its config may change its computation:
+results name them. Keys that imply other layers (`_OTHER_LAYERS`) are refused by name. A model can
+be read as the nearest known one instead (`nearest`): then such keys are left out, and results name
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HARMLESS = re.compile(
     r"|gradient_checkpointing.*|use_reentrant|lora_(r|alpha|bias|target.*)|peft_.*|.*seq_len(gth)?"
     r"|model_max_length|(use_)?flash_attn.*|use_flash.*|ignore_index|deepspeed.*|use_liger.*|sft_.*"
     r"|neftune.*|fp16|bf16|fp32|seed|.*tokenizer.*|block_size|n(um)?_layers?|onnx_safe|softmax_in_.*"
-    # scales, clips, biases and the order of parts, which cost next to nothing
+    # scales, clips, biases and the order of parts, with almost no cost
     r"|clip_qkv|(use_)?(qkv_)?bias|no_bias|(use_)?parallel_(residual|attn|embedding)|scale_.*|dim_model_base"
     r"|full_attn_mod|interpolate_factor|compression_ratio|layer_switch|order_of_interleaved_layers"
     r"|reorder_and_norm|post_norm|use_gated_activation|use_embedding_sharing|position_embedding_type"
@@ -74,7 +74,7 @@ class Watched(dict[str, object]):
         return super().__getitem__(key)
 
     def not_understood(self) -> Iterator[str]:
-        """Yield the keys that nobody read, and that may change what the model computes."""
+        """Yield the keys that the reader ignored and that may change the model's computation."""
         for key, value in self.items():
             if value and key not in self.read and not _HARMLESS.fullmatch(key):
                 yield key

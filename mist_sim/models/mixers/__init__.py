@@ -1,4 +1,4 @@
-"""What lets the tokens of a sequence see one another in one layer: attention, or a state."""
+"""Mixers: the parts of a layer that connect tokens, attention or a state."""
 
 from mist_sim.models.mixers.base import Held, Mixer
 from mist_sim.models.mixers.compressed import CompressedMixer

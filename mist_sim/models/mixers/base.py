@@ -1,4 +1,4 @@
-"""Mixer: sizes of what lets tokens see one another, in models whose layers differ."""
+"""Mixer: sizes of the part that connects tokens, in models with layers of different kinds."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ class Mixer(ABC):
 
     @property
     def window(self) -> int | None:
-        """Tokens whose entries the cache keeps at most; None: all of them."""
+        """Largest number of tokens with entries in the cache; None: all of them."""
         return None

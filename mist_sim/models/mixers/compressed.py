@@ -1,8 +1,8 @@
 """CompressedMixer: DeepSeek-V4's attention over a window and over compressed entries (CSA, HCA).
 
-One KV head of 512 values serves all query heads. A layer sees the last 128 tokens as they are, and
-what came before as one entry for every 4 tokens, of which an indexer chooses some (CSA), or for
-every 128 tokens, all of them (HCA). Layers without a ratio have the window alone.
+One KV head of 512 values serves all query heads. A layer sees the last 128 tokens uncompressed, and
+earlier ones as one entry per 4 tokens, of which an indexer chooses some (CSA), or per 128 tokens,
+all of them (HCA). Layers without a ratio have only the window.
 
 Source: DeepSeek-V4 (technical report and `inference/model.py` of deepseek-ai/DeepSeek-V4-Pro).
 """
@@ -19,15 +19,15 @@ _OVERLAPS = 4  # windows of this ratio overlap: a compressor weighs twice as man
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedMixer(Mixer):
-    """One such layer.
+    """One layer of this attention.
 
     num_heads, head_dim, rope_dim: query heads; their size, which is the entry's; the part of it
         with a position, which the cache holds in 16 bits, and the rest in FP8.
     q_lora_rank: size of the compressed query.
     o_groups, o_lora_rank: the output goes through one matrix for each group of heads, to so many
         values each, and through a common one.
-    sliding_window: tokens that are seen as they are.
-    ratio: tokens of a compressed entry; 0: there are none.
+    sliding_window: tokens seen uncompressed.
+    ratio: tokens per compressed entry; 0: no such entries.
     indexer: chooses the compressed entries; None: all are seen.
     """
 
@@ -62,6 +62,7 @@ class CompressedMixer(Mixer):
         return self.num_heads // ranks * self.head_dim + index
 
     def held(self, hidden_size: int, ranks: int) -> Held:
+        """Return the parameters on a rank."""
         inputs = hidden_size * self.input_width + self.q_lora_rank * self.query_width(ranks)
         groups = self.o_groups // ranks
         output = self.num_heads // ranks * self.head_dim * self.o_lora_rank
@@ -74,6 +75,7 @@ class CompressedMixer(Mixer):
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
+        """Return why the heads or output groups cannot be split; empty: they can."""
         if self.num_heads % ranks:
             return f"divide the {self.num_heads} attention heads"
         if self.o_groups % ranks:
@@ -97,6 +99,6 @@ class CompressedMixer(Mixer):
         return (self.entry_bytes + keys) / self.ratio
 
     def state_bytes(self, ranks: int, entry_bytes: int) -> int:
-        """Return the window's entries and what the compressors have not yet made an entry of."""
+        """Return the bytes of the window's entries and of the compressors' unfinished ones."""
         pending = self.ratio * self.compressor_width * 4  # in 32 bits
         return self.sliding_window * self.entry_bytes + pending

@@ -1,4 +1,4 @@
-"""HeadsMixer: attention whose cache holds keys and values of each KV head."""
+"""HeadsMixer: attention with cached keys and values of each KV head."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class BlockIndexer:
 class HeadsMixer(Mixer):
     """Multi-head or grouped-query attention.
 
-    num_heads, num_kv_heads: query heads; heads whose keys and values are cached.
+    num_heads, num_kv_heads: query heads; heads with cached keys and values.
     head_dim, v_head_dim: sizes of a query or key head, and of a value head.
-    reach: tokens that a query sees at most, its own included; None: all before it.
+    reach: largest number of tokens a query sees, its own included; None: all before it.
     is_chunked: the reach is the part of the context behind its last multiple (Llama 4), not a
         window that moves with the query.
     gated: the query matrix has an output gate of the same size beside the queries (Qwen3.5).
@@ -94,6 +94,7 @@ class HeadsMixer(Mixer):
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
+        """Return why the heads cannot be split; empty: they can."""
         if self.num_heads % ranks:
             return f"divide the {self.num_heads} attention heads"
         if self.num_kv_heads % ranks and ranks % self.num_kv_heads:

@@ -1,4 +1,4 @@
-"""LatentMixer: latent attention, of all entries or of those that an indexer chooses (DSA)."""
+"""LatentMixer: latent attention over all entries, or over those an indexer chooses (DSA)."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class LatentMixer(Mixer):
     vector_params: int = 0
 
     def held(self, hidden_size: int, ranks: int) -> Held:
+        """Return the parameters on a rank."""
         heads, mla = self.num_heads // ranks, self.mla
         values = heads * mla.v_head_dim * hidden_size
         inputs = mla.down_params(hidden_size) + mla.head_params(hidden_size, heads)

@@ -20,16 +20,16 @@ LinearKind = Literal["gdn", "kda", "mamba2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearMixer(Mixer):
-    """A layer whose heads keep a matrix of key_dim x value_dim values of all tokens before.
+    """A layer whose heads keep a matrix of key_dim x value_dim values for all tokens before.
 
     kind: "gdn", "kda" or "mamba2".
     key_heads, value_heads: heads of keys (Mamba-2: groups) and of values.
     key_dim, value_dim: sizes of a key (Mamba-2: of the state) and of a value of one head.
-    conv_kernel: tokens that the short convolution before it sees.
-    chunk_size: tokens that a prompt is computed in at a time.
-    state_value_bytes: bytes of a value of the state (`mamba_ssm_dtype`); those of the convolution
+    conv_kernel: tokens seen by the short convolution before it.
+    chunk_size: tokens per chunk in which a prompt is computed.
+    state_value_bytes: bytes of a value of the state (`mamba_ssm_dtype`); the convolution's values
         have 16 bits.
-    full_gate: KDA's output gate is a whole matrix rather than two small ones.
+    full_gate: whether KDA's output gate is one whole matrix rather than two small ones.
     conv_bias: the convolution has a bias.
     """
 
@@ -76,6 +76,7 @@ class LinearMixer(Mixer):
         return gates + (0 if self.full_gate else self.value_dim * self.values // ranks)
 
     def held(self, hidden_size: int, ranks: int) -> Held:
+        """Return the parameters on a rank."""
         channels, heads = self.conv_width(ranks), self.value_heads // ranks
         plain = channels * (self.conv_kernel + self.conv_bias)
         if self.kind == "gdn":  # decay, bias of the step, norm of a head
@@ -96,6 +97,7 @@ class LinearMixer(Mixer):
         return self.value_heads
 
     def problem(self, ranks: int) -> str:
+        """Return why the heads cannot be split; empty: they can."""
         if self.value_heads % ranks:
             return f"divide the {self.value_heads} heads of the linear layers"
         if self.key_heads % ranks and (self.kind != "mamba2" or ranks % self.key_heads):

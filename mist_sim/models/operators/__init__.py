@@ -1,9 +1,9 @@
 """FLOPs and bytes of every operator of a transformer layer, in one place.
 
 Two readings of the same model. `eager_*` are BestServe's tables: a framework that runs every
-operator by itself. The others are what today's serving engines launch: one kernel for QKV, flash
+operator by itself. The others are the kernels of today's serving engines: one for QKV, flash
 attention, fused norms and activations, grouped products of experts, so that only real memory
-traffic counts. All figures are for one tensor-parallel rank and, unless said otherwise, one layer.
+traffic counts. All figures are for one tensor-parallel rank and, unless noted otherwise, one layer.
 """
 
 from mist_sim.models.operators.attends import Attends, StateWork, attends, states

@@ -1,6 +1,6 @@
-"""What mixers attend to: attention and indexers over entries, and the work of states.
+"""The work of mixers: attention and indexers over entries, and the recurrences of states.
 
-Entries are cached values of a token, or of several where they are compressed or pooled.
+Entries are cached values of one token, or of several if compressed or pooled.
 
 Source of the forms of chunked prompts: Gated DeltaNet (arXiv 2412.06464, section 3.3) and Mamba-2
 (arXiv 2405.21060, section 6), as the kernels of flash-linear-attention and mamba_ssm launch them.
@@ -53,7 +53,7 @@ class Attends:
 
 
 def attends(model: ModelSpec, t: int) -> list[Attends]:
-    """Return all attention of a model whose layers differ, on one of t ranks."""
+    """Return all attention of a model with layers of different kinds, on one of t ranks."""
     found: list[Attends] = []
     for mixer, layers in mixers_of(model.layers).items():
         if isinstance(mixer, HeadsMixer):
@@ -163,9 +163,9 @@ def _padded(heads: float) -> float:
 
 
 def _moved(padded: float) -> float:
-    """Return the rows of queries and outputs that padding moves, over those that there are.
+    """Return the rows of queries and outputs moved by padding, divided by the rows without it.
 
-    Queries are copied to where they have so many heads, and outputs have as many.
+    Queries are copied to an array with the padded number of heads, and outputs have as many.
     """
     return padded if padded == 1 else padded + (1 + padded) / 2
 
@@ -200,9 +200,9 @@ def _index(
 class StateWork:
     """The recurrence of some layers on one rank, of one layer.
 
-    kind: "gdn", "kda" or "mamba2". layers: that run it.
-    of_token: a new token of a prompt. of_prompt: what a prompt reads and writes once.
-    of_decode: a decode, whose state is read and written.
+    kind: "gdn", "kda" or "mamba2". layers: layers that run it.
+    of_token: work of a new prompt token. of_prompt: bytes that a prompt reads and writes once.
+    of_decode: work of a decode, which reads and writes its state.
     """
 
     kind: str
@@ -213,7 +213,7 @@ class StateWork:
 
 
 def states(model: ModelSpec, t: int) -> list[StateWork]:
-    """Return the recurrences of a model whose layers differ, on one of t ranks."""
+    """Return the recurrences of a model with layers of different kinds, on one of t ranks."""
     return [_state(model, mixer, layers, t) for mixer, layers in linear_mixers(model.layers)]
 
 

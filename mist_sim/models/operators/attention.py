@@ -80,9 +80,9 @@ def attention(
     """Flash attention: scores stay on chip, each key and value is read once.
 
     queries: new tokens. keys: tokens whose keys and values are read. pairs: (query, key) pairs
-    that causality leaves. Linear in all three: a chunk of n tokens after a context of c has
-    keys c + n and pairs n (c + (n + 1) / 2); a decode reads all it attends to. A text of n tokens
-    in an encoder has n^2 pairs.
+        allowed by the causal mask. Linear in all three: a chunk of n tokens after a context of c
+        has keys c + n and pairs n (c + (n + 1) / 2); a decode reads its whole context. A text of n
+        tokens in an encoder has n^2 pairs.
     """
     width = model.dtype_bytes
     if not model.mla:
@@ -102,10 +102,10 @@ def attention(
 
 
 def expand_context(model: ModelSpec, num_cached: float, t: int) -> list[Operator]:
-    """The work of a prompt on each cached token before it attends to it; none but in MLA.
+    """A prompt's work per cached token before attention; only MLA has any.
 
     vLLM gathers the latents into a workspace and projects them up again in every chunk. The
-    weights of the projection are read with those of the new tokens, so they cost nothing here.
+    projection's weights are read with those of the new tokens, so they add no cost here.
     """
     if not model.mla:
         return []

@@ -26,7 +26,7 @@ def eager_norm(model: ModelSpec, n: float) -> list[Operator]:
 def eager_projections(model: ModelSpec, n: float, t: int, prefill: bool) -> list[Operator]:
     """Q, K, V and O projections and RoPE. Source: BestServe table 10 (prefill) and 11 (decode).
 
-    The tables differ in K_PROJ, whose decode work is printed without /t; as it stands.
+    The tables differ in K_PROJ: its decode work is printed without /t, and kept so here.
     """
     h = model.hidden_size
     a = model.num_attention_heads * model.head_dim

@@ -51,9 +51,9 @@ def routed_experts(
     expert_ranks: int = 1,
     load_imbalance: float = 1.0,
 ) -> list[Operator]:
-    """The two grouped products of n tokens, when they touch `distinct` experts on a rank.
+    """The two grouped products of n tokens that use `distinct` experts on a rank.
 
-    Linear in n and in distinct, each alone. Only the touched experts' weights are read.
+    Linear in n and in distinct, each alone. Only the weights of used experts are read.
 
     expert_ranks: ranks over which whole experts are spread; 1: every rank holds a slice of each.
     load_imbalance: load of the busiest of those ranks over the mean (>= 1). With slices all

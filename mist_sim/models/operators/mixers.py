@@ -1,4 +1,4 @@
-"""Mixers as serving engines launch them: what is linear in tokens, all but attention and states."""
+"""Mixers' work that is linear in tokens, all but attention and states, as in serving engines."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A cluster as a graph: what it is made of, how it is read and drawn, who has which place."""
+"""A cluster as a graph: its parts, reading and drawing it, and clients' places."""

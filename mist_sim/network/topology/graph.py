@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 class Topology:
     """Equal nodes in racks. Bandwidths are bytes/s in one direction, latencies seconds a link.
 
-    gpus: accelerators of a node.
-    nvlink: of an accelerator to the node's NVSwitch; None: there is none.
+    gpus: accelerators per node.
+    nvlink: of an accelerator to the node's NVSwitch; None: no NVSwitch.
     pcie: of an accelerator, and of a PCIe switch to the host.
-    gpus_per_switch: accelerators below one PCIe switch; None: they are at the host.
+    gpus_per_switch: accelerators below one PCIe switch; None: directly at the host.
     nics, nic: network cards of a node and the bandwidth of each; the first is beside the first
         PCIe switch, and so on, or all are at the host.
-    storage: of a node's own drives; None: they are not known.
-    remote_storage: of a store at the spine, or at the leaf where there is no spine; None: none.
-    nodes, nodes_per_rack: nodes in all, and of a rack; None: one rack.
-    oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
-    uplink: of a leaf switch to the spine, in place of that; None: by oversubscription.
+    storage: of a node's own drives; None: unknown.
+    remote_storage: of a store at the spine, or at the leaf without a spine; None: none.
+    nodes, nodes_per_rack: number of nodes, and of nodes per rack; None: one rack.
+    oversubscription: bandwidth of a rack's NICs divided by its leaf switch's uplink bandwidth.
+    uplink: of a leaf switch to the spine; None: from the oversubscription.
     nvlink_latency, pcie_latency, nic_latency: the last also of links between switches.
-    about: a line that says what it is. sources: where each figure comes from, by field.
-    Raises ValueError for values that make no sense.
+    about: one line of description. sources: origin of each figure, by field.
+    Raises ValueError for impossible values.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Finds a topology by name among the presets, or reads the TOML spec of one.
 
-A spec carries units and may start from a preset, to change what differs:
+A spec carries units and may start from a preset and change some keys:
 
     based_on = "hgx-h100"
     nodes = 4
@@ -44,15 +44,15 @@ def load_topology(name_or_path: str) -> Topology:
 
 
 def topology_from_table(table: Table, *, name: str, source: str) -> Topology:
-    """Return the topology that a parsed spec describes, `based_on` included.
+    """Return the topology of a parsed spec, `based_on` included.
 
-    name: its name unless the table has one. source: what error messages start with.
+    name: its name unless the table has one. source: prefix of error messages.
     """
     return read_table(Topology, {"name": name, **_with_base(table, source)}, source)
 
 
 def _with_base(table: Table, source: str) -> dict[str, object]:
-    """Return a table's keys over those of the preset that it is based on."""
+    """Return the preset's table updated with a table's keys."""
     own = {key: value for key, value in table.items() if key not in _NOT_FIGURES}
     if not isinstance(own.get("sources", {}), dict):
         raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")

@@ -29,7 +29,7 @@ def find_places(
 
 
 class _Rooms:
-    """The GPUs of a graph, node by node, and who has them."""
+    """The GPUs of a graph, node by node, with their owners."""
 
     def __init__(self, graph: DiGraph[str], spans_nodes: bool) -> None:
         self._name = graph.name

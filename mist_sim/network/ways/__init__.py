@@ -1,1 +1,1 @@
-"""Ways through a topology: shortest ones, those of ranks and of memory, those round an outage."""
+"""Routes through a topology: shortest ones, of ranks and of memory, around an outage."""

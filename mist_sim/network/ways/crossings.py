@@ -16,10 +16,10 @@ Ranks = Sequence[Sequence[str]]
 
 
 class Crossings:
-    """Finds the groups of ranks that several nodes have a part of.
+    """Finds the groups of ranks that are spread over several nodes.
 
-    Everything that a collective sends goes at once, and nothing else is on the links. A rate is
-    that of the link which takes longest, in equal parts.
+    All flows of a collective are sent at once, on otherwise idle links. The rate is that of the
+    slowest link, in equal parts.
     """
 
     def __init__(self, routes: Routes, capacities: Sequence[float]) -> None:
@@ -77,7 +77,7 @@ def _by_node(gpus: Sequence[str]) -> list[list[str]]:
 
 
 def _around(nodes: Sequence[Sequence[str]]) -> Iterable[Pair]:
-    """Yield who sends to whom, from each node to the next, as many as both have."""
+    """Yield (sender, receiver) from each node to the next, as many as both have."""
     for here, there in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
         yield from zip(here, there, strict=False)
 

@@ -23,8 +23,8 @@ class Way(NamedTuple):
 class Outages:
     """The cables of a graph that are down, in both directions.
 
-    While it is down, what would go over a cable takes the shortest route without all that are
-    down, and waits where there is none. What goes to several places at once waits in any case.
+    Transfers over a cable that is down take the shortest route without such cables, and wait if
+    there is none. Multicasts wait in any case.
     """
 
     def __init__(self, routes: Routes) -> None:
@@ -54,7 +54,7 @@ class Outages:
         self._around = self._routes.without(+self._faults)
 
     def way(self, path: Path) -> Way | None:
-        """Return how that goes now whose route is `path` while no cable is down; None: not."""
+        """Return the present replacement of a route `path`; None: there is none."""
         if path not in self._ways:
             self._ways[path] = self._find(path)
         return self._ways[path]
@@ -76,7 +76,8 @@ class Outages:
             return None
         return Way((*own, *route.path), route.latency - self._routes.between(*ends).latency)
 
-    # --- what is refused before a run -----------------------------------------------------------
+    # --- checks before a run
+    # ------------------------------------------------------------------------
 
     def check(self, cable: Cable) -> None:
         """Raise ScenarioError where a graph has no such cable."""
@@ -94,7 +95,7 @@ class Outages:
             )
 
     def cut_off(self, gone: Iterable[Cable], needed: Iterable[Route]) -> Cable | None:
-        """Return the ends of a route for which there is none without some cables; None: none."""
+        """Return the ends of a route that is cut off without some cables; None: none."""
         around = self._routes.without(gone)
         for route in needed:
             ends = route.places[0], route.places[-1]

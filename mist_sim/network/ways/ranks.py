@@ -1,4 +1,4 @@
-"""Ways from the ranks of one engine to those of another, and what of the KV entries takes each."""
+"""Routes between the ranks of two engines, and the part of the KV entries on each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Ranks = Sequence[Sequence[str]]
 
 
 class RankWay(NamedTuple):
-    """Part of what one engine sends another: its share of layers and of bytes, and its route.
+    """Part of a transfer between engines: its share of layers and of bytes, and its route.
 
-    bandwidth: bytes/s when all parts go at once on links that nobody else uses; each link gives
-    every part as much of itself as that has of the bytes on it.
+    bandwidth: bytes/s when all parts go at once on otherwise idle links; each link is divided in
+        proportion to the bytes of the parts on it.
     """
 
     of_layers: float
@@ -74,7 +74,7 @@ def _parts(
 
 
 def _common(one: int, parts: int, other: int, other_parts: int) -> float:
-    """Return what part of a whole is in one of its `parts` and in one of `other_parts`."""
+    """Return the share of a whole that is in one of its `parts` and in one of `other_parts`."""
     begin = max(one * other_parts, other * parts)
     end = min((one + 1) * other_parts, (other + 1) * parts)
     return max(0, end - begin) / (parts * other_parts)

@@ -32,11 +32,11 @@ class Route(NamedTuple):
 
 
 class Routes:
-    """Routes between places of a graph whose links have a bandwidth, a latency and a number.
+    """Routes between places of a graph; its links have a bandwidth, a latency and a number.
 
-    The shortest route is that on which a message of 1 MiB takes the least time if each link takes
-    its latency and passes it on whole. No route leads through an accelerator, or over a cable
-    whose places are in `gone`, in either order.
+    The shortest route has the least time for a message of 1 MiB if each link adds its latency and
+    forwards it as a whole. No route leads through an accelerator, or over a cable whose ends are in
+    `gone`, in either order.
     """
 
     def __init__(self, graph: DiGraph[str], gone: frozenset[frozenset[str]] = frozenset()) -> None:
@@ -46,7 +46,7 @@ class Routes:
         self._from: dict[str, Mapping[str, list[str]]] = {}
 
     def between(self, source: str, destination: str) -> Route:
-        """Return the route. Raises ScenarioError where there is none, and for unknown places."""
+        """Return the route. Raises ScenarioError if there is none, and for unknown places."""
         route = self.find(source, destination)
         if route is None:
             raise ScenarioError(
@@ -56,7 +56,7 @@ class Routes:
         return route
 
     def find(self, source: str, destination: str) -> Route | None:
-        """Return the route, None where there is none. Raises ScenarioError for unknown places."""
+        """Return the route, None if there is none. Raises ScenarioError for unknown places."""
         ends = source, destination
         if ends not in self._routes:
             self._routes[ends] = self._find(*ends)

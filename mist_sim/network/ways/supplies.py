@@ -14,12 +14,12 @@ OF_THE_NODE = ("host", "storage")
 
 
 class Supplies:
-    """The links that engines read over, each GPU an equal part.
+    """The links over which engines read, each GPU an equal part.
 
-    Over the links of the graph all share. What a store gives at most is a link of its own, which
-    the GPUs of one engine share. Links are numbered behind those of the graph.
+    The graph's links are shared with all traffic. A store's own limit is a link of its own, shared
+    by the GPUs of one engine. Links are numbered after those of the graph.
 
-    capacities: bytes/s of the graph's links; those of stores are added to it.
+    capacities: bytes/s of the graph's links; those of stores are appended.
     """
 
     def __init__(self, routes: Routes, capacities: list[float]) -> None:

@@ -11,13 +11,13 @@ from rich.text import Text
 
 
 def section(title: str, body: RenderableType) -> Iterator[RenderableType]:
-    """Yield a title and what stands below it."""
+    """Yield a title and its content."""
     yield Text(title, style="bold")
     yield Padding(body, (0, 0, 1, 2), expand=False)
 
 
 def warnings(texts: Iterable[str]) -> Iterator[RenderableType]:
-    """Yield a title and the warnings; nothing when there are none."""
+    """Yield a title and the warnings; empty without any."""
     lines = list(texts)
     if lines:
         yield Text("Warnings", style="bold yellow")
@@ -36,7 +36,7 @@ def count(value: int) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits or more, and `-` where there is none."""
+    """Return a number with at least three digits, and `-` for a missing one."""
     if math.isnan(value):
         return "-"
     if abs(value) >= 100:

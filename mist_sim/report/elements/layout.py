@@ -17,7 +17,7 @@ _ANY_WIDTH = 10_000
 
 
 class Fitting:
-    """Shows the first of some layouts, widest first, that fits; the last one where none does."""
+    """Shows the first layout that fits, widest first; the last one if none does."""
 
     def __init__(self, *layouts: RenderableType) -> None:
         self._layouts = layouts
@@ -103,7 +103,7 @@ def columns(
 
 
 class Folded:
-    """Shows a table whose columns stand in tables below one another where they are too wide.
+    """Shows a table that splits into tables below one another if its columns are too wide.
 
     titles, below, rows: as in `columns`; the first column, a name, stands in each of the tables,
     and all others are numbers.
@@ -158,7 +158,7 @@ def _turned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _paragraphs(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
-    """Return the first cell of each row as a line, the others with their titles below."""
+    """Return the first cell of each row as a line, and the others with their titles below."""
     parts: list[RenderableType] = []
     for row in rows:
         cells = zip(titles[1:], row[1:], strict=True)

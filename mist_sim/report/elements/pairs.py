@@ -51,7 +51,7 @@ class _Narrow:
 
 
 def _split(remark: str, room: int) -> tuple[str, str]:
-    """Return what of a remark stands beside its number, and what below: a unit stays there."""
+    """Return the part of a remark beside its number, and the part below: a unit stays beside."""
     if len(remark) <= room:
         return remark, ""
     unit, *rest = re.split("[,;] ", remark, maxsplit=1)

@@ -14,7 +14,7 @@ _PRE = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{co
 
 
 def show(title: str, body: RenderableType) -> None:
-    """Print a title and what stands below it, as wide as the terminal is."""
+    """Print a title and its content, as wide as the terminal."""
     Console(highlight=False).print(_titled(title, body))
 
 

@@ -1,4 +1,4 @@
-"""The report of a comparison: who wins, the goodputs with their intervals, latencies, costs."""
+"""The report of a comparison: the winner, goodputs with intervals, latencies, costs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
     for key, title in _BARS.items():
         known = {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
         if any(known.values()):
-            yield Drawing(key, title, _horizontal(list(known), list(known.values())))
+            yield Drawing(key, title, _horizontal(list(known), list(known.values()), title))
 
 
 def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Figure:
@@ -68,7 +68,7 @@ def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     ends = [each["interval"] for each in found.values()]
     below = [max(rate - (low or 0.0), 0.0) for rate, (low, _) in zip(rates, ends, strict=True)]
     above = [_above(rate, high) for rate, (_, high) in zip(rates, ends, strict=True)]
-    figure = _horizontal(names, rates)
+    figure = _horizontal(names, rates, "requests a second")
     figure.data[0].error_x = {
         "type": "data", "symmetric": False, "array": above, "arrayminus": below, "width": 3,
     }  # fmt: skip
@@ -79,12 +79,13 @@ def _above(rate: float, high: float | None) -> float:
     return 0.0 if high is None or high == float("inf") else max(high - rate, 0.0)
 
 
-def _horizontal(names: list[str], values: list[float]) -> Figure:
+def _horizontal(names: list[str], values: list[float], title: str) -> Figure:
+    """Draw a bar each. title: of the axis of values."""
     figure = panels([""], shared_time=False)
     figure.add_bar(
         x=values, y=names, orientation="h", marker={"color": COLOURS[0]}, showlegend=False
     )
     figure.update_yaxes(autorange="reversed", rangemode="normal", automargin=True, type="category")
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_layout(height=70 + _ROW_HEIGHT * len(names), hovermode="y unified")
+    figure.update_xaxes(rangemode="tozero", title_text=title)
+    figure.update_layout(height=96 + _ROW_HEIGHT * len(names), hovermode="y unified")
     return figure

@@ -1,4 +1,4 @@
-"""The report of a folder that a command wrote, by the file that says what it holds."""
+"""The report of a folder written by a command; the file in it determines the kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 512 * 2**20  # a search keeps all that it tried
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of folder. restore: gives back what JSON cannot say. make: returns the page."""
+    """A kind of folder. restore: rebuilds values that JSON cannot hold. make: returns the page."""
 
     restore: Callable[[Mapping[str, Any]], dict[str, Any]]
     make: Callable[[Mapping[str, Any], str], Page]
@@ -44,21 +44,40 @@ def _sweep() -> Kind:
     return Kind(restored_sweep, sweep_page)
 
 
-_KINDS = {"comparison": _comparison, "search": _search, "sweep": _sweep}
+def _goodput() -> Kind:
+    from mist_sim.report.pages.goodput_page import goodput_page, restored_goodput
+
+    return Kind(restored_goodput, goodput_page)
+
+
+def _plan() -> Kind:
+    from mist_sim.report.pages.plan_page import plan_page, restored_plan
+
+    return Kind(restored_plan, plan_page)
+
+
+_KINDS = {
+    "comparison": _comparison,
+    "search": _search,
+    "sweep": _sweep,
+    "goodput": _goodput,
+    "plan": _plan,
+}
 
 
 def folder_page(folder: Path, title: str) -> Page:
-    """Return the report of a run, a comparison, a search or a sweep that was saved.
+    """Return the report of a folder that `run` or a verb of `_KINDS` wrote.
 
-    title: of the page. Raises ScenarioError for other folders, and for damaged files.
+    title: of the page.
+    Raises ScenarioError for other folders, and for damaged files.
     """
     for name, kind in _KINDS.items():
         if (folder / f"{name}.json").is_file():
             return _page(kind(), folder / f"{name}.json", title)
     if not (folder / "summary.json").is_file():
         raise ScenarioError(
-            f"{folder}: holds no results; name a folder that mist run, compare, search or sweep "
-            "wrote with --out"
+            f"{folder}: holds no results; name a folder that mist run, compare, goodput, plan, "
+            "search or sweep wrote with --out"
         )
     from mist_sim.metrics.run_folder import RunFolder
     from mist_sim.report.pages.run_page import run_page

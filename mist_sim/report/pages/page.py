@@ -21,7 +21,7 @@ MISSING = "a report needs Jinja2 and Plotly: pip install 'mist-sim[report]'"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer that a reader came for. level: good, unsure, bad, or plain where none is asked."""
+    """The main answer of a page. level: good, unsure, bad, or plain if there is no verdict."""
 
     level: str
     word: str
@@ -59,7 +59,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Printed:
-    """What the command prints, as HTML. place: `wide` or `narrow`, by the screen that shows it."""
+    """The command's printed output as HTML. place: `wide` or `narrow`, by screen width."""
 
     html: Markup
     place: str
@@ -120,7 +120,7 @@ class Page:
 
 
 def require_report() -> None:
-    """Raise ScenarioError where what reports need is not installed."""
+    """Raise ScenarioError if a package that reports need is not installed."""
     if not can_report():
         raise ScenarioError(MISSING)
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
-    """Return a page of some pictures, or of all that the run has something for.
+    """Return a page of some pictures, or of all pictures that the run has data for.
 
-    Raises ScenarioError for names that there are not, and for what was not recorded.
+    Raises ScenarioError for unknown names, and for data that were not recorded.
     """
     asked = list(dict.fromkeys(names))
     found = [(name, draw(run, name)) for name in asked] if asked else list(drawn(run))

@@ -55,7 +55,7 @@ _MOST_CLIENTS = 40  # in the table; all are in clients.parquet
 
 
 def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
-    """Return the report of a run. title: what was simulated."""
+    """Return the report of a run. title: description of what was simulated."""
     summary = run.summary
     return Page(
         title=title,

@@ -19,7 +19,7 @@ _WORDS = {
 
 
 def run_verdict(summary: Mapping[str, Any]) -> Verdict:
-    """Return whether a run keeps its limits; of one without limits, what it serves."""
+    """Return whether a run keeps its limits; without limits, its throughput."""
     if not summary["completed"]:
         return Verdict("bad", "Nothing finished.", nothing_finished(summary))
     if summary.get("unstable"):

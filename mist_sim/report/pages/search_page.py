@@ -110,7 +110,7 @@ def _curve(summary: Mapping[str, Any]) -> Iterator[Drawing]:
 
 
 def _number(text: str) -> float | str:
-    """Return a value that was swept as a number, or as a word where it is none."""
+    """Return a swept value as a number, or as text if it is not one."""
     try:
         return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):

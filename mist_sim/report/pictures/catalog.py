@@ -1,4 +1,4 @@
-"""The pictures by name, with what each shows."""
+"""The pictures by name, each with a description."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MISSING = "pictures need Plotly, which is not installed: pip install 'mist-sim[
 class Picture:
     """A picture of a run.
 
-    title: heads it in a report. draw: returns it; raises ScenarioError where the run has nothing
-    of the kind.
+    title: its heading in a report. draw: returns it; raises ScenarioError if the run lacks the
+        data.
     """
 
     title: str
@@ -55,8 +55,8 @@ PICTURES = {
 def draw(run: RunData, name: str) -> Figure:
     """Return a picture of a run.
 
-    Raises ScenarioError for names that are not in `PICTURES`, where the run has nothing of the
-    kind, and without Plotly.
+    Raises ScenarioError for names outside `PICTURES`, if the run lacks the data, and without
+    Plotly.
     """
     if name not in PICTURES:
         raise ScenarioError(
@@ -79,7 +79,7 @@ def drawn(run: RunData) -> Iterator[tuple[str, Figure]]:
 
 
 def _drawn(picture: Picture, run: RunData) -> Figure:
-    """Draw; damaged tables may hold numbers whose sums overflow, which need no warning."""
+    """Draw without warnings of overflow: sums of damaged tables may be too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         return picture.draw(run)
 

@@ -44,7 +44,7 @@ def percentiles(times: Array, values: Array, ends: Array, asked: float) -> Array
 
 
 def shares(times: Array, is_true: NDArray[np.bool_], ends: Array) -> Array:
-    """Return the share that is true of what falls into each interval; NaN without any."""
+    """Return the share of true values in each interval; NaN for an empty one."""
     found = np.full(len(ends) - 1, np.nan)
     for place, mine in _groups(times, is_true.astype(float), ends):
         found[place] = mine.mean()
@@ -52,7 +52,7 @@ def shares(times: Array, is_true: NDArray[np.bool_], ends: Array) -> Array:
 
 
 def _groups(times: Array, values: Array, ends: Array) -> Any:
-    """Yield (interval, values in it) of those that are known."""
+    """Yield (interval, its values), without unknown values."""
     known = ~np.isnan(values) & ~np.isnan(times)
     places = np.clip(np.searchsorted(ends, times[known], side="right") - 1, 0, len(ends) - 2)
     order = np.argsort(places, kind="stable")
@@ -81,7 +81,7 @@ def _areas(times: Array, values: Array, ends: Array) -> Array:
 
 
 def number_inside(entered: Array, left: Array, ends: Array) -> Array:
-    """Return how many are inside on average in each interval; those that never leave stay."""
+    """Return the mean number inside in each interval; items without an end stay."""
     left = np.where(np.isnan(left), ends[-1], left)
     known = ~np.isnan(entered)
     return means(entered[known], left[known], np.ones(int(known.sum())), ends)

@@ -79,7 +79,7 @@ def are_good(requests: Any, limits: dict[str, float]) -> Any:
 
 
 def _finished(run: RunData) -> Any:
-    """Return the requests that finished. Raises ScenarioError where none did."""
+    """Return the finished requests. Raises ScenarioError if none finished."""
     requests = run.table("requests")
     finished = requests[requests["status"] == "finished"]
     if finished.empty:

@@ -1,4 +1,4 @@
-"""The load over time: requests that come and go a second, and those in flight."""
+"""The load over time: arrivals and departures per second, and requests in flight."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ _ROW_HEIGHT = 11  # pixels
 
 
 def requests(run: RunData, start: float = 0.0, number: int = NUM_SHOWN) -> Figure:
-    """Draw the first requests that arrive from a time on.
+    """Draw the first requests that arrive after a start time.
 
-    start: seconds of the run. number: of requests. Raises ScenarioError where none arrives.
+    start: seconds of the run. number: of requests.
+    Raises ScenarioError if none arrives.
     """
     table = run.table("requests")
     shown = table[table["arrival_time"] >= start].nsmallest(number, "arrival_time")

@@ -1,4 +1,4 @@
-"""What pictures and reports read of a run: a summary and tables, of memory or of a folder."""
+"""The data of a run for pictures and reports: a summary and tables, from memory or a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunData(Protocol):
         """The resolved scenario as YAML text; None without any."""
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a table. Raises ScenarioError for one that was not recorded."""
+        """Return a table. Raises ScenarioError if it was not recorded."""
 
     def has(self, name: str) -> bool:
         """Tell whether there is a table, and whether it has rows or may have."""

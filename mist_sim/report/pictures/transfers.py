@@ -42,7 +42,7 @@ def transfers(run: RunData) -> Figure:
 def power(run: RunData) -> Figure:
     """Draw the watts of each client and of all.
 
-    Raises ScenarioError for a run without GPUs, or whose table over time was not kept.
+    Raises ScenarioError for a run without GPUs, or without a saved table over time.
     """
     table = run.table("over_time")
     if "power" not in table:

@@ -1,4 +1,4 @@
-"""The tables of where requests spent their time, and of what travelled for them."""
+"""The tables of the parts of requests' latency, and of communication."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GIGA, _MS = 1e9, 1e3
 
 
 def breakdown_sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what latencies consist of, and communication where there was any."""
+    """Yield the parts of latencies, and communication if there was any."""
     parts = summary["latency_breakdown_ms"]
     if any(figures["share"] > 0 for figures in parts.values()):
         yield from section("Where the time goes, ms", _parts_table(parts))

@@ -44,7 +44,7 @@ def clients_table(result: Result) -> RenderableType:
 
 
 def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
-    """Yield a line for each group of clients whose steps are at a limit for some time."""
+    """Yield a line for each group of clients whose steps reach a limit for some time."""
     groups: dict[str, list[Room]] = {}
     for name, room in zip(names, rooms, strict=True):
         groups.setdefault(name, []).append(room)

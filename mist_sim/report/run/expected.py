@@ -21,9 +21,9 @@ TITLE = "Expected error, nine in ten"
 
 
 def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
-    """Yield where nine of ten measurements would lie; nothing where no client times steps.
+    """Yield the range of nine in ten measurements; empty if no client times steps.
 
-    expected: the summary's `expected_errors`. cell: returns what to print of a key of the summary.
+    expected: the summary's `expected_errors`. cell: returns the text of a key of the summary.
     """
     rows = [
         (f"{metric.upper()} {cell(f'mean_{metric}_ms')} ms", *told)
@@ -41,7 +41,7 @@ def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
 
 
 def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
-    """Yield the same for scenarios, by name; those of which the same is expected share a line."""
+    """Yield the same for scenarios, by name; scenarios with equal ranges share a line."""
     found: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for metric in _METRICS:
         for name, expected in cases.items():
@@ -57,7 +57,7 @@ def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
 
 
 def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield (metric, (range, what it is of)): the widest of the clients' ranges."""
+    """Yield (metric, (range, its basis)): the widest of the clients' ranges."""
     for metric in _METRICS:
         of_clients = {name: bars[metric] for name, bars in expected.items() if metric in bars}
         if of_clients:
@@ -69,7 +69,7 @@ def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return a range, and what it is of."""
+    """Return a range, and its basis."""
     if bar is None:
         return "-", _UNKNOWN
     if bar["low"] is None:
@@ -78,7 +78,7 @@ def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def _basis(bar: Mapping[str, Any]) -> str:
-    """Return of what kind of load the points are, and how many there are."""
+    """Return the kind of load of the points, and their number."""
     points, load = f"{count(bar['num_points'])} points", bar["load"]
     if bar["few_of_load"]:
         return f"{points}; {load}: few points of this kind of load, widened"

@@ -9,9 +9,9 @@ from rich.text import Text
 
 
 def host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
-    """Yield which host was assumed, what the other one would give, and how to tell which is there.
+    """Yield the assumed host, its effect, and how to tell which host is present.
 
-    One paragraph for clients for which it is the same, with an empty line after it.
+    One paragraph for clients with equal values, with an empty line after it.
     worth: the summary's `assumed_host`.
     """
     for found in {tuple(each.values()): each for each in worth.values()}.values():

@@ -21,10 +21,10 @@ LATENCIES = (
 def latency_table(
     figures: Sequence[str], cell: Callable[[str], str], *, width: int, with_legend: bool = True
 ) -> Fitting:
-    """Return the latencies' figures; in a narrow terminal without what they mean.
+    """Return the latencies' figures; in a narrow terminal without explanations.
 
-    cell: returns what to print of a key of the summary, such as "p50_ttft_ms". width: of a
-    column at least, where there is room.
+    cell: returns the text of a key of the summary, such as "p50_ttft_ms". width: least width of a
+        column, if there is room.
     """
 
     def table(

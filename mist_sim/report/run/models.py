@@ -16,7 +16,7 @@ _BELOW = ("", "", "tokens/s", "p50, ms", "p99, ms", "p50, ms", "p99, ms")
 
 
 def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Yield a row a group of requests; nothing without any. groups: as in the summary."""
+    """Yield a row per group of requests; empty without groups. groups: as in the summary."""
     if not groups:
         return
     has_slo = any("good_request_fraction" in of for of in groups.values())

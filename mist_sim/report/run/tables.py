@@ -89,7 +89,7 @@ def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _lives(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what came of clients that fail, start and leave."""
+    """Yield failures, starts and losses of clients."""
     if "mean_clients_up" not in summary:
         return
     if summary["num_lost"]:
@@ -203,7 +203,7 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
-    """Yield what is taken for granted of models: of unknown ones, and of those with states."""
+    """Yield the assumptions about models: about unknown ones, and about those with states."""
     taken = [name.removeprefix("model: ") for name in assumed if name.startswith("model: ")]
     if taken:
         left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""

@@ -1,4 +1,4 @@
-"""Each limit of the slo beside its figure and verdict, and what a strict run does not forgive."""
+"""Each limit of the slo with its figure and verdict; shortcomings that fail a strict run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdicts = Mapping[str, Mapping[str, Any]]
 
 
 def slo_section(verdicts: Verdicts) -> Iterator[RenderableType]:
-    """Yield every limit with the figure that keeps or misses it; nothing without limits."""
+    """Yield every limit with the figure that keeps or misses it; empty without limits."""
     if verdicts:
         yield from section("Limits (slo)", pairs(_rows(verdicts)))
 
@@ -33,9 +33,10 @@ def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
 
 
 def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
-    """Return what is wrong with the runs, a sentence each: what `--strict` does not forgive.
+    """Return the shortcomings of the runs, a sentence each, that fail `--strict`.
 
-    A run in which no request finished, more than half of the runs unstable, a limit missed.
+    These are: a run in which no request finished, more than half of the runs unstable, a missed
+    limit.
     """
     found = []
     if not all(summary["completed"] for summary in summaries):

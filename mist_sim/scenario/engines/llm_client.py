@@ -22,6 +22,7 @@ from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.hardware.setting import CAPPED, Borrowed, Setting, comparable
 from mist_sim.models import ModelSpec, check_generates, load_model
+from mist_sim.models.expert_padding import check_moe_backend, moe_backend_of
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
@@ -79,6 +80,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         _check_ahead(config)
     asked_ahead, config = config.async_scheduling, _ahead_with_windows(config, model)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
+    _check_experts(config, model, cluster.gpu)
     caches_prefixes = config.kv_cache.enable_prefix_caching
     config = with_state_pages(config, model, cluster)
     own_len = model.max_position_embeddings
@@ -87,7 +89,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     scheduler = _with_token_budget(scheduler, longest)
     times = step_times(config, model, cluster, scheduler, longest)
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
-    memory = engine_memory(config, model, cluster, scheduler, times.drafter, longest)
+    memory = engine_memory(config, model, cluster, scheduler, times, longest)
     predictor, rules = times.predictor, version_of(config.engine).rules
     length = context_length(config, own_len, of_a_lane(memory, config, rules))
     config = replace(config, max_model_len=length.max_model_len)
@@ -129,6 +131,15 @@ def _check_ahead(config: EngineConfig) -> None:
             f"{config.pipeline_parallel_size} in {version.title}, whose pipelines do not plan "
             "ahead; a later engine, from vllm-0.19, does"
         )
+
+
+def _check_experts(config: EngineConfig, model: ModelSpec, gpu: GpuSpec) -> None:
+    """Raise ScenarioError for a kernel of experts that does not go with model or GPU."""
+    if config.moe_backend is not None:
+        try:
+            check_moe_backend(config.moe_backend, model, gpu.name, gpu.architecture)
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
 
 
 def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
@@ -180,6 +191,9 @@ def _settings(
     setting = comparable(source, model, cluster) if source else None
     if setting is not None and config.power_limit is not None:
         setting = CAPPED
+    timed = moe_backend_of(cluster.gpu.architecture)
+    if setting is not None and config.moe_backend not in (None, timed):
+        setting = Borrowed(f"not known: experts by {config.moe_backend}; what was timed is {timed}")
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)

@@ -18,12 +18,15 @@ from mist_sim.clients.kv_cache import (
     swap_space,
 )
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
+from mist_sim.clients.kv_cache.profile_run import Needs, num_graphs
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models import ModelSpec
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.scenario.engines.step_times import StepTimes
+from mist_sim.scenario.engines.version_names import version_of
 
 
 def engine_memory(
@@ -31,21 +34,29 @@ def engine_memory(
     model: ModelSpec,
     cluster: Cluster,
     scheduler: Scheduler,
-    draft: Drafter | None,
+    times: StepTimes,
     longest: int,
 ) -> EngineMemory:
     """Return the KV cache of an engine. Raises ScenarioError for one without room.
 
     longest: tokens of a prompt, which a step of a scheduler without a limit takes whole.
     """
+    draft = times.drafter
     kv_cache = config.kv_cache
     num_tokens = getattr(scheduler, "max_num_batched_tokens", longest)
     sizes: dict[str, Any] = {
         "max_num_batched_tokens": num_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
     }
+    decodes = scheduler.max_num_seqs * (1 + config.num_drafts)
+    needs = Needs(
+        profile=version_of(config.engine).profile,
+        num_graphs=num_graphs(times.graphs, decodes),
+        moe_backend=config.moe_backend,
+    )
+    blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
     return EngineMemory(
-        num_gpu_blocks=num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft),
+        num_gpu_blocks=blocks,
         kv_groups=_groups(model, cluster, draft),
         cache_tiers=cache_tiers(kv_cache, model, cluster),
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),

@@ -21,7 +21,7 @@ from mist_sim.hardware.predictors import (
     pipeline_predictor,
     with_drafting,
 )
-from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
+from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.predictors.sampling import with_sampling
 from mist_sim.hardware.sampling import SamplingTimes
@@ -43,12 +43,14 @@ class StepTimes:
     """The predictor of an engine's steps, and which of its options are assumed.
 
     overhead: the engine's own time, which is in the predictor. drafter: of an engine that drafts
-    with a model. assumed, assumed_host: as a client has them (`Client`).
+    with a model. graphs: tokens of the CUDA graphs that the engine captures. assumed,
+    assumed_host: as a client has them (`Client`).
     """
 
     predictor: PipelinePredictor
     overhead: EngineOverhead
     drafter: Drafter | None
+    graphs: tuple[int, ...]
     assumed: tuple[str, ...]
     assumed_host: Mapping[str, Any]
 
@@ -62,6 +64,7 @@ def step_times(
     Raises ScenarioError for options that the predictor does not know.
     """
     predictor = _predictor(config, model, cluster, scheduler)
+    graphs = _captured(config, predictor, cluster, scheduler)
     _check_known(config, predictor)
     overhead = own_time(config.overhead, predictor, cluster.gpu)
     planned_ahead = version_of(config.engine) if config.async_scheduling else None
@@ -82,7 +85,7 @@ def step_times(
             predictor, SamplingTimes(config.sampling, model.vocab_size, sampler)
         )
     first = overhead.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
-    return StepTimes(predictor.with_first(first), overhead, draft, assumed, worth)
+    return StepTimes(predictor.with_first(first), overhead, draft, graphs, assumed, worth)
 
 
 def is_made_here(config: EngineConfig) -> bool:
@@ -121,6 +124,18 @@ def _predictor(
         if config.predictor is None:
             raise
         raise ScenarioError(f"predictor: {error}") from error
+
+
+def _captured(
+    config: EngineConfig, predictor: PipelinePredictor, cluster: Cluster, scheduler: Scheduler
+) -> tuple[int, ...]:
+    """Return the tokens of the graphs that an engine captures: a roofline's, or vLLM's default."""
+    timed = predictor.ranks[0]
+    if isinstance(timed, RooflinePredictor):
+        return timed.captured_sizes
+    version = version_of(config.engine)
+    most = largest_graph(version, cluster.gpu, scheduler.max_num_seqs, config.num_drafts)
+    return captured(most, None).sizes
 
 
 def with_graphs_up_to(size: int, predictor: Predictor) -> Predictor:

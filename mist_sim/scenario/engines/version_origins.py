@@ -21,6 +21,7 @@ from mist_sim.scenario.engines.versions import (
     EXPOSED_STEP,
     LARGEST_GRAPH,
     LIMITS,
+    MEMORY,
     RULES,
     VERSIONS,
     EngineVersion,
@@ -91,8 +92,10 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         elif key == LARGEST_GRAPH:
             most = largest_graph(version, gpu, num_seqs, num_drafts) if num_seqs else None
             expected = {key: most}
-        elif key.startswith(RULES):
-            yield Origin(key, default.value, default.source)
+        elif key.startswith((RULES, MEMORY)):
+            value = default.value
+            plain = isinstance(value, bool | int | float)
+            yield Origin(key, value if plain else str(value), default.source)
             continue
         else:
             expected = {key: default.value}

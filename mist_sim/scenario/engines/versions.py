@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from mist_sim.clients.engine_config import AUTO_LENGTH as AUTO
 from mist_sim.clients.engine_rules import EngineRules
+from mist_sim.clients.kv_cache.profile_run import BesideTorch, ProfileRun
 
 GIB = 2**30
 
@@ -108,7 +109,8 @@ class EngineVersion:
     """A version of vLLM.
 
     name: as in a scenario. defaults: by option, as `clients.N` has them; what it decides without
-    one, as `rules.` and the name in `EngineRules`. lacks: options of a scenario that it does not
+    one, as `rules.` and the name in `EngineRules`; what it takes of the memory beside weights and
+    cache, as `memory.` and the name in `ProfileRun`. lacks: options of a scenario that it does not
     have. notes: what it does by default that is not simulated.
     """
 
@@ -125,8 +127,17 @@ class EngineVersion:
     @property
     def rules(self) -> EngineRules:
         """Its behaviour for which there is no option."""
-        found = {key: each.value for key, each in self.defaults.items() if key.startswith(RULES)}
-        return EngineRules(**{key.removeprefix(RULES): value for key, value in found.items()})
+        return EngineRules(**self._named(RULES))
+
+    @property
+    def profile(self) -> ProfileRun:
+        """What it takes of a rank's memory beside weights and cache."""
+        return ProfileRun(**self._named(MEMORY))
+
+    def _named(self, prefix: str) -> dict[str, Any]:
+        """Return the values of which the names begin so, without that beginning."""
+        found = {key: each.value for key, each in self.defaults.items() if key.startswith(prefix)}
+        return {key.removeprefix(prefix): value for key, value in found.items()}
 
     def default(self, key: str) -> Any:
         """Return the value of an option."""
@@ -159,6 +170,11 @@ INTERVAL = "scheduler.prefill_schedule_interval"
 PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 RULES = "rules."
+MEMORY = "memory."
+_SAMPLER_BYTES = "memory.sampler_bytes"
+_KEEPS_BUFFERS = "memory.keeps_buffers"
+_BESIDE_TORCH = "memory.beside_torch"
+_COUNTS_GRAPHS = "memory.counts_graphs"
 _UNCACHED_FIRST = "rules.uncached_first"
 _SPARES_ONE = "rules.threshold_spares_one"
 _GOES_ON = "rules.pass_goes_on"
@@ -202,6 +218,10 @@ _NOTHING_SHOWS = (
     "not in the package; 300 requests measured on an RTX PRO 6000 show none (docs/validation.md)"
 )
 
+_LOGS = "not in the package; logs (docs/background/memory.md)"
+_AVAILABLE = "Worker.determine_available_memory in vllm/v1/worker/gpu_worker.py"
+_WORKSPACE = "WorkspaceManager in vllm/v1/worker/workspace.py"
+
 _NO_STAGGER = "AsyncScheduler in vllm/v1/core/sched/async_scheduler.py"
 
 V0_12 = EngineVersion(
@@ -231,6 +251,12 @@ V0_12 = EngineVersion(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
         INTERVAL: Default(1, "no such option; any step of Scheduler.schedule computes prompts"),
+        _SAMPLER_BYTES: Default(38.6, f"{_LOGS} of 0.11 to 0.16"),
+        _KEEPS_BUFFERS: Default(False, "fused_experts_impl in vllm/model_executor/layers"),
+        _BESIDE_TORCH: Default(
+            BesideTorch(0.13 * GIB, 0.55 * GIB, 0.55 * GIB), f"{_LOGS} of 0.11 to 0.17 on H100s"
+        ),
+        _COUNTS_GRAPHS: Default(False, f"{_AVAILABLE} knows none"),
         _UNCACHED_FIRST: Default(False, _FREE_BLOCKS),
         _SPARES_ONE: Default(False, _SCHEDULE),
         _GOES_ON: Default(False, _SCHEDULE),
@@ -289,6 +315,12 @@ V0_19 = _after(
     {
         "kv_cache.block_size": Default(16, f"CacheConfig.DEFAULT_BLOCK_SIZE {_CACHE}"),
         SAMPLER: Default("triton", f"{_SAMPLE}, from 8 rows on; vLLM pull request 33538"),
+        _SAMPLER_BYTES: Default(15.3, f"{_LOGS} of 0.17 to 0.26"),
+        _KEEPS_BUFFERS: Default(True, _WORKSPACE),
+        _BESIDE_TORCH: Default(
+            BesideTorch(0.25 * GIB, 0.25 * GIB, 2.1 * GIB),
+            f"{_LOGS} of 0.18 and 0.19 on H100s, of 0.27 on other GPUs",
+        ),
         EXPOSED_STEP: Default(0.0, _NOTHING_SHOWS),
         EXPOSED_SEQUENCE: Default(0.0, _NOTHING_SHOWS),
         RESERVE: Default(True, f"SchedulerConfig.scheduler_reserve_full_isl {_SCHEDULER}"),
@@ -312,6 +344,10 @@ V0_24 = _after(
         INTERVAL: Default(1, f"SchedulerConfig.prefill_schedule_interval {_SCHEDULER}"),
         _UNCACHED_FIRST: Default(True, f"{_FREE_BLOCKS}, not yet in 0.22"),
         SAMPLER: Default("flashinfer", f"{_SAMPLE}; vLLM pull request 40376"),
+        _COUNTS_GRAPHS: Default(
+            True,
+            f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20; {_AVAILABLE}",
+        ),
         _STAGGERS: Default(True, f"{_NO_STAGGER}, with model runner V2"),
         _FILLS: Default(True, _QUEUE),
         EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
@@ -319,8 +355,6 @@ V0_24 = _after(
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={
-        "memory of CUDA graphs": "counted within gpu_memory_utilization "
-        "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20)",
         "tokens of a step, experts exchanged by deepep_low_latency or nixl_ep": "256 (use_batched_"
         "dp_moe in vllm/config/parallel.py, since 0.20): say max_num_batched_tokens",
     },

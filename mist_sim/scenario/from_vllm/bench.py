@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mist_sim.errors import brief, cut
+from mist_sim.hardware.sampling import said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.tables.benchmark import (
+    ASSUMED,
     REFUSED,
     REFUSED_SWITCHES,
     SWITCHES,
@@ -48,7 +50,10 @@ _NUMBERS: Mapping[str, Callable[[str], float]] = {
         int,
     ),
     **dict.fromkeys(("--request-rate", "--burstiness", "--random-range-ratio"), float),
+    **dict.fromkeys(("--temperature", "--top-p"), float),
+    "--top-k": int,
 }
+_SAMPLED = {"--temperature": "temperature", "--top-p": "top_p", "--top-k": "top_k"}
 _TEXTS = ("--dataset-name", "--dataset-path", "--extra-body")
 _OF_DATASET = {
     "random": ("--random-", "--input-len", "--output-len"),
@@ -63,7 +68,8 @@ _WARMUPS = (
 
 
 def _arities() -> dict[str, Arity]:
-    found: dict[str, Arity] = dict.fromkeys((*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT), "one")
+    valued = (*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT, *ASSUMED)
+    found: dict[str, Arity] = dict.fromkeys(valued, "one")
     switches = [f"--{name}" for names in SWITCHES.values() for name in names.split()]
     found |= dict.fromkeys((*switches, *REFUSED_SWITCHES), "switch")
     return found | {"--goodput": "many", "--metadata": "many", "--header": "many"}
@@ -73,8 +79,15 @@ ARITIES: Mapping[str, Arity] = _arities()
 """How many values each flag takes."""
 
 
+SAMPLING = "sampling"
+"""Key of what a benchmark says about drawing tokens, which is a key of each client."""
+
+
 def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
-    """Return the keys of a scenario that a benchmark's arguments say, and an account of them."""
+    """Return the keys of a scenario that a benchmark's arguments say, and an account of them.
+
+    Beside them `SAMPLING`, where it says how its requests draw tokens.
+    """
     account = Account()
     said: dict[str, Any] = {}
     flags = flags_of(words, ARITIES, {})
@@ -88,7 +101,9 @@ def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
             _read(flag, said, account)
     requests = _requests(said, account)
     keys: dict[str, Any] = {"workload": {**requests, **_arrivals(said, account)}}
-    _extra_body(said, keys["workload"], account)
+    asked = _sampled(said, account) | _extra_body(said, keys["workload"], account)
+    if asked:
+        keys[SAMPLING] = said_by_vllm(asked)
     if "--goodput" in said:
         keys["slo"] = _limits(said["--goodput"], account)
     if "--seed" in said:
@@ -114,6 +129,8 @@ def _read(flag: Flag, said: dict[str, Any], account: Account) -> None:
             account.refused(flag.written, why)
     elif flag.name in REFUSED_SWITCHES:
         account.refused(flag.written, REFUSED_SWITCHES[flag.name])
+    elif flag.name in ASSUMED:
+        account.assumed(flag.written, ASSUMED[flag.name])
     elif flag.name in WITHOUT_EFFECT:
         _pass_over(flag, account)
     else:
@@ -234,15 +251,32 @@ def _arrivals(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
     return {"arrivals": sent, **({} if users is None else {"max_concurrency": users})}
 
 
-def _extra_body(said: Mapping[str, Any], workload: dict[str, Any], account: Account) -> None:
-    """Honour what a body says beside its prompt: `max_tokens` takes the place of a length."""
+def _sampled(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
+    """Return how the requests ask for their tokens to be drawn, by vLLM's names.
+
+    What is not said is as the server has it; benchmarks before 0.15 send a temperature of 0.
+    """
+    asked = {name: said[flag] for flag, name in _SAMPLED.items() if flag in said}
+    for name, value in asked.items():
+        account.applied(f"--{name.replace('_', '-')} {value:g}", f"{SAMPLING}.{name} of the client")
+    return asked
+
+
+def _extra_body(
+    said: Mapping[str, Any], workload: dict[str, Any], account: Account
+) -> dict[str, Any]:
+    """Honour what a body says beside its prompt: `max_tokens` takes the place of a length.
+
+    Return what it says about drawing tokens.
+    """
     if "--extra-body" not in said:
-        return
+        return {}
     try:
         body = mapping(said["--extra-body"])
     except (ArgumentTypeError, RecursionError) as error:
         account.refused("--extra-body", str(error))
-        return
+        return {}
+    sampled = {key: body[key] for key in _SAMPLED.values() if key in body}
     for key, value in body.items():
         written = f"--extra-body {key}={cut(str(value))}"
         if key in ("max_tokens", "max_completion_tokens") and isinstance(value, int):
@@ -251,10 +285,13 @@ def _extra_body(said: Mapping[str, Any], workload: dict[str, Any], account: Acco
             account.applied(written, "workload")
         elif key in ("n", "best_of") and value != 1:
             account.refused(written, "one answer a request is simulated; leave it out")
+        elif key in sampled:
+            account.applied(written, f"{SAMPLING}.{key} of the client")
         elif key == "min_tokens":
             account.assumed(written, "answers have the lengths that are said")
         else:
             account.no_effect(f"--extra-body {key}", "answers have the lengths that are said")
+    return sampled
 
 
 def _answer(tokens: int, workload: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
-from mist_sim.scenario.from_vllm.bench import workload_of
+from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.serve import read_server
 from mist_sim.scenario.from_vllm.texts import read
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
@@ -111,6 +111,7 @@ class _Reader:
         self._servers: list[tuple[dict[str, Any], int]] = []
         self._parts = 0
         self._workload: dict[str, Any] = {}
+        self._sampling: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
         self._front_end: dict[str, Any] = {}
 
@@ -125,6 +126,7 @@ class _Reader:
         if self._workload:
             raise ScenarioError(f"--from-vllm: {BENCH} is given twice; remove one")
         self._workload, account = workload_of(command.words)
+        self._sampling = self._workload.pop(SAMPLING, {})
         for name in command.variables:
             account.no_effect(name, "it is the benchmark's, not the server's")
         self._note(command, account.items)
@@ -163,13 +165,26 @@ class _Reader:
             )
         if not self._servers and gpu:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
-        keys = _clients(self._servers, gpu) if self._servers else {}
+        servers = [(_sampled(client, self._sampling), count) for client, count in self._servers]
+        keys = _clients(servers, gpu) if servers else {}
         keys |= self._workload
         if self._front_end:
             keys["front_end"] = self._front_end
         if self._limits:
             keys["workload"] = {**keys.get("workload", {}), **self._limits}
         return keys
+
+
+def _sampled(client: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client of which requests ask for more than its defaults say about sampling.
+
+    A temperature of 0 leaves nothing to say.
+    """
+    sampling = {**client.get(SAMPLING, {}), **asked}
+    others = {key: value for key, value in client.items() if key != SAMPLING}
+    if not sampling or sampling.get("temperature") == 0:
+        return others
+    return {**others, SAMPLING: sampling}
 
 
 def _tag(image: str) -> str:

@@ -12,6 +12,7 @@ from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
     compilation,
     drafts,
+    generation,
     limits,
     models,
     nodes,
@@ -36,6 +37,7 @@ _VALUES: Mapping[str, Handler] = {
     "--hf-overrides": models.hf_overrides,
     "--rope-scaling": models.rope,
     "--rope-theta": models.rope,
+    "--moe-backend": models.moe_backend,
     "--speculative-config": drafts.drafts,
     "--compilation-config": compilation.compilation,
     "--optimization-level": compilation.level,
@@ -43,7 +45,8 @@ _VALUES: Mapping[str, Handler] = {
     "--api-server-count": limits.api_servers,
     "--kv-offloading-size": limits.offloading_size,
     "--kv-offloading-backend": limits.offloading_backend,
-    "--override-generation-config": limits.generation,
+    "--generation-config": generation.source,
+    "--override-generation-config": generation.override,
     "--nnodes": nodes.nnodes,
     "--node-rank": nodes.rank,
     "--data-parallel-start-rank": nodes.rank,
@@ -112,6 +115,8 @@ def read_server(
     if fault:
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
+    models.marlin(server)
+    generation.defaults(server)
     environment.account_for(server, num_gpus=num_gpus)
     return server
 

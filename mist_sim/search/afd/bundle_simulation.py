@@ -1,7 +1,7 @@
-"""A bundle whose slots are always full, simulated step by step: what the theory is about.
+"""A bundle with slots that are always full, simulated step by step: the theory's subject.
 
-Whoever leaves is replaced at once by the next request of a queue that never ends. Times have the
-unit of the coefficients. Source: arXiv 2601.21351v3, section 5.
+A finished request is replaced at once by the next one of an endless queue. Times have the unit of
+the coefficients. Source: arXiv 2601.21351v3, section 5.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRun:
-    """Figures of a bundle until so many requests were served.
+    """Figures of a bundle until a number of requests were served.
 
     duration: of the run. num_tokens: those generated in it. num_passes: of all batches.
-    throughput: tokens a unit of time for each worker, all tokens counted.
+    throughput: tokens per unit of time and worker, over all tokens.
     throughput_80: the paper's metric: tokens of the first 80 % of the requests that ended, whole,
         over the time until then. Tokens of requests that are under way are not in it.
     halves: `throughput` in the first half of the passes and in the second.
@@ -70,8 +70,8 @@ def simulate_bundle(
     prefill, decode: prompt tokens and decode steps (>= 1) of the requests, in their order, shape
         (n,) each.
     placement: of a request among the slots that are freed at one time; None: in their order.
-    start: "fresh": the slots begin with the first requests; "stationary": with requests as they
-        are met at a random step, drawn from all of these, part of their steps behind them.
+    start: "fresh": the slots begin with the first requests; "stationary": with requests as they are
+        met at a random step, drawn from all of these, part of their steps behind them.
     Raises ScenarioError where there are too few requests.
     """
     p, d = np.asarray(prefill, dtype=np.int64), np.asarray(decode, dtype=np.int64)
@@ -136,7 +136,7 @@ def _serve(bundle: Bundle, queue: Iterator[Coming], placement: Placement | None)
 
 
 def _figures(bundle: Bundle, ends: Floats, served: Floats, slowest: float) -> BundleRun:
-    """Return what came of a run. slowest: mean time of attention in a step, all layers."""
+    """Return the figures of a run. slowest: mean time of attention in a step, all layers."""
     config = bundle.config
     of_each = bundle.attention_work / bundle.num_steps / config.attention_workers
     barrier = max(slowest - of_each, 0.0) / config.coefficients.alpha_a

@@ -1,4 +1,4 @@
-"""How heavy the tail of decode lengths is, and what that means for a slot's load.
+"""The tail of decode lengths, and its effect on a slot's load.
 
 If P(D > x) falls as x^-alpha, the age of a request in a slot falls as x^-(alpha - 1), for long
 requests are met more often. So for alpha <= 3 the variance of a slot's load is infinite, and for

@@ -57,7 +57,7 @@ def per_instance(slots: int, ratio: float, cycle: float, ffn_weight: float = 1.0
 def candidates(
     coefficients: AfdCoefficients, mean_load: float, slots: int, ffn_weight: float = 1.0
 ) -> tuple[Candidate, Candidate, Candidate, Candidate]:
-    """Return the four candidates of (10), in its order; those that are no ratio are None there.
+    """Return the four candidates of (10), in order; None for those that are no valid ratio.
 
     Where an FFN worker counts as w attention workers, the stationary points are sqrt(w beta /
     (alpha B)), and nothing else changes.

@@ -32,7 +32,7 @@ MOST_WORKERS = BUNDLE["attention_workers"]
 
 @dataclass(frozen=True, slots=True)
 class BundleSpec:
-    """Coefficients, the load of a slot, and slots: what the ratio is chosen for.
+    """Input of the choice of a ratio: coefficients, the load of a slot, and slots.
 
     slots: of one attention worker in one batch (B). batches: in flight (m, >= 2, since attention
         and FFN work at the same time). ffn_weight: as how many attention workers an FFN worker

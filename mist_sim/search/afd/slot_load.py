@@ -56,8 +56,8 @@ def dependent_slot_load(
 ) -> SlotLoad:
     """Return the load of any law of P and D (3).
 
-    decode: E[D], E[D^2], E[D^3]. joint: E[D P], E[D P^2], E[D^2 P]. The covariance alone, which
-    `mean_slot_load` takes, says nothing of the variance. From a trace: `estimate_slot_load`.
+    decode: E[D], E[D^2], E[D^3]. joint: E[D P], E[D P^2], E[D^2 P]. The covariance alone, as in
+        `mean_slot_load`, does not determine the variance. From a trace: `estimate_slot_load`.
     """
     (d1, d2, d3), (dp, dpp, ddp) = decode, joint
     _check_means(dp / d1 if d1 else 0.0, d1)

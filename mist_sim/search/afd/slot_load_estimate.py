@@ -60,8 +60,8 @@ def estimate_slot_load(
     """Return theta and nu^2 of a trace (15, 16), with intervals by the delta method.
 
     Both are ratios of sums over requests, or smooth in such ratios, so they are normal for many
-    requests. The intervals take requests as independent; those of a trace whose lengths drift are
-    wider.
+    requests. The intervals assume independent requests; if a trace's lengths drift, the true
+    intervals are wider.
 
     prefill: prompt lengths in tokens, shape (n,). decode: decode steps of the same requests (>= 0;
     those of 0 never come to a slot and are left out).
@@ -77,7 +77,7 @@ def estimate_slot_load(
     squares = d * p**2 + p * d * (d - 1) + d * (d - 1) * (2 * d - 1) / 6
     theta = float(tokens.sum() / d.sum())
     second = float(squares.sum() / d.sum())
-    of_theta = (tokens - theta * d) / mean_decode  # what each request pulls theta by, times n
+    of_theta = (tokens - theta * d) / mean_decode  # influence of each request on theta, times n
     of_second = (squares - second * d) / mean_decode
     z = NormalDist().inv_cdf((1 + confidence) / 2) / math.sqrt(n)
     half = z * float(of_theta.std())

@@ -1,9 +1,9 @@
-"""Designs that a scenario's GPUs allow: together, apart, in between, attention and FFN apart.
+"""Designs for a scenario's GPUs: together, apart, hybrid, attention and FFN apart.
 
-- `fleet`: the engines that change sides, and everything that stays.
+- `fleet`: the engines that change sides, and the unchanged parts.
 - `pure`, `hybrids`, `bundles`, `of_hybrid`: the designs, a file each.
-- `chunks`, `fabric`: what is tried and assumed where the scenario does not say it.
-- `proposal`, `offered`: a design that may turn out to be none; all of them together.
+- `chunks`, `fabric`: values to try, and assumptions for values the scenario lacks.
+- `proposal`, `offered`: a design that may prove impossible; all designs together.
 """
 
 from mist_sim.search.designs.offered import Designs, designs_of

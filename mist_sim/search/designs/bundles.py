@@ -25,7 +25,7 @@ _SLOTS = (8, 16, 32, 64, 128, 256)
 """Requests of an attention worker in a batch: those of the AFD paper's evaluation (figure 4a has
 128 to 512), and fewer for memories that hold fewer, each twice the one before."""
 
-_BATCHES = (2, 3)  # in flight, as in the paper, whose figure 2 has three
+_BATCHES = (2, 3)  # batches in flight, as in the paper, whose figure 2 has three
 
 
 def bundles(fleet: Fleet) -> Iterator[Proposal]:
@@ -46,9 +46,9 @@ def bundles(fleet: Fleet) -> Iterator[Proposal]:
 
 
 def with_best_bundle(fleet: Fleet, num_p: int) -> Scenario:
-    """Return so many engines for prompts, and the best bundle on the GPUs of the others.
+    """Return `num_p` engines for prompts, and the best bundle on the GPUs of the others.
 
-    Raises ScenarioError for what allows no bundle.
+    Raises ScenarioError if no bundle is possible.
     """
     gpus = _Gpus.of(fleet, num_p)
     return _with_bundle(fleet, num_p, gpus, _Planner(fleet).best(gpus))
@@ -69,7 +69,7 @@ def _client(fleet: Fleet, gpus: _Gpus, bundle: _Bundle) -> Client:
     """Return the bundle as a scenario file says it."""
     said, times = gpus.said, asdict(bundle.times)
     is_placed = "topology" in fleet.network
-    if is_placed:  # whose links say how long activations take
+    if is_placed:  # its links determine the communication time
         times["alpha_c"] = None
     longest = said["max_model_len"]
     return {
@@ -137,7 +137,7 @@ class _Bundle:
         return self.choice.prediction.attention_workers
 
     def worth(self, max_tpot: float | None) -> tuple[bool, float]:
-        """Return by what it is chosen: tokens a second within a limit, beyond it the least TPOT."""
+        """Return the key of a choice: tokens per second within the limit, else the least TPOT."""
         found = self.choice.prediction
         if max_tpot is None or found.tpot <= max_tpot:
             return True, found.throughput
@@ -147,7 +147,7 @@ class _Bundle:
 class _Planner:
     """Chooses bundles by the theory of docs/background/afd.md.
 
-    Raises ScenarioError for a fleet that can have none.
+    Raises ScenarioError for a fleet without possible bundles.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -169,8 +169,8 @@ class _Planner:
     def best(self, gpus: _Gpus) -> _Bundle:
         """Return the best bundle on some GPUs, with one FFN worker.
 
-        It has most tokens a second within the limit on TPOT, with all slots full; where none keeps
-        that, it is the one that comes nearest. Raises ScenarioError where none fits.
+        It has most tokens per second within the limit on TPOT, with all slots full; if none keeps
+        the limit, the closest one. Raises ScenarioError if none fits.
         """
         found: list[_Bundle] = []
         problem = ScenarioError(f"a bundle takes two GPUs at least, got {gpus.number}")
@@ -184,7 +184,7 @@ class _Planner:
         return max(found, key=lambda each: each.worth(self._max_tpot))
 
     def _bundles(self, gpus: _Gpus, ffn: int) -> list[_Bundle]:
-        """Return those with so many GPUs for the FFN: all slots and batches that fit."""
+        """Return the bundles with that many GPUs for the FFN: all slots and batches that fit."""
         model, link = self._model, gpus.gpu.interconnect
         cards = FfnCards(
             gpu=gpus.gpu, num_cards=ffn, network_bandwidth=link.bandwidth * link.efficiency
@@ -204,7 +204,7 @@ class _Planner:
 
 
 def _slot_load(scenario: Scenario) -> SlotLoad:
-    """Return what a slot holds: theta and nu^2 of the first requests of a workload (15, 16)."""
+    """Return a slot's load: theta and nu^2 of the first requests of a workload (15, 16)."""
     lengths = lengths_of(scenario)
     prompts, steps = lengths[:, 0], np.maximum(lengths[:, 1] - 1, 0)  # prefill emits the first one
     if not steps.sum():

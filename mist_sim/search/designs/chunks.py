@@ -17,7 +17,7 @@ MOST = 3
 def chunks_to_try(own: Iterable[int]) -> tuple[int, ...]:
     """Return the chunks to try: the scenario's own first, then `USUAL` ones, three in all.
 
-    own: chunks of the scenario's engines; where they are of several sizes, none of them is tried.
+    own: chunks of the scenario's engines; ignored if they differ.
     """
     sizes = sorted(set(own))
     first = sizes if len(sizes) == 1 else []

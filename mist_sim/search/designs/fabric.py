@@ -1,4 +1,4 @@
-"""The network that is assumed between GPUs where a scenario names none."""
+"""The network assumed between GPUs if a scenario has none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NODES = {
 }
 """The nodes in which GPUs of the catalog are sold, among the topologies that come along."""
 
-_SWITCHED, _PLAIN = "hgx-h100", "pcie-l40s"  # of whose kind the nodes of other GPUs are taken to be
+_SWITCHED, _PLAIN = "hgx-h100", "pcie-l40s"  # the topology assumed for nodes of other GPUs
 _SLOTS = 8  # GPUs of a node of these
 _GB = 1e9
 

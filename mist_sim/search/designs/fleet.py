@@ -20,7 +20,7 @@ Client = dict[str, Any]
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _CHUNK = "max_num_batched_tokens"
-_ORDER = {"prefill": 0, None: 1, "decode": 2}  # who takes prompts first
+_ORDER = {"prefill": 0, None: 1, "decode": 2}  # order of the engines that take prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Who takes prompts first: those with that role, then those with the fastest GPUs.
+        """Order in which engines take prompts: those with that role, then the fastest GPUs.
 
         Source: Splitwise-HA (arXiv:2311.18677), where H100s compute prompts and A100s answers.
         """
@@ -67,7 +67,7 @@ class Group:
         return _ORDER[self.said["role"]], -flops.get("bf16", max(flops.values()))
 
     def copies(self, start: int, end: int, side: Side) -> Iterator[Client]:
-        """Yield the client with the copies from `start` to `end` on one side; none where equal."""
+        """Yield the client with the copies from `start` to `end` on one side; nothing if equal."""
         if start == end:
             return
         client = deepcopy(dict(self.said)) | {"count": end - start, "role": side.role}
@@ -128,12 +128,12 @@ class Fleet:
 
     @property
     def ranked(self) -> list[Group]:
-        """The groups, those first that take prompts first."""
+        """The groups, in the order in which they take prompts."""
         return sorted(self.groups, key=lambda each: each.rank)
 
     @property
     def chunks(self) -> list[int]:
-        """Chunks of the engines that may compute prompts; none where some do not cut them."""
+        """Chunks of the engines that may compute prompts; empty if some do not cut them."""
         asked = [each for each in self.groups if each.said["role"] != "decode"] or self.groups
         found = [each.chunk for each in asked]
         return [] if None in found else [chunk for chunk in found if chunk is not None]
@@ -150,7 +150,7 @@ class Fleet:
 
     @property
     def network(self) -> dict[str, Any]:
-        """The network between sides: the scenario's, or the one that is assumed."""
+        """The network between sides: the scenario's, or the assumed one."""
         if self.has_network:
             return dict(self._data["network"])
         asked = [
@@ -188,8 +188,7 @@ class Fleet:
     def having(self, clients: Sequence[Client], **changes: Any) -> Scenario:
         """Return the scenario with other clients, and other sections.
 
-        It is the scenario itself where that changes nothing. Raises ScenarioError as
-        `Scenario.from_dict` does.
+        The scenario itself if nothing changes. Raises ScenarioError as `Scenario.from_dict` does.
         """
         data = {**self._data, "clients": list(clients), **changes}
         return self.scenario if data == self._data else Scenario.from_dict(data)

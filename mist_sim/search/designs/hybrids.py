@@ -18,9 +18,9 @@ def ratios_to_try(num_clients: int) -> list[int]:
 
 
 def hybrids(fleet: Fleet) -> Iterator[Proposal]:
-    """Yield hybrids: D-heavy engines have the smallest chunk that is tried, P-heavy ones another.
+    """Yield hybrids: D-heavy engines have the smallest chunk tried, P-heavy ones a larger one.
 
-    Raises ScenarioError where the scenario lacks what all of them need.
+    Raises ScenarioError if the scenario lacks an option that all of them need.
     """
     if not fleet.chunks:
         raise ScenarioError("scheduler must be chunked on all engines, whose chunks they share out")
@@ -39,10 +39,11 @@ def hybrids(fleet: Fleet) -> Iterator[Proposal]:
 
 
 def hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
-    """Return a hybrid with the router and the policy of TaiChi, as the preset has them.
+    """Return a hybrid with TaiChi's router and policy, with the preset's options.
 
-    But who is late goes where the prompt is ready first (`if_none: soonest`), not anywhere, and
-    whose first token the user gets stays as it is, so that TTFT means the same in all designs.
+    Two options differ: late prompts go where they are ready first (`if_none: soonest`), not
+    anywhere, and the client of the first token stays as in the scenario, so that TTFT means the
+    same in all designs.
     """
     limits = fleet.scenario.slo.make()
     clients = fleet.divided(num_p, Side("p_heavy", s_p), Side("d_heavy", s_d))

@@ -26,10 +26,10 @@ _RE_SHARDED = "re-sharding"
 class Designs:
     """Scenarios to compare, by name.
 
-    left_out: designs, or kinds of designs, that cannot be, and why. assumed: what the scenario
-    does not say and the designs need, and what they do not share with it. uneven: kinds of designs
-    whose steps are timed on another footing than those of the others, so that it decides little who
-    of them serves more.
+    left_out: impossible designs, or kinds of designs, with the reason. assumed: values that the
+        designs need and the scenario lacks, and differences between the designs. uneven: kinds of
+        designs whose step times have another origin, so that comparing their throughput is not
+        conclusive.
     """
 
     scenarios: Mapping[str, Scenario]
@@ -68,7 +68,7 @@ def designs_of(scenario: Scenario) -> Designs:
 
 
 def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
-    """Return the designs that can be, and why the others cannot."""
+    """Return the possible designs, and the reasons against the others."""
     found: dict[str, Scenario] = {}
     left_out: dict[str, str] = {}
     for kind, propose in _kinds(fleet).items():
@@ -91,7 +91,7 @@ def _kinds(fleet: Fleet) -> Mapping[str, Callable[[Fleet], Iterator[Proposal]]]:
 
 
 def _too_few(fleet: Fleet) -> Iterator[Proposal]:
-    """Yield what one client alone cannot be."""
+    """Yield the reasons against designs that one client cannot form."""
     client = f"clients.{fleet.groups[0].position}"
     problem = ScenarioError(
         f"takes two clients at least, got 1; raise {client}.count, or halve "
@@ -106,7 +106,7 @@ def _reason(error: ScenarioError) -> str:
 
 
 def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
-    """Return what the designs have that the scenario does not say."""
+    """Return the assumptions of the designs beyond the scenario."""
     assumed: dict[str, str] = {}
     if not fleet.has_network and any(each.network for each in found.values()):
         assumed["network"] = (

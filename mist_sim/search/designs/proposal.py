@@ -1,4 +1,4 @@
-"""A design that may turn out to be none: its name, and how it is made."""
+"""A design that may prove impossible: its name, and the function that makes it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def together(fleet: Fleet) -> Iterator[Proposal]:
 
 
 def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
-    """Return the scenario without roles, and without a network where nothing uses it then.
+    """Return the scenario without roles, and without a network if it is then unused.
 
     chunk: tokens of a step; None: as the engines have.
     """
@@ -41,7 +41,7 @@ def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
         return fleet.having(clients)
     try:
         return fleet.having(clients, hand_over=_NOTHING_HANDED_OVER)
-    except ScenarioError:  # nothing uses the network, and then nobody has a place in it
+    except ScenarioError:  # the network is unused, and then no client has a place in it
         unplaced = [_unplaced(client) for client in clients]
         return fleet.having(unplaced, hand_over=_NOTHING_HANDED_OVER, network=None)
 
@@ -64,10 +64,10 @@ def in_two(fleet: Fleet, num_p: int) -> Scenario:
 
 
 def prefill_side(fleet: Fleet) -> Side:
-    """Return what engines for prompts are.
+    """Return the engines for prompts.
 
-    They have the chunk of those that the scenario has for prompts already, and else the largest
-    that is tried, since no answer waits there.
+    They have the chunk of the scenario's own prompt engines, or else the largest tried, since no
+    answer waits there.
     """
     own = set(fleet.chunks)
     if not own:

@@ -33,9 +33,9 @@ def can_re_shard(fleet: Fleet) -> bool:
 def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
     """Yield the engines without sides, each with the best pairs of layouts of its own GPUs.
 
-    Pairs are ranked by equation 1 of Seesaw for the mean lengths of the workload; those in which
-    the model does not fit are none. Engines with one GPU stay as they are. Raises ScenarioError
-    where no engine has two layouts, and for models that equation 1 does not know.
+    Pairs are ranked by equation 1 of Seesaw for the mean lengths of the workload; pairs that do not
+    fit in memory are left out. Engines with one GPU stay unchanged. Raises ScenarioError if no
+    engine has two layouts, and for models outside equation 1.
     """
     if not can_re_shard(fleet):
         raise ScenarioError(
@@ -55,9 +55,9 @@ def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
 
 
 def with_best_pair(fleet: Fleet) -> Scenario:
-    """Return the engines with the pair of layouts that equation 1 likes best.
+    """Return the engines with the pair of layouts ranked first by equation 1.
 
-    Raises ScenarioError where there is none.
+    Raises ScenarioError without such a pair.
     """
     return next(resharded(fleet, 1)).make()
 
@@ -67,7 +67,7 @@ def _name(pair: PairTimes) -> str:
 
 
 def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
-    """Return the pairs of layouts of an engine that change, the best first; none of one GPU."""
+    """Return an engine's pairs of different layouts, the best first; empty for one GPU."""
     if _gpus_of_a_copy(group) == 1:
         return ()
     said = group.said
@@ -119,7 +119,7 @@ def _with_pairs(fleet: Fleet, pairs: Sequence[PairTimes | None]) -> Scenario:
 
 
 def _re_sharding(client: Client, pair: PairTimes) -> Client:
-    """Return an engine with a pair of layouts, and without what is not simulated with it."""
+    """Return an engine with a pair of layouts, without options not simulated with them."""
     before, after = pair.prefill_layout, pair.decode_layout
     seats = {"max_num_seqs": client["scheduler"]["max_num_seqs"]}
     return client | {

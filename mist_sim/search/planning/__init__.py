@@ -1,9 +1,10 @@
 """Plans: GPUs to buy, their number, and the design that keeps the limits.
 
-- `question`: what is asked: the load, the limits, the GPUs, the budget.
-- `engines`, `space`: what can be bought, and every way to set it.
-- `demand`, `bounds`, `estimates`: what requests need at least, which cannot do, which to try first.
-- `hunt`: simulates until the cheapest is known; `refining`: what else is worth knowing of it.
+- `question`: the input: load, limits, GPUs, budget.
+- `engines`, `space`: engines to buy, and every way to set them.
+- `demand`, `bounds`, `estimates`: least needs of requests, impossible candidates, order of the
+    tries.
+- `hunt`: simulates until the cheapest is known; `refining`: further figures of it.
 - `plan_result`, `deployment`: the answer, and the commands that deploy it.
 """
 

@@ -1,21 +1,22 @@
-"""What no engine can do: bounds that are proved, by which candidates are left out unseen.
+"""Proved upper bounds of engines, by which candidates are excluded without a run.
 
-A roofline takes for a step at least
+In a roofline a step takes at least
 
 - the arithmetic of its tokens over the FLOP/s that its best kernel reaches, and at least the time
   of reading the matrices once, whichever is longer; and on top of it
 - the time of reading the KV entries of the sequences that decode.
 
-All three hold of each step, and an engine does one step at a time, so they hold of sums over all
-steps. The first and the third are sums over tokens, whoever shares a step with whom. Of the second
-there are as many as steps; a step gives each sequence one token (with drafts, one more each), and
-has `max_num_seqs` sequences at most, so that answers of n tokens in all take n / max_num_seqs steps
-or more. What a bound leaves out (vocabulary, norms, attention of prompts, collectives, the host)
-only adds time. So `fewest` is a bound for every router and every batch, and what `alone` says of a
-request by itself holds of it in any company.
+All three hold for each step, and an engine does one step at a time, so they hold for sums over all
+steps. The first and the third are sums over tokens, whatever the batches. The second counts once
+per step; a step gives each sequence one token (with drafts, one more each), and has at most
+`max_num_seqs` sequences, so answers of n tokens in all take at least n / max_num_seqs steps. Times
+not covered by a bound (vocabulary, norms, attention of prompts, collectives, the host) only add. So
+`fewest` is a bound for every router and every batch, and the bound of `alone` for a single request
+holds beside any others.
 
-It is one for roofline times alone: others, such as tables, need not keep to data sheets, and then
-nothing is left out. Nor is anything for pipelines of other stages, and bundles (AFD).
+The bounds hold only for roofline times: other predictors, such as tables, need not respect data
+sheets, and then no candidate is excluded. Nor is any for pipelines with other stages, and bundles
+(AFD).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ATTENTION = "attention"
 
 @dataclass(frozen=True)
 class Least:
-    """What an engine takes at least, in seconds.
+    """Least times of an engine, in seconds.
 
     token: of arithmetic, for each token. matrices: of reading them, for each step. key: of reading
     the KV entries of a token, for each step that decodes after it. seats: sequences of a step.
@@ -62,12 +63,12 @@ class Least:
 
 
 def least_of(engine: Engine) -> Least | None:
-    """Return what an engine takes at least; None where nothing is proved of it."""
+    """Return the least times of an engine; None if no bound is proved."""
     return least_of_client(engine.client, engine.machine)
 
 
 def least_of_client(client: Any, machine: Machine) -> Least | None:
-    """Return what a client with an engine takes at least; None where nothing is proved of it."""
+    """Return the least times of a client with an engine; None if no bound is proved."""
     predictor = getattr(client, "predictor", None)
     if predictor is None or not all(_is_roofline(rank) for rank in predictor.ranks):
         return None
@@ -88,7 +89,7 @@ def least_of_client(client: Any, machine: Machine) -> Least | None:
 
 
 class Needs(NamedTuple):
-    """Engines that a demand takes at least: of those that do both, for prompts, for answers."""
+    """Least numbers of engines for a demand: engines for both, for prompts, for answers."""
 
     together: int
     prompts: int
@@ -157,7 +158,7 @@ def _whole(number: float) -> int:
 
 
 def _is_roofline(predictor: object) -> bool:
-    """Tell whether times are those of a roofline, an engine's own time on top or not."""
+    """Tell whether step times are a roofline, perhaps plus an engine's own time."""
     inner = getattr(predictor, "predictor", predictor)
     return type(inner) is RooflinePredictor
 
@@ -184,7 +185,7 @@ def _kernels(gpu: GpuSpec) -> Iterator[tuple[str, Kernel]]:
 def _matrix_params(model: ModelSpec) -> int:
     """Return the parameters of the matrices by which every token is multiplied.
 
-    Latent attention, whose matrices decodes and prompts use in other ways, is left out.
+    Latent attention is left out: decodes and prompts use its matrices in different ways.
     """
     attention = 0 if model.mla else model.num_layers * model.attention_params_per_layer
     found = attention + model.num_dense_layers * model.mlp_params_per_layer
@@ -198,7 +199,7 @@ def _matrix_params(model: ModelSpec) -> int:
 
 
 def _matrix_bytes(model: ModelSpec) -> float:
-    """Return the bytes of the matrices that every step reads: not those of routed experts."""
+    """Return the bytes of the matrices that every step reads, without routed experts."""
     size = min(model.bytes_per_param("attention"), model.bytes_per_param("attention_output"))
     attention = 0 if model.mla else model.num_layers * model.attention_params_per_layer
     mlp = model.num_dense_layers * model.mlp_params_per_layer

@@ -31,10 +31,11 @@ class Demand:
     """The requests of a workload.
 
     prompts, answers: tokens of each (of a drawn workload, of its first ones). rate: requests per
-    second. share: that has to be good. limits: what a good one keeps. is_steady: whether it is
-    judged in steady state; else as it stands. span: seconds from the first arrival to the last of
-    a workload as it stands; infinite where that is not known. cached: whether a prefix cache may
-    have parts of prompts. is_plain: whether a request is a prompt and its answer, and nothing else.
+        second. share: required share of good requests. limits: limits of a good request. is_steady:
+        whether it is judged in steady state rather than as it stands. span: seconds from the first
+        arrival to the last of a workload as it stands; infinite if unknown. cached: whether a
+        prefix cache may have parts of prompts. is_plain: whether each request is just a prompt and
+        its answer.
     """
 
     prompts: Array
@@ -58,12 +59,12 @@ class Demand:
         return float(self.answers.mean())
 
     def engines_for(self, work: Array) -> float:
-        """Return the engines that good requests need at least, if each works without a pause.
+        """Return the least number of engines for good requests, if each works without a pause.
 
-        work: seconds of an engine that each request takes at least. As many requests as have to be
-        good have to be served whole, and those that take least take no more than any others. In
-        steady state as many are served as arrive, since those on their way are limited by seats.
-        As a workload stands, all of them are served from the first arrival until the last is due.
+        work: least engine seconds of each request. The required share of requests must be served
+            whole, and the least demanding ones bound it from below. In steady state as many are
+            served as arrive, since seats limit those under way.
+        For a workload as it stands, all are served between the first arrival and the last deadline.
         """
         number = int(self.share * len(work))
         least = np.partition(work, number - 1)[:number] if number else work[:0]
@@ -72,9 +73,9 @@ class Demand:
         return self.rate * self._each_takes(work, least)
 
     def most_rate(self, work: Array, num_engines: int) -> float:
-        """Return the rate (requests per second) at which so many engines never pause.
+        """Return the rate (requests per second) at which that many engines never pause.
 
-        work: as in `engines_for`. Infinite where nothing is proved.
+        work: as in `engines_for`. Infinite if no bound is proved.
         """
         number = int(self.share * len(work))
         least = np.partition(work, number - 1)[:number] if number else work[:0]
@@ -116,7 +117,7 @@ def demand_of(question: Question, engine: Engine) -> Demand:
 def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False) -> Demand:
     """Return the demand on a scenario at a rate (requests per second).
 
-    target: what has to be attained. as_is: of the workload as it stands, not in steady state.
+    target: the condition to attain. as_is: for the workload as it stands, not in steady state.
     Raises ScenarioError for a workload without requests.
     """
     simulation = built.simulation

@@ -1,4 +1,4 @@
-"""From a scenario to the `vllm serve` lines that start it, and what stands between them.
+"""From a scenario to the `vllm serve` lines that start it, with a proxy if needed.
 
 Sources: `EngineArgs` of vllm/engine/arg_utils.py for the arguments; vLLM's "NixlConnector Usage
 Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides who computes prompts.
@@ -51,9 +51,9 @@ _LOAD: Mapping[str, Any] = {
 class Deployment:
     """Commands that start the servers of a scenario.
 
-    commands: a `vllm serve` for each; none where vLLM has no such design. proxy: what stands
-    between prompts and answers. notes: what else has to be known. read_back: what `mist from-vllm`
-    needs beside the commands to give the clients again.
+    commands: a `vllm serve` for each; empty if vLLM has no such design. proxy: the proxy between
+        prompts and answers. notes: further remarks. read_back: arguments of `mist from-vllm`,
+        beside the commands, that give the clients again.
     """
 
     commands: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def _sets(data: Mapping[str, Any]) -> str:
 
 
 def _checkpoint(model: str) -> str:
-    """Return the name by which Hugging Face has a model; one that was given so stays."""
+    """Return a model's Hugging Face name; a name given in that form stays."""
     if _HUB_NAME.fullmatch(model):
         return model
     found = _ON_THE_HUB.search(load_model(model).source)
@@ -128,9 +128,9 @@ def _checkpoint(model: str) -> str:
 
 
 def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield flags with their values, where a client is not what vLLM takes without them.
+    """Yield flags with their values, where a client differs from vLLM's defaults.
 
-    plain: a client of the same GPU, seats and tokens a step, and nothing else said.
+    plain: a client with the same GPU, seats and tokens per step, and no other option.
     """
     for flag, honoured in HONOURED.items():
         value, default = _at(client, honoured.key), _at(plain, honoured.key)
@@ -159,7 +159,7 @@ def _unsaid(client: Mapping[str, Any], plain: Mapping[str, Any], path: str = "")
 
 
 def _plain(client: Mapping[str, Any], model: str) -> Mapping[str, Any]:
-    """Return a client of which nothing is said but GPU, width, seats and tokens a step."""
+    """Return a client with only GPU, width, seats and tokens per step."""
     scheduler = {k: client["scheduler"][k] for k in _LIMITS if k in client["scheduler"]}
     said = {
         "name": "llm",

@@ -18,7 +18,7 @@ from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.planning.question import Question
 from mist_sim.studies.built import Built
 
-_SLOTS = 8  # GPUs of a node whose links are PCIe's
+_SLOTS = 8  # GPUs per node if these are linked by PCIe
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Engine:
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:
-        """Tokens of a step to try, its own first; none where prompts are not cut."""
+        """Chunks to try, its own first; empty if prompts are not cut."""
         own = self.fleet.chunks
         return chunks_to_try(own) if own else ()
 
@@ -92,7 +92,7 @@ class Engine:
 
 @dataclass
 class Shop:
-    """The engines of a question, and why others are none.
+    """The engines of a question, and reasons against others.
 
     left_out: by engine. reasons: how many engines each kind of reason excludes.
     """
@@ -102,7 +102,7 @@ class Shop:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def leave_out(self, name: str, kind: str, reason: str) -> None:
-        """Note an engine that is none. kind: a word or two of the reason."""
+        """Note an excluded engine. kind: one or two words for the reason."""
         self.left_out[name] = reason
         self.reasons[kind] += 1
 

@@ -1,7 +1,7 @@
-"""About how many requests a second an engine serves: which candidates are worth a try first.
+"""Estimated requests per second of an engine, to order the tries.
 
-Estimates order the tries and leave nothing out. They take every request to have the mean lengths,
-and an engine to be as full as memory, seats and the limits allow.
+Estimates only order the tries and exclude no candidate. They assume that every request has the mean
+lengths, and that an engine is as full as memory, seats and the limits allow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.space import Candidate
 
 _TAIL = 1.5  # waits that nine in ten are below, over the mean, about: prompts differ in length
-_BETWEEN = 0.9  # what hybrids and bundles do of the better of together and apart, about
+_BETWEEN = 0.9  # estimated share of the better of together and apart that hybrids and bundles reach
 _STEP = 1.15  # from one number of sequences to the next
 
 
@@ -57,7 +57,7 @@ class Estimates:
         return self._known[key]
 
     def _prompts(self, engine: Engine) -> float:
-        """Return the prompts a second whose waits leave room below the limit on TTFT."""
+        """Return the prompts per second at which waits stay below the limit on TTFT."""
         seconds = engine.step_time(StepBatch(chunks=((round(self.demand.mean_prompt) or 1, 0),)))
         limit = self.demand.limits.ttft
         if limit is None:

@@ -1,10 +1,10 @@
 """Simulates candidates until the cheapest that keeps the limits is known, or time is up.
 
-What is left out unseen: candidates that cost as much as one that keeps the limits, or more; those
-of which a bound proves that they cannot (`bounds`); and those that have no more of anything than
-one of their family that missed, as more engines of a kind are taken to serve no less. Everything
-else is tried, so that a hunt that ends by itself has passed over nothing cheaper. Rounds are of
-as many runs, whatever computes them, so that its result does not depend on how many cores do.
+Candidates excluded without a run: those that cost at least as much as one that keeps the limits;
+those that a bound proves impossible (`bounds`); and those with no more of any resource than one of
+their family that missed, assuming that more engines of a kind serve no less. All others are tried,
+so a hunt that ends by itself has passed over no cheaper solution. Rounds have a fixed number of
+runs, so that the result does not depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from mist_sim.studies.driver import Driver
 from mist_sim.studies.task import Task
 
 _ROUND = 4  # runs at a time: two rounds of two cores, one of four
-_SHORT = 6_000  # requests of a first run; those that it does not tell run longer later
+_SHORT = 6_000  # requests of a first run; undecided candidates run longer later
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
-_SLOW = ("hybrid", "afd", "reshard")  # whose runs take ten times as long: others settle first
+# designs whose runs take ten times as long: others settle first
+_SLOW = ("hybrid", "afd", "reshard")
 
 
 @dataclass
 class Tried:
-    """A candidate that was simulated, or that turned out to be none.
+    """A candidate that was simulated, or that proved impossible.
 
-    trial: None where it is none, and `problem` says why. is_short: whether a longer run may tell
-    what this one does not. room: times the rate that it was seen to serve, among those of its
-    price; last: how far it was below its limits there, as `slack`.
+    trial: None if impossible; `problem` gives the reason. is_short: whether a longer run may decide
+        it. room: largest multiple of the rate that it served, in the race among candidates of its
+        price; last: distance below its limits there, as `slack`.
     """
 
     candidate: Candidate
@@ -59,7 +60,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """By which those that attain are ordered: dollars, whether vLLM serves it, room."""
+        """Key to order those that attain: dollars, whether vLLM serves it, room."""
         price, *simpler = self.candidate.rank
         is_slow = self.candidate.design in _SLOW
         return price, is_slow, -round(self.room, 6), round(self.last, 1), simpler
@@ -117,9 +118,9 @@ class Hunt:
 
     @property
     def best(self) -> Tried | None:
-        """The cheapest that keeps the limits; None: none is known.
+        """The cheapest that keeps the limits; None: none known.
 
-        Of equals one that vLLM serves as it is, and of these the one with most room.
+        Ties go to one that vLLM serves unchanged, then to the one with most room.
         """
         found = [each for each in self.tried.values() if each.attained]
         return min(found, key=lambda each: each.rank, default=None)
@@ -129,7 +130,7 @@ class Hunt:
         return self._estimates.rate(candidate)
 
     def first(self, clock: Clock, share: float) -> None:
-        """Look for one that does: the cheapest first of those that may by estimate."""
+        """Find one that attains, by trying the estimated feasible candidates, cheapest first."""
         while self.best is None and not clock.is_up(share):
             self._prune()
             likely = [c for c in self.open if self._ratios[c] >= _LIKELY]
@@ -144,7 +145,7 @@ class Hunt:
                 self._lengthen()
 
     def cheaper(self, clock: Clock, share: float) -> None:
-        """Look for cheaper ones until there is none left to try."""
+        """Look for cheaper ones until none is left to try."""
         while not clock.is_up(share):
             self._prune()
             chosen = self._tops(self.open)[:_ROUND]
@@ -154,7 +155,7 @@ class Hunt:
                 return
 
     def equals(self, clock: Clock, share: float, space: Iterable[Candidate]) -> None:
-        """Try others of the winner's price, and let those that do race for room."""
+        """Try others of the winner's price, and let those that attain race for room."""
         best = self.best
         if best is None or clock.is_up(share):
             return
@@ -172,7 +173,7 @@ class Hunt:
             self._race(clock, share, price)
 
     def _race(self, clock: Clock, share: float, price: float) -> None:
-        """Raise the rate until one of those of a price is left that serves it."""
+        """Raise the rate until one of the candidates of a price is left."""
         attained = [
             each.candidate
             for each in self.tried.values()
@@ -202,7 +203,7 @@ class Hunt:
 
     @property
     def left(self) -> list[Candidate]:
-        """Cheaper than the best, and not known to miss: what was not tried, or not to the end."""
+        """Candidates cheaper than the best and not known to miss: untried or undecided."""
         self._prune()
         best = self.best
         undecided = [each.candidate for each in self._undecided()]
@@ -210,7 +211,7 @@ class Hunt:
         return sorted(dict.fromkeys(both), key=lambda c: -self._estimates.rate(c))
 
     def _excluding(self, candidate: Candidate) -> str:
-        """Return by which bound a candidate is left out; "" where by none."""
+        """Return the bound that excludes a candidate; "" if none does."""
         engine = candidate.engine
         if engine not in self._needs:
             least = least_of(engine)
@@ -230,7 +231,7 @@ class Hunt:
         return "have too few engines for the work" if too_few else ""
 
     def _prune(self) -> None:
-        """Leave out what costs as much as the best, and what has less than one that missed."""
+        """Exclude candidates that cost as much as the best, or have less than one that missed."""
         best = self.best
         price = best.candidate.rank[0] if best else float("inf")
         by_family: dict[tuple[object, ...], list[Candidate]] = {}
@@ -246,9 +247,9 @@ class Hunt:
         ]
 
     def _tops(self, among: Iterable[Candidate]) -> list[Candidate]:
-        """Return those that no other one covers, the most promising first.
+        """Return candidates that no other one covers, the most promising first.
 
-        Such a one that misses settles the rest of its family.
+        If such a candidate misses, the rest of its family is settled.
         """
         by_family: dict[tuple[object, ...], list[Candidate]] = {}
         for each in among:
@@ -262,7 +263,7 @@ class Hunt:
         return sorted(tops, key=lambda c: (c.design in _SLOW, -self._ratios[c], c.rank))
 
     def _undecided(self) -> list[Tried]:
-        """Return those that are cheaper than the best, and that a longer run may tell."""
+        """Return undecided candidates cheaper than the best that a longer run may decide."""
         best = self.best
         price = best.candidate.rank[0] if best else float("inf")
         found = [
@@ -271,14 +272,14 @@ class Hunt:
         return sorted(found, key=lambda each: (each.slack, each.candidate.rank))
 
     def _lengthen(self) -> bool:
-        """Run those longer that were not told; return whether there were any."""
+        """Run undecided candidates longer; return whether there were any."""
         most = self._question.options.most_requests
         chosen = [each.candidate for each in self._undecided()][:_ROUND]
         self._try(chosen, most)
         return bool(chosen)
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
-        """Simulate candidates at the rate that is asked for, and note what they do."""
+        """Simulate candidates at the required rate, and note the results."""
         most = min(most, self._question.options.most_requests)
         for candidate, found in self._trials(chosen, most, None).items():
             if isinstance(found, Trial):
@@ -290,9 +291,9 @@ class Hunt:
     def _trials(
         self, chosen: Iterable[Candidate], most: int, rate: float | None
     ) -> dict[Candidate, Trial | str]:
-        """Simulate candidates side by side; return what each does, or why it cannot be.
+        """Simulate candidates in parallel; return each one's result, or why it is impossible.
 
-        most: requests of the longest run. rate: requests per second; None: what is asked for.
+        most: requests of the longest run. rate: requests per second; None: the required rate.
         """
         question = self._question
         found: dict[Candidate, Trial | str] = {}

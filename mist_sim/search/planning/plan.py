@@ -40,14 +40,14 @@ def plan(
 ) -> Plan:
     """Return the cheapest deployment that keeps the limits of a scenario at a rate.
 
-    scenario: says workload, limits and the options of engines; its GPUs, counts and roles are what
-    is asked for. jobs: processes at a time, by default one a core. progress: called with the runs
-    done. journal: a file for the results of the runs as they come. resume: go on with it; no run is
-    repeated. Within `seconds` the result depends on how fast the machine is; a search that ends
-    before that, or that has no such limit, gives the same whatever computes it.
+    scenario: gives workload, limits and the options of engines; GPUs, counts and roles are to be
+        found. jobs: parallel processes, by default one per core. progress: called with the runs
+        done. journal: a file that receives each run's results. resume: continue it; no run is
+        repeated. With a limit on `seconds` the result depends on the speed of the machine; without
+        one, or if the search ends before it, it does not.
 
-    Raises ScenarioError where no deployment within the budget keeps the limits, with what excludes
-    most of them; for a GPU that is not known or has no price; and what `simulate` raises.
+    Raises ScenarioError if no deployment within the budget keeps the limits, with the most frequent
+    obstacle; for a GPU that is unknown or has no price; and all errors of `simulate`.
     """
     clock = Clock(options.seconds)
     question = Question(scenario, options)
@@ -148,7 +148,7 @@ def _notes(hunt: Hunt, best: Tried) -> list[str]:
 
 
 def _try_other_gpus(hunt: Hunt, space: Sequence[Candidate], clock: Clock) -> None:
-    """Try what the other GPUs would have done, for the runner-up: those that may by estimate."""
+    """Try feasible-looking candidates of other GPUs, for the runner-up."""
     best = hunt.best
     if best is None:
         return
@@ -220,7 +220,7 @@ def _nothing_to_buy(question: Question, shop: Shop) -> str:
 
 
 def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> str:
-    """Return why there is no answer: which constraint excludes most, and who came nearest."""
+    """Return why there is no answer: the most frequent obstacle, and the closest candidate."""
     options = question.options
     reasons: Counter[str] = Counter(hunt.excluded)
     known = [each for each in hunt.tried.values() if each.trial is not None]

@@ -1,4 +1,4 @@
-"""A plan: what to buy, how to set it, how sure that is, and what else was tried."""
+"""A plan: GPUs to buy, their settings, the certainty, and the alternatives tried."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Line:
 class Row:
     """A candidate that was simulated.
 
-    design: how it is set. verdict: "attained", "missed", "undecided", or "impossible" for one that
-    cannot be. attainment: share of good requests; NaN for one that cannot be. is_whole: whether the
-    run went on to its end; else the share would have been no more than that. limit: the one that is
-    worst. estimate: requests per second, by which it was ordered. usd_per_hour: of all its GPUs.
+    design: its settings. verdict: "attained", "missed", "undecided", or "impossible". attainment:
+        share of good requests; NaN if impossible. is_whole: whether the run was complete; otherwise
+        attainment is an upper bound. limit: the worst limit. estimate: requests per second, by
+        which it was ordered. usd_per_hour: of all its GPUs.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Row:
 class Plan(Findings):
     """A plan: GPUs to buy for a load, and their settings.
 
-    scenario: the answer, ready to run. title: what was asked. name: of the answer. usd_per_hour,
+    scenario: the answer, ready to run. title: the question. name: of the answer. usd_per_hour,
     num_gpus: of it. lines: the answer in words. runner_up: which it is, and why it lost; empty
     where nothing else was tried. goodput: of the answer; binding: what binds there; None where no
     time was left. at_rate, at_goodput: summaries of runs. one_less: by name, what is left when one
     engine fails. deployment: how to start it. tried: all that was simulated, the cheapest first.
-    excluded: how many candidates each bound left out. not_tried: cheaper ones that were not tried
-    before time was up, the most promising first. left_out: engines that cannot be, and why.
+    excluded: number of candidates excluded by each bound. not_tried: cheaper candidates left when
+        time was up, the most promising first. left_out: impossible engines, with the reason.
     """
 
     presenter = PLAN
@@ -125,6 +125,7 @@ class Plan(Findings):
         energy = "energy_per_output_token_j"
         at_goodput = self.at_goodput or {}
         return {
+            "title": self.title,
             "name": self.name,
             "rate": self.rate,
             "usd_per_hour": self.usd_per_hour,

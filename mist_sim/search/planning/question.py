@@ -67,7 +67,7 @@ class PlanOptions:
         if self.routers is not None:
             _check_list("routers", self.routers)
             for name in self.routers:
-                ROUTERS[name]  # raises for one that is unknown
+                ROUTERS[name]  # raises for an unknown name
         for name in self.designs:
             if name not in DESIGNS:
                 raise ScenarioError(
@@ -112,8 +112,8 @@ class Question:
     """A scenario of which the clients are asked for; its workload, limits and options stay.
 
     scenario: its first client of type llm says the options that engines have beside GPU, count,
-    tensor parallel size and role. Raises ScenarioError for one without such a client or without
-    limits.
+        tensor parallel size and role.
+    Raises ScenarioError for one without such a client or without limits.
     """
 
     def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
@@ -161,7 +161,8 @@ class Question:
     def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:
         """Return the scenario with so many equal engines that do both, at its own rate.
 
-        width: GPUs that share every layer. Raises ScenarioError where that cannot be.
+        width: GPUs that share every layer.
+        Raises ScenarioError where that cannot be.
         """
         engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
         if width > 1:
@@ -193,7 +194,7 @@ class Question:
 
 
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a scenario says of its first engine, but what a plan decides."""
+    """Return the options of a scenario's first engine, without those that a plan decides."""
     clients = said.get("clients")
     for client in clients if isinstance(clients, list | tuple) else ():
         if isinstance(client, Mapping) and client.get("type", "llm") == "llm":

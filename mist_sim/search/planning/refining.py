@@ -24,7 +24,7 @@ from mist_sim.studies.rates import Rates
 from mist_sim.studies.replications import run_with_seed
 from mist_sim.studies.task import Row, Task
 
-_LONG_RUN = 3000  # requests of a run whose figures are told, so that its ramp counts for little
+_LONG_RUN = 3000  # requests of a run with reported figures, so that its ramp counts for little
 _TOLERANCE = 0.05  # of the goodput, by which headroom is told
 _GOODPUT_RUN = 10_000  # requests of the longest run of that search
 
@@ -70,18 +70,17 @@ class Refining:
         return found
 
     def at_goodput(self, scenario: Scenario, goodput: Goodput) -> dict[str, Any] | None:
-        """Return the summary of a run at the goodput; None where there is none."""
+        """Return the summary of a run at the goodput; None without goodput."""
         if isnan(goodput.rate):
             return None
         changed = Scenario.from_dict(as_data(scenario), Rates(scenario).at(goodput.rate))
         return self.figures({"at goodput": changed}).get("at goodput")
 
     def one_less(self, candidate: Candidate) -> dict[str, dict[str, Any]]:
-        """Return what is left of a candidate without one of its engines, by which one that is.
+        """Return the effect of losing one engine of a candidate, by kind of engine.
 
-        `good`: the share of good requests in a run until the verdict is known, 0 where nobody is
-        left. `attains`: whether that is enough, as far as the run tells; `undecided`: it does not.
-        `slo`: as a summary has it.
+        `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
+        left. `attains`: whether that is enough, or `undecided`. `slo`: as in a summary.
         """
         cases: dict[str, Scenario] = {}
         found: dict[str, dict[str, Any]] = {}
@@ -122,7 +121,7 @@ class Refining:
 
 
 def without_one(candidate: Candidate) -> dict[str, Candidate | None]:
-    """Return what is left of a candidate without one of its engines, by which one; None: nobody."""
+    """Return a candidate without one of its engines, by kind; None: no engine is left."""
     first, second = candidate.first, candidate.second
     if not second:
         return {"one less": replace(candidate, first=first - 1) if first > 1 else None}
@@ -137,9 +136,9 @@ def without_one(candidate: Candidate) -> dict[str, Candidate | None]:
 
 
 def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidence:
-    """Return how sure it is that the limits are kept, or missed, by the error of the step times.
+    """Return how certain the verdict on the limits is, given the error of the step times.
 
-    summary: of a run with `slo`. Ranges are those of means, as `verdict_of` takes them.
+    summary: of a run with `slo`. Ranges are those of means, as in `verdict_of`.
     """
     ranges = expected_ranges(summary)
     limits = summary.get("slo", {})

@@ -21,11 +21,11 @@ _ALL_RATIOS = 16  # engines up to which every ratio is tried; of more, every six
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to set so many engines.
+    """One way to use a number of engines.
 
-    engine: what all of them are. design: one of `DESIGNS`. first: engines that take prompts, or
-    all where they do both. second: engines that only or mainly decode. chunks: tokens of a step,
-    of the first and of the second; empty where they stay. router: None: the scenario's own.
+    engine: the engine type. design: one of `DESIGNS`. first: engines that take prompts, or all if
+        they do both. second: engines that only or mainly decode. chunks: tokens per step, of the
+        first and of the second; empty to keep them. router: None: the scenario's own.
     """
 
     engine: Engine
@@ -78,11 +78,11 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[float, int, int, str]:
-        """By which those that do are ordered: dollars, and the simpler first where equal."""
+        """Key to order those that attain: dollars, then simplicity."""
         return round(self.dollars, 9), DESIGNS.index(self.design), self.num_gpus, self.name
 
     def covers(self, other: Candidate) -> bool:
-        """Whether it has what another one of its family has, or more."""
+        """Whether it has at least as much of everything as another one of its family."""
         return (
             self.design != "afd"
             and self.family == other.family
@@ -128,7 +128,7 @@ def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candi
 
 
 def _each(chunks: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the chunks one by one; nothing to say where prompts are not cut."""
+    """Return the chunks one by one; empty if prompts are not cut."""
     found: list[tuple[int, ...]] = [(each,) for each in chunks]
     return found or [()]
 
@@ -144,7 +144,8 @@ def _ratios(number: int) -> list[int]:
 def scenario_of(candidate: Candidate, question: Question, rate: float | None = None) -> Scenario:
     """Return the scenario of a candidate, at a rate (requests per second).
 
-    rate: None: the one that is asked for. Raises ScenarioError where the design cannot be.
+    rate: None: the required rate.
+    Raises ScenarioError for an impossible design.
     """
     engine = candidate.engine
     base = question.having(engine.gpu, engine.width, candidate.num_engines, candidate.router)

@@ -16,7 +16,7 @@ from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 _MILLION = 1e6
-_FIRM = ("measured", "fitted")  # whose watts are known of such GPUs
+_FIRM = ("measured", "fitted")  # GPUs with known watts
 _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 
 
@@ -45,10 +45,10 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
 
 
 def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
-    """Return who came second and why it lost; "" where nothing else was tried.
+    """Return the runner-up and why it lost; "" if no other candidate was tried.
 
-    tried: the cheapest first. It is the cheapest other design or GPU that keeps the limits, and
-    where there is none, the one that came nearest.
+    tried: the cheapest first. The runner-up is the cheapest other design or GPU that keeps the
+        limits, or else the closest one.
     """
     winner = best.candidate
     others = [each for each in tried if each is not best and each.trial is not None]
@@ -149,7 +149,7 @@ def _one_less(found: Mapping[str, Mapping[str, Any]]) -> list[Line]:
 
 def _left(found: Mapping[str, Any]) -> str:
     if found["nobody"]:
-        return "nobody is left to serve"
+        return "no engine is left"
     share = f"{100 * found['good']:.1f} % are good"
     if found["attains"]:
         return f"still keeps the limits: {share}"

@@ -25,7 +25,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOptions:
-    """What is compared.
+    """The pairs to compare.
 
     data_parallel_sizes: numbers of copies; None: all that the devices allow. Both layouts of a pair
         have the same (Seesaw 4.1).
@@ -54,9 +54,9 @@ class PairOptions:
 
 @dataclass(frozen=True, repr=False)
 class Choices(Findings):
-    """Pairs of layouts, those with most throughput first; what does not fit is beside them.
+    """Pairs of layouts, those with most throughput first, and layouts that do not fit.
 
-    pairs: of which one stays in its layout where both are equal. left_out: why layouts cannot be.
+    pairs: a pair of equal layouts stays in one. left_out: why layouts are impossible.
     """
 
     presenter = RESHARDING
@@ -72,7 +72,7 @@ class Choices(Findings):
 
     @property
     def best(self) -> PairTimes:
-        """The pair with most throughput; of equal ones, one that stays in its layout."""
+        """The pair with most throughput; ties go to one that stays in its layout."""
         return self.pairs[0]
 
     @property
@@ -82,7 +82,7 @@ class Choices(Findings):
 
     @property
     def best_resharding(self) -> PairTimes | None:
-        """The pair with most throughput of those that change; None where only one layout fits."""
+        """The pair with most throughput of those that change; None if only one layout fits."""
         return next((pair for pair in self.pairs if not pair.is_static), None)
 
     @property

@@ -38,7 +38,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTimes:
-    """What one request takes in a pair of layouts, of many that follow one another.
+    """Times of one request in a steady stream, for a pair of layouts.
 
     prefill_layout, decode_layout: c_p and c_d. prefill_batch, decode_batch: requests at a time.
     prefill, decode: seconds a request by eq. 1 (decode: of all tokens but the first).
@@ -65,7 +65,7 @@ class PairTimes:
 
     @property
     def is_static(self) -> bool:
-        """Whether nothing is re-sharded."""
+        """Whether both layouts are equal."""
         return self.prefill_layout == self.decode_layout
 
     @property
@@ -118,7 +118,7 @@ class PairModel:
         return (self.lengths.output - 1) * step
 
     def times(self, before: Layout, after: Layout) -> PairTimes:
-        """Return what a request takes whose prompt runs in the one, and its answer in the other."""
+        """Return the times of a request with its prompt and its answer in these layouts."""
         static = before == after
         prefill = self.prefill(before)
         decode = self.decode(after, self.piggyback if static else 0.0)
@@ -133,7 +133,7 @@ class PairModel:
         return found if static else self._moving(found)
 
     def _moving(self, found: PairTimes) -> PairTimes:
-        """Add what weights and entries take on the links to the host, all of which work at once."""
+        """Add the times of weights and entries on the links to the host, all working at once."""
         device, layout = self.device, found.decode_layout
         shard = weight_bytes(self.model) / (layout.tensor * layout.pipeline)
         reload = 2 * shard / device.host_bandwidth

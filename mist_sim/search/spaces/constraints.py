@@ -1,4 +1,4 @@
-"""Constraints on a configuration: what it may have, and what its requests have to keep."""
+"""Constraints on a configuration: its budget, and the limits of its requests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _KNOWN = (*BUDGETS, *LATENCIES, ATTAINMENT, AT_GOODPUT)
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a configuration has to keep.
+    """Constraints that a configuration must keep.
 
     budgets: by name, as in `BUDGETS`. latencies: by name, such as "p99_ttft", in seconds, of a run
-    at the scenario's own rate. attainment: share of good requests that is asked for; None: nobody
-    said one. at_goodput: percentiles that are kept at the goodput as well.
+        at the scenario's own rate. attainment: required share of good requests; None: not set.
+        at_goodput: percentiles to keep at the goodput as well.
     """
 
     budgets: Mapping[str, float]
@@ -67,8 +67,8 @@ _UNITS = {"max_gpus": "GPUs", "max_usd_per_hour": "$/h", "max_watts": "W"}
 def constraints_of(given: object) -> Constraints:
     """Return the constraints of a mapping.
 
-    Raises ScenarioError for unknown ones, values that limit nothing, and constraints of which one
-    makes another pointless.
+    Raises ScenarioError for unknown ones, values that limit nothing, and constraints made pointless
+    by another.
     """
     if not isinstance(given, Mapping):
         raise ScenarioError(

@@ -1,9 +1,9 @@
-"""Evaluates configurations: a race for the goodput, or the rate that is asked for; measurements.
+"""Evaluates configurations: a race for goodput, or for the required rate; measurements.
 
-In a race a configuration is run once at the rate by which it would get on the front. It goes on
+In a race a configuration is run once at the rate that would put it on the front. The run continues
 until the verdict is known: hopeless ones end at the first look, after 400 requests, and others
-after half as many again each time, so that most of the work goes to those that are near the best.
-What serves that rate is searched, as `mist goodput` does.
+after half as many again each time, so that most of the work goes to those near the best. A
+configuration that serves that rate is searched, as in `mist goodput`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NO_FIGURE = "has no {}, such as a TPOT of answers of one token; take another ob
 
 @dataclass
 class Evaluation:
-    """Evaluates configurations of a space; what was found is in `outcomes`, by number.
+    """Evaluates configurations of a space; results are in `outcomes`, by number.
 
-    is_race: whether one run may tell that a configuration is not on the front.
+    is_race: whether one run may exclude a configuration from the front.
     """
 
     objectives: Sequence[Objective]
@@ -68,7 +68,7 @@ class Evaluation:
         return self.is_race and self.judges and self.sources <= {"rate", "known"}
 
     def note(self, prepared: Prepared) -> bool:
-        """Take down what is known without a run; tell whether there is nothing more to do."""
+        """Note facts that need no run; tell whether the evaluation is complete."""
         if prepared.configuration.number in self.outcomes:
             return True
         if prepared.is_open:
@@ -97,9 +97,9 @@ class Evaluation:
             self._keep(each)
 
     def value(self, prepared: Prepared, objective: Objective) -> float:
-        """Return about what a configuration has of an objective; NaN: nobody knows.
+        """Return an approximate value of an objective for a configuration; NaN: unknown.
 
-        Of one that was stopped, what its run lets one guess.
+        For a stopped configuration, a guess from its run.
         """
         outcome = self._of(prepared)
         known = outcome.figures.get(objective.name, nan)
@@ -111,7 +111,7 @@ class Evaluation:
         return self.outcomes[prepared.configuration.number]
 
     def _keep(self, prepared: Prepared) -> None:
-        """Note that a configuration keeps everything; one without a figure is compared to none."""
+        """Note that a configuration keeps all limits; one without a figure is not compared."""
         outcome = self._of(prepared)
         for each in self.objectives:
             if isnan(outcome.figures.get(each.name, nan)):
@@ -174,7 +174,7 @@ class Evaluation:
         return kept
 
     def _raced(self, several: Sequence[Prepared]) -> list[Prepared]:
-        """Return those that are worth a search."""
+        """Return those worth a search."""
         found: list[Prepared] = []
         tried: list[tuple[Prepared, float]] = []
         for each in several:
@@ -233,7 +233,7 @@ class Evaluation:
         return False
 
     def _run_at_goodput(self, several: Sequence[Prepared]) -> list[Prepared]:
-        """Run each at its goodput, for what is measured there; return those that did not fail."""
+        """Run each at its goodput, to measure figures there; return those that did not fail."""
         pairs = [(p, goodput) for p in several if (goodput := self._of(p).goodput) is not None]
         kept = []
         for (each, _), found in zip(pairs, self.runs.at_goodput(pairs), strict=True):

@@ -1,9 +1,8 @@
-"""Who is on the front, and what rate a configuration must serve to get there.
+"""The front, and the rate that a configuration must serve to get there.
 
-A figure that is a goodput over something known, such as GPUs or dollars an hour, decides at which
-rate a configuration would have to serve: against one that is as good or better in all that is
-known, it has to be ahead in one of the goodputs. So one run at that rate tells whether it is worth
-a search.
+If a figure is goodput divided by a known number, such as GPUs or dollars an hour, it gives the rate
+that a configuration must reach: to beat one that is as good or better in all known figures, it has
+to lead in one of the goodputs. So one run at that rate tells whether it is worth a search.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from mist_sim.search.spaces.objectives import Objective
 
 @dataclass(frozen=True)
 class Rival:
-    """A configuration whose goodput is known. rate: requests per second. known: without a run."""
+    """A configuration with a goodput. rate: requests per second. known: figures without a run."""
 
     rate: float
     known: Mapping[str, float]
 
 
 def front(figures: Mapping[int, Mapping[str, float]], objectives: Sequence[Objective]) -> list[int]:
-    """Return those that no other is ahead of: as good in everything, and better in one.
+    """Return the configurations that no other dominates: equal in all figures and better in one.
 
-    figures: by number; who lacks one of the objectives is on no front.
+    figures: by number; a configuration without one of the objectives is on no front.
     """
     fit = {
         number: values
@@ -56,9 +55,9 @@ def dominates(
 def rate_to_beat(
     known: Mapping[str, float], rivals: Iterable[Rival], objectives: Sequence[Objective]
 ) -> float:
-    """Return the rate that a configuration has to exceed, or some rival dominates or equals it.
+    """Return the rate that a configuration must exceed, or a rival dominates or equals it.
 
-    known: of the configuration. objectives: known ones and goodputs. 0: nobody is in its way.
+    known: of the configuration. objectives: known ones and goodputs. 0: no rival stands in its way.
     """
     of_rate = [each for each in objectives if each.source == "rate"]
     fixed = [each for each in objectives if each.source == "known"]

@@ -23,7 +23,7 @@ _SECONDS_AN_HOUR = 3600.0
 class Objective:
     """A figure. title, unit: for tables. key: its name in a run's summary.
 
-    per: of a goodput, what it is divided by; "": nothing.
+    per: divisor of a goodput; "": none.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Objective:
         return one > other if self.better == "more" else one < other
 
     def scale(self, known: Mapping[str, float]) -> float:
-        """Return by what a goodput (requests per second) is divided, to give this figure."""
+        """Return the divisor of a goodput (requests per second) for this figure."""
         if not self.per:
             return 1.0
         return known[self.per] / (_SECONDS_AN_HOUR if self.per == "usd_per_hour" else 1.0)
@@ -93,7 +93,7 @@ a run `at rate` is of the workload as it stands, at the scenario's own rate."""
 
 
 def objectives_of(names: object) -> tuple[Objective, ...]:
-    """Return the objectives of a list of names. Raises ScenarioError for others, and none."""
+    """Return the objectives of a list of names. Raises ScenarioError for unknown or no names."""
     found = [names] if isinstance(names, str) else names
     if not isinstance(found, list | tuple) or not found:
         raise ScenarioError(
@@ -112,12 +112,12 @@ def objectives_of(names: object) -> tuple[Objective, ...]:
 
 
 def at_rate(objective: Objective, summary: Mapping[str, Any]) -> float:
-    """Return the figure of a run; NaN where it has none. summary: of the run."""
+    """Return the figure of a run; NaN without one. summary: of the run."""
     return float(summary.get(objective.key or objective.name, nan))
 
 
 def at_goodput(objective: Objective, summary: Mapping[str, Any]) -> float:
-    """Return the figure of a run at the goodput; NaN where it has none."""
+    """Return the figure of a run at the goodput; NaN without one."""
     if objective.name == "goodput_per_joule":
         joules = float(summary.get("energy_j", nan))
         good = float(summary.get("good_request_fraction", nan)) * summary["completed"]

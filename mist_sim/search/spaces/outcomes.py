@@ -1,4 +1,4 @@
-"""What became of a configuration, and why."""
+"""The outcome of a configuration, with the reason."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ failed: it cannot be, or a run of it failed. not tried: the method did not come 
 
 @dataclass
 class Outcome:
-    """What became of a configuration.
+    """The outcome of a configuration.
 
     figures: of the objectives, and others that came by. goodput: where it was searched. trial: the
     run that told without a search. broken: constraints that it breaks, each with the reason.
-    reason: a sentence for the status. runs, requests: that it took. guess: a rate (requests per
-    second) that it may serve about, for methods that learn; NaN: nothing is known.
+    reason: a sentence for the status. runs, requests: its cost. guess: approximate rate (requests
+        per second), for methods that learn; NaN: unknown.
     """
 
     status: Status = "not tried"

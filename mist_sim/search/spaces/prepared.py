@@ -1,4 +1,4 @@
-"""Configurations before anything runs: what is known of them, and what excludes them already."""
+"""Configurations before any run: known figures, and reasons to exclude them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _ROUNDING = 1e-9
 class Prepared:
     """A configuration that was built once.
 
-    known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN where nobody knows.
-    bound: a rate (requests per second) that is proved to be beyond it; infinite: nothing is proved.
-    excluded: constraints that it breaks, each with the reason. failure: why it cannot be.
+    known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN if unknown.
+    bound: a proved upper bound of its rate (requests per second); infinite: no bound.
+    excluded: constraints that it breaks, each with the reason. failure: why it is impossible.
     """
 
     configuration: Configuration
@@ -72,9 +72,9 @@ class Prepared:
 
 
 class Preparation:
-    """Builds configurations, and tells what is known of them.
+    """Builds configurations, and computes their known figures.
 
-    objectives, constraints: decide whether dollars have to be known. goodput: how rates are judged.
+    objectives, constraints: decide whether prices are needed. goodput: how rates are judged.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Preparation:
         return [self.one(each) for each in configurations]
 
     def one(self, configuration: Configuration) -> Prepared:
-        """Return one; what makes it impossible is noted, and nothing is raised for it."""
+        """Return one; an impossible configuration is noted, without an exception."""
         found = Prepared(configuration, failure=configuration.failure)
         if configuration.scenario is None:
             return found
@@ -129,7 +129,7 @@ class Preparation:
         }
 
     def _prove(self, found: Prepared, built: Built) -> None:
-        """Note what is proved: a rate that is beyond it, or that it cannot keep the limits."""
+        """Note what is proved: an upper bound of its rate, or that it cannot keep the limits."""
         target = self._goodput.target(built.scenario)
         demand = self._demand(built, target)
         engines = _engines(built)
@@ -150,7 +150,7 @@ class Preparation:
             found.excluded["slo"] = f"cannot keep {missed[0]} even for a request alone"
 
     def _demand(self, built: Built, target: Target) -> Demand:
-        """Return what the workload asks, which is the same wherever nothing of it differs."""
+        """Return the demand of the workload, shared while the workload is the same."""
         scenario = built.scenario
         lives = scenario.lifecycle is None and scenario.reconfigure is None
         key = lives, scenario.model, target_key(target)
@@ -161,15 +161,15 @@ class Preparation:
 
 
 def target_key(target: Target) -> tuple[object, ...]:
-    """Return what is asked for as something that tells it from others."""
+    """Return a key of the target."""
     return *target.slo.named_limits.items(), target.least_asked
 
 
 def _engines(built: Built) -> tuple[Least, Needs] | None:
-    """Return what no engine of a scenario is faster than, and how many there are for what.
+    """Return bounds of a scenario's engines, and their numbers by role.
 
-    Engines of several kinds are all taken for one that has the best of each, which none of them
-    exceeds in anything. None where nothing is proved of one of them.
+    Engines of several kinds count as one kind with the best of each. None if one of them has no
+    proved bound.
     """
     found: list[tuple[Least, str | None]] = []
     for client in built.simulation.clients:

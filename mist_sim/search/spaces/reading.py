@@ -1,4 +1,4 @@
-"""Reads a space from YAML: a scenario, what is tried of it, constraints, objectives."""
+"""Reads a space from YAML: a scenario, the values to try, constraints, objectives."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ _SHOWN_RUNS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "good
 
 @dataclass(frozen=True, repr=False)
 class SpaceSearch(Findings):
-    """What became of every configuration of a space.
+    """The outcome of every configuration of a space.
 
-    rows: plain data a configuration, in the order of the space. objectives: their names. options:
-    how it was searched. title: of the scenario. sentence: who is best. best: the scenario, as YAML
-    text, of each configuration on the front, by the number of its row.
+    rows: plain data per configuration, in the order of the space. objectives: their names. options:
+        of the search. title: of the scenario. sentence: names the best. best: the scenario, as YAML
+        text, of each configuration on the front, by the number of its row.
     """
 
     presenter = SPACE
@@ -79,7 +79,7 @@ class SpaceSearch(Findings):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a configuration: what is set, seed, status, reason, figures, runs, requests."""
+        """A row per configuration: settings, seed, status, reason, figures, runs, requests."""
         import pandas as pd
 
         rows = [
@@ -119,7 +119,7 @@ class SpaceSearch(Findings):
         }
 
     def row(self, named: str) -> Mapping[str, Any]:
-        """Return the row of a number or a name. Raises ScenarioError for one that is not there."""
+        """Return the row with a number or a name. Raises ScenarioError if there is none."""
         return row_of(self.rows, named)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class SpaceSearch(Findings):
 
 
 def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:
-    """Return the row of a number or a name. Raises ScenarioError for one that is not there."""
+    """Return the row with a number or a name. Raises ScenarioError if there is none."""
     found = [row for row in rows if named in (str(row["number"]), row["name"])]
     if not found:
         names = [str(row["name"]) for row in rows]
@@ -197,7 +197,7 @@ def _sentence(
     prepared: Mapping[int, Prepared],
     outcomes: Mapping[int, Outcome],
 ) -> str:
-    """Return who is best, by how much and how sure."""
+    """Return which configuration is best, by how much and how certain."""
     fit = {number: found for number, found in outcomes.items() if found.is_fit}
     ends = [number for number, found in fit.items() if found.status == "front"]
     first = objectives[0]
@@ -226,7 +226,7 @@ def _how_sure(
     fit: Mapping[int, Outcome],
     prepared: Mapping[int, Prepared],
 ) -> str:
-    """Return whether another one that was searched may be as good, by the intervals."""
+    """Return whether another searched one may be as good, by the intervals."""
     ranked = {
         number: Ranked(
             prepared[number].name,

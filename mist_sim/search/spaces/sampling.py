@@ -27,8 +27,9 @@ _GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/guides
 _SMALLEST = 3  # configurations of a population, of which two are parents
 _PATIENCE = 20  # times that a method is asked for a configuration which it did not have yet
 _SMALL = 1e-9
-_OF_MODEL = 0.5  # of what is tried later, so much is proposed by the model
-_WORST = {"more": 0.0, "less": 1e12}  # of what keeps no limit, or has no figure
+_OF_MODEL = 0.5  # share of later tries proposed by the model
+# cost of a configuration that keeps no limit, or has no figure
+_WORST = {"more": 0.0, "less": 1e12}
 
 
 def sample(
@@ -39,7 +40,7 @@ def sample(
     side_by_side: int,
     seed: int,
 ) -> None:
-    """Evaluate so many configurations, as a method asks for them.
+    """Evaluate a number of configurations, as a method proposes them.
 
     They begin at random, and half of them with the most promising where a bound tells which are.
     Later a model of what was found (`surrogate`) proposes half of what is tried.
@@ -88,9 +89,9 @@ class _Asked:
     evaluation: Evaluation
 
     def run(self, number: int, proposed: Sequence[Prepared]) -> None:
-        """Try so many configurations, and tell the method of them: those proposed, and its own.
+        """Try a number of configurations, and report all of them to the method.
 
-        Where something else is tried than the method asked for, it learns of that.
+        If another configuration is tried than the method proposed, it learns of that one.
         """
         asked = [(self.study.ask(self.distributions), self.axes.take_one(p)) for p in proposed]
         asked += [self._next() for _ in range(number - len(proposed))]
@@ -110,10 +111,10 @@ class _Asked:
         return trial, self.axes.take(trial.params)
 
     def _tell(self, trial: Any, tried: Prepared) -> None:
-        """Tell what a trial found, at the place where it was, which may not be that it asked for.
+        """Report a result at the configuration's own position, which may not be the proposed one.
 
-        A trial that is added keeps what the method notes of trials, such as the generation, without
-        which it is in no population.
+        An added trial keeps the method's own notes, such as the generation, without which it
+        belongs to no population.
         """
         place, values = self.axes.place(tried), _values(tried, self.evaluation)
         if trial.params == place:
@@ -132,7 +133,7 @@ class _Asked:
 
 
 def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
-    """Return what a method learns of a configuration: its objectives, or as bad as can be."""
+    """Return the values that a method learns: the objectives, or the worst possible."""
     outcome = evaluation.outcomes[prepared.configuration.number]
     is_lost = outcome.status in ("excluded", "failed") and isnan(outcome.guess)
     found = []
@@ -143,7 +144,7 @@ def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
 
 
 def _costs(prepared: Prepared, evaluation: Evaluation) -> list[float]:
-    """Return what a configuration is worth by each objective: the less, the better."""
+    """Return a configuration's cost for each objective: lower is better."""
     values = zip(_values(prepared, evaluation), evaluation.objectives, strict=True)
     costs = []
     for value, each in values:
@@ -178,9 +179,9 @@ def _sampler(optuna: Any, method: str, seed: int, size: int) -> Any:
 
 
 class _Axes:
-    """Configurations as places on axes: what is varied, the kind of design, and which of a kind.
+    """Configurations as positions on axes: varied keys, the kind of design, and the one of a kind.
 
-    Numbers lie in their order; other values are names, each as far from all others.
+    Numbers keep their order; other values are categories, equally far apart.
     """
 
     def __init__(self, several: Sequence[Prepared]) -> None:
@@ -210,7 +211,7 @@ class _Axes:
         return bool(self._tried[self._several.index(prepared)])
 
     def distributions(self, optuna: Any) -> dict[str, Any]:
-        """Return what Optuna draws from for each axis."""
+        """Return Optuna's distribution for each axis."""
         of = optuna.distributions
         return {
             key: of.IntDistribution(0, len(values) - 1)
@@ -238,9 +239,9 @@ class _Axes:
     def promising(
         self, number: int, evaluation: Evaluation, rng: np.random.Generator
     ) -> list[Prepared]:
-        """Return so many of those that were not taken, the best by a model of those that were.
+        """Return the most promising untried configurations, by a model of those tried.
 
-        Of several objectives each counts with a weight that is drawn anew for each of them.
+        With several objectives, each proposal draws new weights for them.
         """
         tried = np.flatnonzero(self._tried)
         costs = np.array([_costs(self._several[row], evaluation) for row in tried.tolist()])
@@ -270,7 +271,7 @@ class _Axes:
 
 
 def _axes_of(prepared: Prepared) -> dict[str, Any]:
-    """Return what a configuration is, by axis; the design by its kind, and its place in that."""
+    """Return a configuration's positions by axis; the design by its kind and its place there."""
     configuration = prepared.configuration
     found = {
         key: value if isinstance(value, int | float) else value_text(value)

@@ -1,4 +1,4 @@
-"""Searches a space: what is known first, then the runs that a method asks for."""
+"""Searches a space: facts that need no run first, then the runs that a method proposes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mist_sim.studies.plain import named_files
 Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)
 _SIDE_BY_SIDE = 8
-_FIRST = 2  # configurations whose goodput is searched before the race begins
+_FIRST = 2  # configurations with searched goodput before the race begins
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How a space is searched.
+    """Options of the search of a space.
 
     method: "exhaustive" tries all configurations; "tpe" and "nsga2" learn which to try, and take
         Optuna. trials: how many configurations those two run; None: a fifth of the space.
@@ -90,11 +90,11 @@ def search_space(
     resume: bool = False,
     executor: Executor | None = None,
 ) -> SpaceSearch:
-    """Return what became of every configuration of a space, and which are best.
+    """Return the outcome of every configuration of a space, and the best ones.
 
     jobs: processes at a time, by default one a core. progress: called with the runs done. journal:
     a file for the results of the runs as they come. resume: go on with it; no run is repeated.
-    executor: what runs them, in place of processes here. The result depends on none of them.
+    executor: runs the tasks, in place of local processes. The result depends on none of them.
 
     A configuration that fails is a row with its error. Raises ScenarioError where none keeps the
     constraints, with what excludes most; where all fail, the journal of another search, and a
@@ -157,7 +157,7 @@ def _run(
     left = [each for each in prepared if not evaluation.note(each)]
     left.sort(key=lambda each: _promise(each, space.objectives))
     if options.method == "exhaustive":
-        if not evaluation.races:  # nothing waits for anything else
+        if not evaluation.races:  # no task waits for another
             evaluation.run(left)
             return
         evaluation.run(left[:_FIRST])
@@ -171,7 +171,7 @@ def _run(
 
 
 def _promise(prepared: Prepared, objectives: Iterable[Objective]) -> tuple[float, ...]:
-    """Return by which configurations are ordered: those first that may be best by what is known."""
+    """Return the order of configurations: those first that may be best by known figures."""
     found = []
     for each in objectives:
         if each.source == "rate":

@@ -1,4 +1,4 @@
-"""The configurations of a space: a scenario in all combinations of what is tried."""
+"""The configurations of a space: a scenario with all combinations of values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS: Mapping[str, Callable[[Fleet], Iterator[Proposal]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What is tried, and what for.
+    """A scenario, the values to try, and the objectives.
 
     scenario: what is varied, with its workload and limits. vary: values by dotted key, all
     combinations. cases: settings that belong together, by name; each is combined with all of
@@ -89,7 +89,7 @@ class Space:
         return {f"cases.{name}": settings for name, settings in self.cases.items()}
 
     def configurations(self) -> list[Configuration]:
-        """Return all combinations, also those that cannot be.
+        """Return all combinations, including impossible ones.
 
         Raises ScenarioError for more than 10,000.
         """
@@ -137,9 +137,9 @@ class Space:
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """A combination. number: its place in the space, from 0. values: what is set, by key.
+    """A combination. number: its place in the space, from 0. values: by key.
 
-    scenario: None where it cannot be, and `failure` says why. kind: of its design; "": none asked.
+    scenario: None if impossible; `failure` gives the reason. kind: of its design; "": none.
     """
 
     number: int
@@ -152,7 +152,7 @@ class Configuration:
 
 
 def _proposals(kind: str, fleet: Fleet) -> list[Proposal]:
-    """Return the designs of a kind; one that says why where there is none for want of something."""
+    """Return the designs of a kind; if there are none, a placeholder with the reason."""
     try:
         return list(_KINDS[kind](fleet))
     except ScenarioError as error:

@@ -1,4 +1,4 @@
-"""A model of what configurations are worth, which says what to try next to a method that learns.
+"""A model of configurations' figures, which proposes the next tries to a learning method.
 
 Each value of an axis has a factor, whatever the others are: the logarithm of a figure is a sum of
 one effect an axis (Scheffé, The Analysis of Variance, 1959, chapter 4), found by ridge regression.
@@ -15,14 +15,14 @@ Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 _RIDGE = 0.1  # runs' worth of doubt about each effect: a value that was seen once keeps most of it
-_LOST = 0.5  # logarithm by which what keeps no constraint counts as worse than the worst that does
+_LOST = 0.5  # logarithm by which broken constraints count as worse than the worst feasible figure
 
 
 def predicted(places: Places, tried: Places, values: Array) -> Array:
-    """Return what the model says of all configurations: the less, the better.
+    """Return the model's predictions for all configurations: lower is better.
 
-    places: of all, a row each, on every axis a whole number. tried: rows of those that were run.
-    values: of these, the less the better (>= 0); infinite where one keeps no constraint.
+    places: of all, one row each, a whole number per axis. tried: rows of those that were run.
+    values: theirs, lower is better (>= 0); infinite for one that breaks a constraint.
     """
     known = np.isfinite(values) & (values > 0)
     if not known.any():

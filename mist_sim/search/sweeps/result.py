@@ -1,4 +1,4 @@
-"""The result of a sweep: a figure at each point, and what it says in a sentence."""
+"""The result of a sweep: a figure at each point, and a sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = "good_request_fraction"
 
 @dataclass(frozen=True)
 class At:
-    """The figure at a point: a mean, and the ends of its interval; NaN where nobody knows.
+    """The figure at a point: a mean, and the ends of its interval; NaN if unknown.
 
     error: why there is none.
     """
@@ -70,7 +70,7 @@ class Sweep(Findings):
 
     @property
     def best(self) -> At | None:
-        """The point with the best figure, the first of equals; None: nobody knows which is."""
+        """The point with the best figure, the first of equals; None: unknown."""
         known = [at for at in self.points if not isnan(at.mean)]
         if not known or self.better is None:
             return None
@@ -78,7 +78,7 @@ class Sweep(Findings):
 
     @property
     def enough_from(self) -> At | None:
-        """The point from which on enough requests are good, of one key; None: there is none."""
+        """The point of one key from which enough requests are good; None: there is none."""
         found = None
         for at in reversed(self.points):
             if not at.mean >= self.share:
@@ -88,7 +88,7 @@ class Sweep(Findings):
 
     @property
     def sentence(self) -> str:
-        """What the sweep says."""
+        """The sweep's result in a sentence."""
         if self.metric == GOOD and len(self.keys) == 1:
             return self._how_much()
         best = self.best

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
+import numpy as np
+
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Estimate
 from mist_sim.scenario import Scenario
@@ -100,7 +102,10 @@ def _points(study: Study, metric: str) -> list[At]:
         estimate = each.estimates.get(metric, Estimate(nan, nan))
         error = str(each.failures[0]) if each.failures else ""
         values = each.point.values
-        found.append(At(values, estimate.mean, estimate.low, estimate.high, error))
+        low, high = estimate.low, estimate.high
+        if metric.endswith("_fraction"):  # Student's interval of a share may leave 0 to 1
+            low, high = float(np.maximum(low, 0.0)), float(np.minimum(high, 1.0))  # NaN stays
+        found.append(At(values, estimate.mean, low, high, error))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Stages that say what follows them: branches, searches, calls of tools, passes of other models."""
+"""Stages that decide what follows them: branches, searches, tool calls, passes of other models."""
 
 from mist_sim.stages.growing.augmentation import Augment
 from mist_sim.stages.growing.base import Deliver, Growing

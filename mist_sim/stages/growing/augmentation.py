@@ -19,9 +19,9 @@ from mist_sim.stages.registry import STAGES
 class Augment(Growing):
     """Put a prompt into a template, which lengthens it (MIST §II-A).
 
-    num_added_tokens: of instructions and examples (>= 1); the next prompt has as many more.
-    num_tokens: length of the input; 0: in a template that of the row's prompt.
-    task: what is done, for clients that know the times of tasks.
+    num_added_tokens: tokens of instructions and examples (>= 1), added to the next prompt.
+    num_tokens: length of the input; 0: in a template, the length of the row's prompt.
+    task: name of the task, for clients with times per task.
     """
 
     kind: ClassVar[str] = "augment"

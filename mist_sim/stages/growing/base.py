@@ -14,19 +14,18 @@ from mist_sim.core.visit import Served
 from mist_sim.stages.llm import Decode, Prefill
 from mist_sim.stages.registry import STAGES
 
-_MOST_BRANCHES = 2**20  # of a request: ten times as many as it may grow by
+_MOST_BRANCHES = 2**20  # stages per request: ten times the limit of growth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing(Stage, ABC):
-    """A stage that says itself what follows when it is served: stages, and children to wait for.
+    """A stage that decides when served what follows: further stages, and children to wait for.
 
-    Clients that have no part in it serve it: an `ApplicationClient` at once, a `SequentialClient`
-    after the time that it takes.
+    An `ApplicationClient` serves it at once; a `SequentialClient` serves it after a service time.
 
-    is_work: whether it is work on a text, which takes a worker, so that no application serves it.
-    leads_to: kinds of the stages that it adds, for which there have to be clients.
-    names_models: its parameters that name models, for which there have to be clients, too.
+    is_work: whether it processes a text and needs a worker; applications then do not serve it.
+    leads_to: kinds of stages that it adds; the scenario needs clients for them.
+    names_models: its parameters that name models; the scenario needs clients for these.
     """
 
     grows: ClassVar[bool] = True
@@ -36,15 +35,16 @@ class Growing(Stage, ABC):
 
     @abstractmethod
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
-        """Return what follows now that the stage is served. rng: the client's own."""
+        """Return what follows the served stage. rng: the client's own generator."""
 
 
 @STAGES.register("deliver")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver(Growing):
-    """Hand over an answer that other requests have generated: all its tokens come at once.
+    """Deliver an answer that other requests have generated: all its tokens at once.
 
-    num_tokens: of the answer (>= 1). They are output tokens of the request, with no gaps between.
+    num_tokens: length of the answer (>= 1). They are output tokens of the request, with no gaps
+        between.
     """
 
     kind: ClassVar[str] = "deliver"
@@ -61,12 +61,12 @@ class Deliver(Growing):
         return Deliver(num_tokens=self.num_tokens + num_tokens)
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
-        """Return that nothing follows."""
+        """Return an empty outcome."""
         return Served()
 
 
 def require(name: str, value: int, least: int = 1) -> None:
-    """Raise ValueError unless a number is as large as it has to be."""
+    """Raise ValueError for a number below its minimum."""
     if value < least:
         raise ValueError(f"{name} must be >= {least}, got {value}")
 
@@ -77,17 +77,18 @@ def branch_content(request: Request, number: int, num_tokens: int) -> Content:
 
 
 def first_branch(request: Request) -> int:
-    """Return a number for the next branch of a request that none of the branches before has had.
+    """Return the number of a request's next branch, unique among its branches.
 
-    Each branch is a child or a stage that was added, and these are counted.
+    Each branch is an added child or stage, and both are counted.
     """
     return 1 if request.growth is None else 1 + request.growth.num_added
 
 
 def prompt_content(request: Request, num_tokens: int) -> Content:
-    """Return the content of a request's prompt, so that its branches share the KV entries of it.
+    """Return the content of a request's prompt, so that its branches share its KV entries.
 
-    That of its row, up to as many tokens; where it has none, content that nobody else has.
+    This is the content of its row, cut to the prompt's length; without it, content unique to the
+    request.
     """
     kept = leading(request.content, num_tokens)
     num_left = num_tokens - sum([length for _, length in kept])

@@ -26,15 +26,15 @@ from mist_sim.stages.registry import STAGES
 @STAGES.register("best_of_n")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfN(Growing, Prompted):
-    """Generate several answers side by side, score each, and deliver the best (MIST §II-E).
+    """Generate several answers in parallel, score each, and deliver the best (MIST §II-E).
 
-    Each answer is a child of the request, with the same prompt, whose KV entries they share where
-    prompts are cached. The user gets the best answer when all are scored.
+    Each answer is a child of the request with the same prompt; with prefix caching they share its
+    KV entries. The user gets the best answer once all are scored.
 
     num_branches: answers (>= 1).
     reward_model: name of the model that scores prompt and answer in one prefill pass, as clients
-        serve it; None: nobody scores (majority vote).
-    model: that generates; None: the request's.
+        serve it; None: no scoring (majority vote).
+    model: model that generates; None: the request's.
     num_prompt_tokens, num_output_tokens: of each answer (>= 1); None: those of the row.
     """
 
@@ -58,6 +58,7 @@ class BestOfN(Growing, Prompted):
         return self.num_prompt_tokens or 0
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes missing lengths from a workload row."""
         return replace(
             self,
             num_prompt_tokens=self.num_prompt_tokens or num_prompt_tokens,

@@ -1,4 +1,4 @@
-"""A pass of another model over what a request has: classifiers, safety filters, reward models."""
+"""A pass of another model over a request's text: classifiers, safety filters, reward models."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Text = Literal["prompt", "answer", "both"]
 class ModelPass(Growing):
     """One prefill pass of another model: intent, safety, or the score of an answer.
 
-    The pass is a request of its own to a client that serves the model, for which this one waits.
+    The pass is a request of its own to a client of that model; this request waits for it.
 
     model: its name, as clients serve it, such as qwen2.5-math-prm-7b or shieldgemma-2b.
-    num_tokens: that it reads (> 0); None: those of `text` in the row of the workload.
-    text: what it reads in a template's row: prompt, answer or both.
+    num_tokens: tokens to read (> 0); None: those of `text` in the workload row.
+    text: text to read in a template's row: prompt, answer or both.
     Source: MIST §IV-A4 (classification by a model of about 2B parameters; PRMs and ORMs as a
     single prefill pass).
     """
@@ -45,6 +45,7 @@ class ModelPass(Growing):
             raise ValueError(f"text must be one of {', '.join(get_args(Text))}, got {self.text!r}")
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes a missing length from the row's prompt, answer or both."""
         if self.num_tokens is not None:
             return self
         lengths = {"prompt": num_prompt_tokens, "answer": num_output_tokens}

@@ -1,4 +1,4 @@
-"""An agent's loop: the model answers, a tool runs, and the model reads what it gave."""
+"""An agent's loop: the model answers, a tool runs, and the model reads the tool's result."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from mist_sim.units import Seconds
 @STAGES.register("tool_loop")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLoop(Growing, Prompted):
-    """Turns of an agent: prompt, answer, call of a tool, and the next prompt with all before.
+    """Turns of an agent: prompt, answer, tool call, and a prompt with the whole conversation.
 
-    The prompt of a turn is the conversation so far with what the tool gave. While the tool runs,
-    the KV entries stay in the engine's prefix cache as long as nobody needs their blocks, lie in
-    its tiers, or are computed again, as the engine is set.
+    The prompt of a turn is the conversation so far plus the tool's result. While the tool runs, the
+    KV entries stay in the engine's prefix cache until their blocks are needed, move to its tiers,
+    or are computed again, depending on the engine's options.
 
-    num_turns: answers in all (>= 1). num_result_tokens: that each tool gives (>= 0).
+    num_turns: largest number of answers (>= 1). num_result_tokens: tokens of each tool result (>=
+        0).
     duration: seconds that a tool takes (>= 0). more: probability of another turn after each, up to
         num_turns.
-    num_prompt_tokens, num_output_tokens: of the first prompt and of each answer (>= 1); None: those
-        of the row.
+    num_prompt_tokens, num_output_tokens: lengths of the first prompt and of each answer (>= 1);
+        None: those of the row.
     """
 
     kind: ClassVar[str] = "tool_loop"
@@ -61,6 +62,7 @@ class ToolLoop(Growing, Prompted):
                 require(name, getattr(self, name))
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes missing lengths from a workload row."""
         return replace(
             self,
             num_prompt_tokens=self.num_prompt_tokens or num_prompt_tokens,
@@ -82,9 +84,9 @@ class ToolLoop(Growing, Prompted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn(Growing):
-    """What follows a turn: a tool and the next one, or nothing.
+    """The continuation after a turn: a tool and the next turn, or the end.
 
-    num_known: tokens of the conversation so far. num_before: turns that are over.
+    num_known: tokens of the conversation so far. num_before: turns done.
     """
 
     kind: ClassVar[str] = "tool_loop"

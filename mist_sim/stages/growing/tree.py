@@ -28,17 +28,17 @@ from mist_sim.stages.registry import STAGES
 class TreeSearch(Growing, Prompted):
     """Beam search over steps of reasoning, pruned by a process reward model (MIST §II-E).
 
-    In each round every kept chain is continued `num_branches` times by one step, and each
-    continuation is scored; `beam_width` of them are kept. Which are the best, nobody can know
-    without the texts: they are drawn at random. The prompt of a step is the problem with the steps
-    before, whose KV entries it finds where prompts are cached.
+    Each round extends every kept chain by one step in `num_branches` ways, scores each extension,
+    and keeps `beam_width` of them. Without texts the best are unknown, so they are drawn at random.
+    The prompt of a step is the problem with the steps before; with prefix caching its KV entries
+    are found.
 
     num_branches: continuations of each chain (>= 1). beam_width: chains kept (>= 1).
-    num_rounds: steps of a chain (>= 1). num_step_tokens: tokens of a step (>= 1); None: those of
-        the row's answer, shared out over the rounds and rounded up.
-    reward_model: name of the model that scores a chain in one prefill pass; None: nobody scores.
-    model: that generates; None: the request's. num_prompt_tokens: of the problem (>= 1); None:
-        those of the row.
+    num_rounds: steps of a chain (>= 1). num_step_tokens: tokens of a step (>= 1); None: the row's
+        answer divided by the rounds, rounded up.
+    reward_model: name of the model that scores a chain in one prefill pass; None: no scoring.
+    model: model that generates; None: the request's. num_prompt_tokens: length of the problem (>=
+        1); None: the row's prompt.
     """
 
     kind: ClassVar[str] = "tree_search"
@@ -64,6 +64,7 @@ class TreeSearch(Growing, Prompted):
         return self.num_prompt_tokens or 0
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
+        """Return a copy that takes missing lengths from a row; the answer is split by rounds."""
         return replace(
             self,
             num_prompt_tokens=self.num_prompt_tokens or num_prompt_tokens,
@@ -80,9 +81,9 @@ class TreeSearch(Growing, Prompted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round(Growing):
-    """What follows a round: the next one, or the answer.
+    """The continuation after a round: the next round, or the answer.
 
-    chains: content of the chains that may be kept. num_before: rounds that are over.
+    chains: content of the chains that may be kept. num_before: rounds done.
     """
 
     kind: ClassVar[str] = "tree_search"

@@ -12,7 +12,7 @@ _LAST_PORT = 65_535
 
 
 def executor_at(address: str) -> Executor:
-    """Return what does tasks on a cluster; nothing is connected before there are tasks.
+    """Return the executor of tasks on a cluster; it connects at the first task.
 
     Raises ScenarioError for other addresses.
     """

@@ -1,4 +1,4 @@
-"""Tasks on a Dask cluster (dask.org), whose scheduler and workers somebody has started."""
+"""Tasks on a running Dask cluster (dask.org): scheduler and workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mist_sim.studies.executor import Done
 from mist_sim.studies.task import Task
 from mist_sim.studies.workers import StoppedError
 
-_PATIENCE = 10  # seconds until a scheduler counts as one that cannot be reached
-_AHEAD = 2  # tasks a thread: the one that it does, and the next
+_PATIENCE = 10  # seconds after which a scheduler counts as unreachable
+_AHEAD = 2  # tasks per thread: the running one, and the next
 _NO_PACKAGE = (
     "a Dask cluster takes dask.distributed, which is not installed: pip install 'mist-sim[dask]'"
 )
 
 
 class OnDask:
-    """Does tasks on the workers of a Dask scheduler, over one connection, however many studies.
+    """Runs tasks on the workers of a Dask scheduler, over one connection for all studies.
 
-    scheduler: its address, such as tcp://10.0.0.7:8786. name: what messages call it.
+    scheduler: its address, such as tcp://10.0.0.7:8786. name: its name in messages.
     """
 
     def __init__(self, scheduler: str, name: str) -> None:
@@ -44,7 +44,7 @@ class OnDask:
                 f"{self.name}: the scheduler is gone; what was found stays: --resume goes on"
             ) from error
         finally:
-            if futures:  # nobody waits for what they do
+            if futures:  # their results are not needed
                 client.cancel(list(futures), force=True)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class OnDask:
     def _done(
         self, distributed: Any, client: Any, tasks: Iterator[Task], futures: dict[Any, Task]
     ) -> Iterator[Done]:
-        """Keep the workers busy, and yield what is done."""
+        """Keep the workers busy, and yield finished tasks."""
         taken = there()
         most = _AHEAD * sum(client.nthreads().values())
         while True:
@@ -101,7 +101,7 @@ class OnDask:
                 future.release()
 
     def _answer(self, distributed: Any, future: Any) -> str | Exception:
-        """Return the answer of a task. Raises what is no fault of the task."""
+        """Return the answer of a task. Raises errors not caused by the task."""
         error = future.exception()
         if error is None:
             return str(future.result())

@@ -14,7 +14,7 @@ from mist_sim.studies.executor import Done
 from mist_sim.studies.task import Task
 from mist_sim.studies.workers import StoppedError
 
-_AHEAD = 2  # tasks a core: the one that it does, and the next
+_AHEAD = 2  # tasks per core: the running one, and the next
 
 
 class OnRay:
@@ -44,7 +44,7 @@ class OnRay:
     def _connect(self, ray: Any) -> None:
         try:
             with catch_warnings():
-                simplefilter("ignore")  # the message says what they would
+                simplefilter("ignore")  # the message already describes their effect
                 ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, RuntimeError, ValueError, AssertionError) as error:
             raise ScenarioError(
@@ -67,7 +67,7 @@ class OnRay:
         check_versions(self.address, {"one": found})
 
     def _done(self, ray: Any, tasks: Iterator[Task]) -> Iterator[Done]:
-        """Keep the workers busy, and yield what is done."""
+        """Keep the workers busy, and yield finished tasks."""
         remote = ray.remote(max_retries=0)(do)
         taken = there()
         most = _AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
@@ -81,7 +81,7 @@ class OnRay:
                 yield Done(running.pop(reference), self._answer(ray, reference))
 
     def _answer(self, ray: Any, reference: Any) -> str | Exception:
-        """Return the answer of a task. Raises what is no fault of the task."""
+        """Return the answer of a task. Raises errors not caused by the task."""
         try:
             return str(ray.get(reference))
         except ray.exceptions.RayTaskError as error:

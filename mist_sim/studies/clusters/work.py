@@ -1,4 +1,4 @@
-"""Work on another machine: what a worker does, and whether it would compute the same."""
+"""Work on another machine: a worker's task, and a check that it computes the same."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.studies.task import answer
 from mist_sim.studies.workers import Plugins, plugins_of_others
 
-_PACKAGES = ("mist-sim", "numpy", "scipy")  # whose versions may change a number
+_PACKAGES = ("mist-sim", "numpy", "scipy")  # packages whose version may change a number
 
 
 @dataclass(frozen=True)
 class There:
-    """What a worker takes over: the working directory, where it has one of that name, and plugins.
+    """Settings for a worker: the working directory, if it exists there, and plugins.
 
-    A file that a scenario names has to be there under the same path.
+    A file named by a scenario must exist there under the same path.
     """
 
     folder: str
@@ -30,7 +30,7 @@ class There:
 
 
 def there() -> There:
-    """Return what workers take over from this process."""
+    """Return this process's settings for workers."""
     return There(str(Path.cwd()), plugins_of_others())
 
 
@@ -45,7 +45,7 @@ def do(run: Callable[..., Any], arguments: tuple[Any, ...], taken: There) -> str
 
 
 def versions() -> dict[str, str]:
-    """Return what decides whether this process computes the same as another one."""
+    """Return the versions that determine whether two processes compute the same."""
     found = {name: version(name) for name in _PACKAGES}
     return found | {"Python": ".".join(platform.python_version_tuple()[:2])}
 

@@ -85,11 +85,11 @@ class SteppingEngine:
         )
 
     def fail(self, rule: str) -> NoReturn:
-        """Raise AssertionError: a rule is broken. Who calls it asks first, once in every step."""
+        """Raise AssertionError for a broken rule. Callers test the rule first, in every step."""
         raise AssertionError(f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")
 
     def serve(self, limit: int) -> Trace:
-        """Serve the load in plans of at most `limit` steps; return what each step did."""
+        """Serve the load in plans of at most `limit` steps; return the work of each step."""
         for _ in self.plans(limit):
             pass
         return self.trace
@@ -138,7 +138,7 @@ class SteppingEngine:
         return min(arrival, self.loads[-1][0]) if self.loads else arrival
 
     def hear(self) -> SequenceState | None:
-        """Tell the scheduler what comes next; return who may be admitted then."""
+        """Tell the scheduler of arrivals and departures; return the requests it may admit then."""
         if self.arrivals and self.arrivals[-1].step <= self.next_news():
             return self.arrive()
         _, sequence = self.loads.pop()
@@ -172,7 +172,7 @@ class SteppingEngine:
     # --- steps ----------------------------------------------------------------------------
 
     def execute(self, plan: StepPlan) -> None:
-        """Run a plan; who would be admitted before its end cuts it, as in a client."""
+        """Run a plan; an admissible request that arrives before its end cuts it, as in a client."""
         members = self.members(plan)
         num_steps = plan.num_steps
         while (news := self.next_news()) < self.steps + num_steps:
@@ -202,7 +202,7 @@ class SteppingEngine:
         self.check_memory()
 
     def members(self, plan: StepPlan) -> Callable[[int], tuple[object, ...]]:
-        """Return what a step of the plan computes, by its position in the plan."""
+        """Return the work of a step of the plan, by its position in the plan."""
         prefills = [
             (self.ids[sequence], num_new, sequence.num_computed_tokens)
             for sequence, num_new in plan.prefills

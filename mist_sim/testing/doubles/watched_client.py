@@ -43,9 +43,9 @@ class ReturnedVisit:
 
 
 class Others(Client):
-    """Serves at once what the client does not, and keeps or copies KV entries as it should.
+    """Serves all other stages at once, and keeps or copies KV entries by the rules.
 
-    num_kept: how often it keeps entries for the client that were not released yet.
+    num_kept: entries kept for the client and not released yet.
     """
 
     def start(self, *args: Any) -> None:
@@ -53,6 +53,7 @@ class Others(Client):
         self.num_kept = 0
 
     def accept(self, visit: Visit) -> None:
+        """Serve a visit at once, or after copying the KV entries it continues from."""
         self.begin(visit)
         kv = visit.kv
         num_prompt_tokens = kv.num_prompt_tokens if kv else 0
@@ -82,9 +83,9 @@ class Others(Client):
 
 @dataclass
 class WatchedRun:
-    """One run of a client, which stands here before it and looks at all that it hands back.
+    """One run of a client, which checks everything that the client returns.
 
-    It is what the coordinator asks for a client's stages and sends visits to.
+    It is the object that the coordinator asks for a client's stages and sends visits to.
     """
 
     client: Client
@@ -94,7 +95,7 @@ class WatchedRun:
     num_open: int = 0
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is asked of the client itself."""
+        """Return the client's own attribute."""
         return getattr(self.client, name)
 
     def rule(self, holds: object, rule: str) -> None:
@@ -102,6 +103,7 @@ class WatchedRun:
         require(holds, f"{name_of(self.client)} {rule}, at {self.env.now} s")
 
     def takes(self, stages: Sequence[Stage]) -> int:
+        """Return the client's answer, after checking that it takes the first stages."""
         num_stages = self.client.takes(stages)
         self.rule(
             0 < num_stages <= len(stages),
@@ -118,6 +120,7 @@ class WatchedRun:
         is_followed: bool = False,
         is_silent: bool = False,
     ) -> Event:
+        """Send a visit to the client, and check what it returns."""
         self.num_open += 1
         end = self.client.serve(request, stages, kv, is_followed, is_silent)
         end.callbacks.append(partial(self._returned, request, self.env.now))
@@ -156,7 +159,7 @@ class WatchedRun:
         )
 
     def _check_outcome(self, visit: Visit) -> None:
-        """Check what the coordinator goes on from."""
+        """Check the outcome, which the coordinator uses next."""
         outcome, goes_on = visit.outcome, visit.is_followed
         self.rule(
             isinstance(outcome, Served | Moved | Failure),

@@ -1,4 +1,4 @@
-"""A tier below the KV cache that notices when a scheduler computes what it could load."""
+"""A tier below the KV cache that detects when a scheduler computes tokens it could load."""
 
 from __future__ import annotations
 

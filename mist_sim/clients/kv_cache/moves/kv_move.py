@@ -1,9 +1,9 @@
-"""KV entries that move: into the memory of a lane, or out of it.
+"""Moves of KV entries into the memory of a lane, or out of it.
 
-Swapping out and in, loading from a tier, and taking over what another client holds are one thing.
-Memory at the destination is reserved before a move starts; a sequence that finds no room waits in
-the queue, in its order. The blocks at the source stay taken until the move has ended. The kinds
-differ in what waits for the end, in the link, and in what is kept at the source:
+Swapping out and in, loading from a tier, and hand-over from another client are one mechanism.
+Memory at the destination is reserved before a move starts; a sequence without room waits in the
+queue, in its order. The blocks at the source stay taken until the move has ended. The kinds differ
+in what waits for the end, in the link, and in what is kept at the source:
 
 | kind | from | to | what waits | link | kept at the source |
 |---|---|---|---|---|---|
@@ -15,11 +15,11 @@ differ in what waits for the end, in the link, and in what is kept at the source
 
 With `preemption: async_swap` ¹ nothing waits, and ² the sequence does.
 
-Sequences whose entries have come continue before others are admitted: those swapped out first, then
-those handed over, then those loaded or fetched, in the order in which their moves ended. Two rules
-keep them from waiting for one another's memory forever: blocks for the first step of those handed
-over, and for the rest of prompts that are fetched, are kept from admissions; and when nobody runs,
-those handed over do not wait for those swapped out, which fetched ones never do.
+Sequences whose entries have arrived continue before others are admitted: swapped ones first, then
+those handed over, then those loaded or fetched, each in the order in which their moves ended. Two
+rules prevent deadlock over memory: admissions leave free the blocks for the first step of sequences
+handed over, and for the rest of fetched prompts; and if no sequence runs, those handed over do not
+wait for those swapped out. Fetched ones never wait for them.
 
 Every move begins and ends in `clients/stores/mover.py`, with the store at its other end.
 """
@@ -59,5 +59,5 @@ class KvMove(NamedTuple):
         return self.kind in ("swap_out", "swap_in")
 
     def back(self) -> KvMove:
-        """Return the swap in of what a swap out took."""
+        """Return the swap in that reverses a swap out."""
         return self._replace(kind="swap_in", source=HOST, destination=GPU)

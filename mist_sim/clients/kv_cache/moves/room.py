@@ -6,9 +6,9 @@ from mist_sim.errors import InvariantError
 
 
 class Room:
-    """Blocks of a store, of which some are taken by what lies there or is on its way.
+    """Blocks of a store, some taken by stored entries or by entries on their way.
 
-    num_blocks: in all. num_used: that are taken.
+    num_blocks: all blocks. num_used: taken blocks.
     """
 
     def __init__(self, num_blocks: int) -> None:

@@ -10,6 +10,6 @@ class SerialLink:
         self._free_at = 0.0
 
     def send(self, seconds: float, now: float) -> float:
-        """Begin a copy behind those under way; return when it is there (seconds)."""
+        """Queue a copy behind those under way; return the time of its end (seconds)."""
         self._free_at = max(now, self._free_at) + seconds
         return self._free_at

@@ -1,4 +1,4 @@
-"""A tier that has what was computed, and gives blocks up in one of several orders."""
+"""A tier that keeps computed blocks, and evicts them in one of several orders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from mist_sim.clients.kv_cache.tiers.use_order import Eviction, Rank
 
 
 class EvictingStore(OrderedStore):
-    """Has what was written, up to its capacity; what it gives up is lost.
+    """Keeps written blocks up to its capacity; evicted blocks are lost.
 
-    With `lru` it holds what `WriteThroughStore` holds. With `fifo` the first blocks of a prompt may
-    go before those behind them, which then are not found until the first ones are written again.
+    With `lru` it holds the same blocks as `WriteThroughStore`. With `fifo` the first blocks of a
+    prompt may be evicted before later ones, which are then not found until the first ones are
+    written again.
 
-    num_written, num_given_up: blocks since the beginning; their difference is what it holds.
+    num_written, num_given_up: blocks written and evicted since the start; their difference is the
+        number held.
     """
 
     def __init__(self, tier: CacheTier, eviction: Eviction = "lru") -> None:
@@ -28,10 +30,10 @@ class EvictingStore(OrderedStore):
         return self._order.num_blocks
 
     def compute(self, spans: Spans, num_blocks: int) -> None:
-        """Write the first blocks; of more than the tier holds, the first ones.
+        """Write the first blocks of a prompt, as many as the tier can hold.
 
-        Those that are there already are kept, and take no other place than the new ones; that
-        counts as no use of them. None of these blocks is given up for another of them.
+        Blocks already there are kept, and keep their place in the order; writing them again counts
+        as no use. No block of the prompt is evicted for another one of it.
         """
         num_blocks = min(num_blocks, self.tier.num_blocks)
         order, num_missing = self._order, 0

@@ -13,7 +13,7 @@ class SharedTiers:
         self._contents: dict[str, PrefixCache] = {}
 
     def content(self, tier: CacheTier) -> PrefixCache:
-        """Return what a tier holds, the same for all who share it; at first nothing."""
+        """Return the content of a shared tier, one object for all its users; empty at first."""
         if tier.name not in self._contents:
             self._contents[tier.name] = PrefixCache(tier.num_blocks)
         return self._contents[tier.name]

@@ -13,12 +13,13 @@ from mist_sim.errors import ScenarioError
 
 @dataclass(frozen=True, slots=True)
 class CacheTier:
-    """A tier in blocks: what it holds, and the seconds of a load and of each block in it.
+    """A tier in blocks: its capacity, and the seconds of a load and of each block in it.
 
-    writes_back: whether it has what the tier above gave up, not what was computed.
-    at, read_bandwidth: where it lies on a network with a topology, and what it gives at most there,
-        bytes/s; None: what links carry.
-    shared: whether engines share what it holds.
+    writes_back: whether it receives blocks that the tier above evicts, rather than all computed
+        ones.
+    at, read_bandwidth: its place in a network with a topology, and its largest read rate there,
+        bytes/s; None: as much as the links carry.
+    shared: whether engines share its content.
     """
 
     name: str
@@ -55,7 +56,7 @@ Evicted = Callable[[Hashable, int, int], None]
 class TierStore(ABC):
     """The blocks of a lane in a tier, least recently used first.
 
-    below: takes what the tier gives up; None: it is lost.
+    below: receives the blocks that the tier evicts; None: they are lost.
     """
 
     def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
@@ -80,9 +81,9 @@ class TierStore(ABC):
 
 
 class WriteThroughStore(TierStore):
-    """Has what was computed: every sequence's blocks from the first one on.
+    """Keeps computed blocks: every sequence's blocks from the first one on.
 
-    content: what it holds, where others share it.
+    content: its content, if shared with others.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class OrderedStore(TierStore):
         self._order = UseOrder(eviction)
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
-        """Return where the first block is missing; what the tier above has may begin anywhere."""
+        """Return the position of the first missing block; the tier above may begin anywhere."""
         for key, span_end in spans:
             last = min(span_end, end)
             if start < last:
@@ -133,14 +134,14 @@ class OrderedStore(TierStore):
         return start
 
     def use(self, spans: Spans, num_blocks: int) -> None:
-        """Those of the blocks that are there are the latest used, the first one last of all."""
+        """Mark the blocks that are there as used latest, the first one last of all."""
         for key, start, end, is_there in parts_of(self._order, spans, num_blocks):
             if is_there:
                 self._order.use(key, start, end)
 
 
 class WriteBackStore(OrderedStore):
-    """Has what the tier above gave up."""
+    """Keeps blocks that the tier above evicted."""
 
     def compute(self, spans: Spans, num_blocks: int) -> None:
         """They are written when the tier above gives them up."""
@@ -190,8 +191,8 @@ def found_in(
 ) -> tuple[list[int], int]:
     """Return how many of the blocks [start, end) come from each store, the nearest first.
 
-    The blocks from `start` on come from the nearest store that has the first of them, as far as it
-    has them; those behind these in the same way. And which store has the last of them.
+    From `start` on, blocks come from the nearest store that has the next one, up to its first
+    missing block; then the search repeats. Also returns the store of the last block.
     """
     counts = [0] * len(stores)
     number = last = 0
@@ -206,7 +207,7 @@ def found_in(
 
 
 def _chain(spans: Spans) -> Chain:
-    """Return a chain of spans that holds nothing."""
+    """Return a chain of spans that holds no blocks."""
     chain = Chain((), 1)
     chain.spans = list(spans)
     return chain
@@ -216,9 +217,9 @@ def stores_of(
     tiers: Sequence[CacheTier],
     content: Callable[[CacheTier], PrefixCache],
 ) -> list[TierStore]:
-    """Return the stores of tiers, where each gives to the next one below what it gives up.
+    """Return the stores of tiers, each evicting into the next one below.
 
-    content: returns what a shared tier holds.
+    content: returns the content of a shared tier.
     """
     stores: list[TierStore] = []
     for tier in reversed(tiers):
@@ -232,5 +233,5 @@ def stores_of(
 
 
 def taken_by(stores: list[TierStore]) -> Evicted | None:
-    """Return what takes the blocks that are given up above some stores, if anything does."""
+    """Return the store that receives blocks evicted above the given ones, if any."""
     return stores[0].take if stores and isinstance(stores[0], WriteBackStore) else None

@@ -18,20 +18,20 @@ from mist_sim.core.views import ContentWatcher
 class TieredManager(PrefixCachingManager):
     """A prefix cache whose blocks are also written to tiers below.
 
-    Through: a block is written when it enters the cache, the other full blocks of a sequence when
-    it leaves. Back: it is written when the tier above, or the GPU, gives it up. Writes go the
-    other way over a link and delay nothing. A tier gives up what was used least recently: it is
-    used when it is written or a sequence that has it is admitted; in a tier that writes back also
-    when it is loaded.
+    Write-through: a block is written when it enters the cache, the other full blocks of a sequence
+        when it leaves. Write-back: a block is written when the tier above, or the GPU, evicts it.
+        Writes use the other direction of a link and delay nothing. A tier evicts its least recently
+        used block: a block is used when it is written or a sequence with it is admitted; in a
+        write-back tier also when it is loaded.
 
-    A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
-    before all others. Then other sequences find the loaded blocks, too. One that is given up
+    A sequence whose blocks lie in tiers reserves its memory, waits for the load, and is admitted
+    before all others. After that other sequences find the loaded blocks too. A sequence given up
     before leaves nothing in the cache. Blocks of an answer enter when the sequence leaves.
 
     A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
-    when the sequence leaves: what a step in flight computes is not there for others.
+    when the sequence leaves: blocks of a step in flight are not visible to other engines.
 
-    content: returns what a shared tier holds.
+    content: returns the content of a shared tier.
     """
 
     looks_ahead: ClassVar[bool] = False
@@ -57,9 +57,8 @@ class TieredManager(PrefixCachingManager):
     def missing(self, sequence: SequenceState) -> list[int]:
         """Blocks to load from each tier.
 
-        The blocks behind those in the cache come from the nearest tier that has the first of
-        them, as far as it has them; those behind these in the same way. What is computed again
-        of all that is found is not loaded.
+        After the cached blocks, each comes from the nearest tier that has it, in runs: a tier gives
+        blocks up to its first missing one. Found blocks that will be recomputed are not loaded.
         """
         chain = sequence.chain
         if chain is None or chain.num_loaded:
@@ -76,7 +75,8 @@ class TieredManager(PrefixCachingManager):
         chain = sequence.chain
         if counts and chain is not None:
             num_found = self._find(sequence, chain).num_cached
-            chain.found = self.cache.find(chain, num_found)  # what is loaded follows all of it
+            # the loaded blocks are behind all of these
+            chain.found = self.cache.find(chain, num_found)
             self.admit(sequence)
             chain.num_loaded = num_found + sum(counts)
             for store in self.stores:
@@ -90,6 +90,7 @@ class TieredManager(PrefixCachingManager):
         return super().num_cached_tokens(sequence)
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens found in the cache or in a tier."""
         num_tokens = super().num_prefix_tokens(probe, ahead)
         if probe.chain is not None and (counts := self.missing(probe)):
             num_found = self._find(probe, probe.chain).num_cached
@@ -97,7 +98,7 @@ class TieredManager(PrefixCachingManager):
         return num_tokens
 
     def watch(self, watcher: ContentWatcher) -> bool:
-        return False  # what lies in a tier is found, too
+        return False  # blocks in a tier count as found too
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:
@@ -107,6 +108,7 @@ class TieredManager(PrefixCachingManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """0 for a loaded sequence, whose blocks are reserved; else as without tiers."""
         if sequence.chain is not None and sequence.chain.num_loaded:
             return 0
         return super().fewest_blocks_to_admit(sequence, first_piece)
@@ -132,15 +134,15 @@ class TieredManager(PrefixCachingManager):
                 store.compute(sequence.chain.spans, sequence.chain.num_held)
 
     def abandon(self) -> None:
-        """Write nothing more to tiers that others share: what is here is lost."""
+        """Write nothing more to shared tiers: the content of this engine is lost."""
         self._shared = []
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
-        # they are written to the tiers in turn, where each may displace the others
+        # written to the tiers in turn; each write may displace other blocks
         return len(several) < 2
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Note what is computed, and store the blocks that it fills in the tiers below."""
+        """Note computed tokens, and store the blocks that they fill in the tiers below."""
         chain = sequence.chain
         num_before = chain.num_held if chain is not None else 0
         super().compute(sequence, num_tokens)

@@ -14,9 +14,9 @@ EVICTIONS: tuple[str, ...] = get_args(Eviction)
 
 
 class Rank(NamedTuple):
-    """Where a block stands in the order; the smallest goes first.
+    """Rank of a block in the order of eviction; the smallest is evicted first.
 
-    num_uses: since it came; 0 where nobody counts. used_at: a clock of uses.
+    num_uses: uses since it was written; 0 if the order ignores uses. used_at: a clock of uses.
     """
 
     num_uses: int
@@ -40,12 +40,13 @@ def _start(segment: Segment) -> int:
 
 
 class UseOrder:
-    """Blocks, and which of them goes first.
+    """Blocks in order of eviction.
 
-    `lru`: the least recently used one. `lfu`: of those with the fewest uses since they came, the
-    least recently used one. `fifo`: the one that came first. Of blocks used at once, the last one.
+    `lru`: the least recently used one first. `lfu`: the one with the fewest uses since it was
+    written, ties by least recent use. `fifo`: the one written first. Of blocks used together, the
+    last one.
 
-    num_blocks: how many there are.
+    num_blocks: number of blocks.
     """
 
     def __init__(self, eviction: Eviction = "lru") -> None:
@@ -53,7 +54,7 @@ class UseOrder:
         self._counts = eviction == "lfu"
         self._keeps_rank = eviction == "fifo"
         self._of: dict[Hashable, list[Segment]] = {}  # by position
-        # (rank, -end, number, segment); those of a segment that changed go lazily
+        # (rank, -end, number, segment); entries of changed segments are dropped lazily
         self._heap: list[tuple[Rank, int, int, Segment]] = []
         self._num_pushed = 0
         self._latest: Segment | None = None
@@ -67,9 +68,9 @@ class UseOrder:
         return min(start, end)
 
     def last_part(self, key: Hashable, start: int, end: int) -> tuple[int, bool]:
-        """Return where the last part of [start, end) begins, and whether it is there.
+        """Return the beginning of the last part of [start, end), and whether it is there.
 
-        All blocks of a part are in one segment, or none of them is there.
+        The blocks of a part are all in one segment, or all missing.
         """
         for segment in reversed(self._of.get(key, ())):
             if segment.end < end:
@@ -94,7 +95,7 @@ class UseOrder:
                 self._keep(Segment(key, first, last, segment.rank))
         if self._latest is segment:
             self._latest = None
-        segment.start = segment.end = -1  # what the heap has of it is old
+        segment.start = segment.end = -1  # the heap's entry is outdated
         return segment.rank
 
     def put_back(self, key: Hashable, start: int, end: int, rank: Rank) -> None:

@@ -1,1 +1,1 @@
-"""KV memory of models with sliding windows: pages, and what windows leave in the cache."""
+"""KV memory of models with sliding windows: pages, and blocks that windows leave in the cache."""

@@ -48,8 +48,8 @@ class WindowPiece(Piece):
 class PageQueue(FreeQueue):
     """Free pages, least recently used first.
 
-    A block of tokens has a page in each group; those of all groups of a kind queue together.
-    Pieces with an entry, and window pieces, count such blocks; the others count pages.
+    A block of tokens has a page in each group; pages of all groups of a kind queue together.
+    Entries and window pieces count blocks; other pieces count pages.
 
     full_pages, window_pages: pages of a block in groups of full attention and with a window.
     """
@@ -68,9 +68,9 @@ class PageQueue(FreeQueue):
         self._remove(piece)
 
     def pop_pages(self, num_pages: int) -> Iterator[tuple[Piece, int]]:
-        """Take the least recently used pages; yield pieces with the blocks that these lose.
+        """Take the least recently used pages; yield pieces with the blocks that lose a page.
 
-        A block of which one page is taken is lost, and its others are worth nothing.
+        A block that loses one page is lost as a whole.
         """
         while num_pages:
             piece = self._ends.next

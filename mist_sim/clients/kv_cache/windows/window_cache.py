@@ -1,8 +1,8 @@
 """The window groups' part of a prefix cache: intervals of blocks, wherever they are in a prompt.
 
-A request needs only the blocks before its first computed token that its windows reach, so those
-of one content id come and go at any place of it. A block is free, or one request holds it; a
-request that finds it gets a copy in pages of its own.
+A request needs only the blocks before its first computed token that its windows reach, so cached
+blocks of a content id may have gaps anywhere. A block is either free or held by one request;
+another request that finds it gets a copy in pages of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WindowCache:
         return 0 if left else right
 
     def enter(self, spans: Spans, start: int, end: int) -> list[tuple[int, int]]:
-        """Enter blocks [start, end), which a request holds; return those that were not there."""
+        """Enter blocks [start, end), held by a request; return those that were not cached."""
         entered: list[tuple[int, int]] = []
         for key, first, last in _with_firsts(spans):
             if first < end and start < last:
@@ -106,7 +106,7 @@ class WindowCache:
             stretches[begin : self._split(stretches, last)] = new
             if first in starts:
                 parts += new
-            else:  # it goes on in a part with other ids, whose last block is the first
+            else:  # continues in a part with other ids, whose first block is this part's last
                 parts.insert(place, new[0])
                 parts += new[1:]
             if len(new) > 1 or first in starts:
@@ -146,9 +146,9 @@ class WindowCache:
         self.changes += 1
 
     def _stretches(self, key: Hashable, first: int) -> list[Stretch]:
-        """Return what is cached of an id whose first block is at a position.
+        """Return the cached stretches of an id whose first block is at a position.
 
-        Raises ScenarioError when it was elsewhere in another request.
+        Raises ScenarioError if another request had it at another position.
         """
         known = self._firsts.get(key, first)
         if known != first:

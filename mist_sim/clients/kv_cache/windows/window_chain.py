@@ -1,4 +1,4 @@
-"""What a request's window blocks are, and which of them it has in the prefix cache."""
+"""The window blocks of a request, and which of them are in the prefix cache."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from mist_sim.clients.prefixes.prefix_cache import Chain
 
 
 class WindowChain(Chain):
-    """A chain of a model with sliding windows; what `Chain` says is about full attention.
+    """A chain of a model with sliding windows; the base class `Chain` covers full attention.
 
     first: position of the first block that its window groups hold.
-    next_block: position of the first block that was not offered to the cache.
-    cached: [start, end) of the blocks that it holds and others can find, in order.
-    hit: what the latest look-up gave; the manager keeps it.
+    next_block: position of the first block not yet entered into the cache.
+    cached: ranges [start, end) of its blocks that other requests can find, in order.
+    hit: result of the latest look-up; kept by the manager.
     """
 
     __slots__ = ("cached", "first", "hit", "next_block")
@@ -22,13 +22,13 @@ class WindowChain(Chain):
         self.hit: tuple[int, int, int] | None = None
 
     def begin(self, first: int, next_block: int) -> None:
-        """Hold window blocks from a position on, none of them in the cache."""
+        """Hold window blocks from a position on, none of them cached."""
         self.first = first
         self.next_block = next_block
         self.cached: list[tuple[int, int]] = []
 
     def add_cached(self, blocks: list[tuple[int, int]]) -> None:
-        """Hold window blocks behind the others, which others can find."""
+        """Hold further window blocks that other requests can find."""
         for start, end in blocks:
             if self.cached and self.cached[-1][1] == start:
                 self.cached[-1] = (self.cached[-1][0], end)
@@ -45,7 +45,7 @@ class WindowChain(Chain):
         return start
 
     def drop_until(self, position: int) -> list[tuple[int, int]]:
-        """Let go of the window blocks before a position; return those that are in the cache."""
+        """Release the window blocks before a position; return those in the cache."""
         dropped = [(start, min(end, position)) for start, end in self.cached if start < position]
         self.cached = [(max(start, position), end) for start, end in self.cached if end > position]
         self.first = position

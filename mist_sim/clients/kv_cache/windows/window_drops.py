@@ -1,4 +1,4 @@
-"""What decodes with sliding windows give back while they run: blocks that a window has left."""
+"""Blocks that sliding windows have left, given back while decodes run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class Drops(NamedTuple):
-    """Window blocks given back one after the other: `num_nameless`, then those of chains.
+    """Window blocks given back in order: `num_nameless` without content ids, then those of chains.
 
     cached: chains, each with the position of its block.
     """
@@ -32,11 +32,11 @@ class DroppingClock(Protocol):
 
 
 class WindowDrops:
-    """The window blocks that steps of a decode clock give back, in the order of the free queue.
+    """Window blocks given back by steps of a decode clock, in the order of the free queue.
 
-    In every step those go first that have no place in the cache, then the others in the order in
-    which their sequences joined. Only those have to be looked at one by one, and a sequence has
-    no more of them than a window holds: they are of its prompt.
+    In every step the blocks without cached content come first, then the others in the order in
+    which their sequences joined. Only blocks of prompts can be cached, so a sequence has at most a
+    window of them, and only these are handled one by one.
 
     is_kept: whether the order matters yet.
     """
@@ -56,7 +56,7 @@ class WindowDrops:
             heappush(self._heap, (step, sequence.ticket, sequence))
 
     def advance(self, clock: DroppingClock, num_steps: int) -> None:
-        """Note what the next steps give back; the chains have it no longer."""
+        """Note the blocks given back by the next steps; their chains release them."""
         heap, first = self._heap, clock.steps
         num_cached = num_nameless = 0
         while heap and heap[0][0] < first + num_steps:
@@ -80,11 +80,11 @@ class WindowDrops:
         self._left = sequence, first
 
     def first_left(self, sequence: SequenceState) -> int | None:
-        """Return what was noted, once, of a sequence that left the clock last; else None."""
+        """Return the notes on the sequence that left the clock last, once; None without any."""
         left, self._left = self._left, None
         return left[1] if left is not None and left[0] is sequence else None
 
     def take(self) -> list[Drops]:
-        """Return what was noted, once."""
+        """Return the notes, once."""
         drops, self._drops = self._drops, []
         return drops

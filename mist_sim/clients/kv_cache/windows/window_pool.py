@@ -10,13 +10,12 @@ class WindowPool(BlockPool):
     """Pages that groups of layers share; `num_blocks` counts pages (vLLM's `num_gpu_blocks`).
 
     A sequence holds a page of every full-attention group for each of its blocks, and of every
-    window group for at most as many blocks as a window can lie in. That is the peak between two
-    of its blocks: vLLM gives a page back when the window has left it, a few steps before it takes
-    the next. What a window group holds of a prompt beyond the window, while it is computed, is
-    not counted.
+    window group for at most as many blocks as a window can overlap. That is the peak between two
+    blocks: vLLM returns a page as soon as the window has left it, a few steps before it takes the
+    next. Pages beyond the window, held while a prompt is computed, are not counted.
 
-    num_extra_slots: tokens that a decode keeps memory for behind its newest one (drafts).
-    max_window_blocks: blocks that a sequence holds at most in a window group.
+    num_extra_slots: additional tokens that a decode keeps memory for (drafts).
+    max_window_blocks: most blocks that a sequence holds in a window group.
     """
 
     groups: KvGroups
@@ -49,9 +48,10 @@ class WindowPool(BlockPool):
         return self._full * num_blocks + self._window * min(num_blocks, self.max_window_blocks)
 
     def blocks_in(self, num_pages: int) -> tuple[int, int]:
-        """Return of how many blocks a sequence with so many pages holds those of either kind.
+        """Return the blocks of either kind that a sequence with so many pages holds.
 
-        The first number, of blocks with pages for full attention, is 0 where no layer has that.
+        The first number, of blocks with pages for full attention, is 0 if no layer has full
+        attention.
         """
         most = self.max_window_blocks
         if num_pages <= (self._full + self._window) * most:

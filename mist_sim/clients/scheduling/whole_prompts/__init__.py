@@ -1,1 +1,1 @@
-"""The policies that compute prompts whole, and what they share (`base`)."""
+"""The policies that compute prompts whole, and their shared code (`base`)."""

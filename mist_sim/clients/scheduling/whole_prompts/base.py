@@ -1,4 +1,4 @@
-"""What the policies share that compute prompts whole, a batch of them in one step."""
+"""Shared code of the policies that compute a batch of whole prompts in one step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WholePromptScheduler(Scheduler):
     def admit_prompts(self, lane: LaneState, plan: StepPlan) -> None:
         """Admit waiting prompts, whole, until a limit or memory stops it.
 
-        Those whose step was lost when the engine halted are computed again.
+        Prompts whose step was lost when the engine halted are computed again.
         """
         budget = self.max_num_batched_tokens or inf
         for lost in lane.prefilling:
@@ -64,9 +64,10 @@ class WholePromptScheduler(Scheduler):
 
 
 def decode_steps(lane: LaneState, plan: StepPlan, limit: int) -> StepPlan | None:
-    """Let the running decodes, which have room for a step, run until something changes.
+    """Plan steps for the running decodes, which have room for one, until something changes.
 
-    limit: the most steps. Returns the plan, None when nobody decodes and nothing else is planned.
+    limit: the most steps.
+    Returns the plan, or None if there are no decodes and nothing else is planned.
     """
     if not lane.clock.num_decodes:
         return None if plan.is_empty else plan

@@ -22,7 +22,7 @@ class ContinuousScheduler(WholePromptScheduler):
     """
 
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        """Plan all prompts that fit; the decodes only where there are none."""
+        """Plan all prompts that fit; the decodes only if there are none."""
         plan = StepPlan()
         self.admit_prompts(lane, plan)
         if plan.prefills:

@@ -19,16 +19,16 @@ from mist_sim.clients.sequence_state import SequenceState
 class StaticScheduler(WholePromptScheduler):
     """FasterTransformer: requests that wait when the engine is idle form a batch.
 
-    Its prompts are computed in one step, then all decode together; a request leaves when it has
-    its tokens, and nobody takes its place until all have left. A request that lost its memory
-    is computed again with a later batch. max_num_batched_tokens limits the prompts of a batch.
+    Its prompts are computed in one step, then all decode together. A request leaves when it has its
+    tokens, and its seat stays empty until all have left. A preempted request is computed again with
+    a later batch. max_num_batched_tokens limits the prompts of a batch.
     Source: MIST §II-B and §III-E1, Fig. 3(a).
     """
 
     takes_over: ClassVar[bool] = False
 
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        """Plan new prompts only when nobody runs any more; else the decodes."""
+        """Plan new prompts only if no sequence runs; else the decodes."""
         plan = StepPlan()
         if lane.prefilling or not lane.running:
             self.admit_prompts(lane, plan)

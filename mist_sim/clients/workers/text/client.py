@@ -24,7 +24,7 @@ class TextClient(Workers):
     with Python's own functions and a tokenizer of the `tokenizers` package.
 
     num_workers: cores (>= 1). speed: of a core, as a multiple of the one measured (> 0).
-    device: the processor whose slots it shares with other clients; a visit takes one slot.
+    device: the processor shared with other clients; a visit takes one of its slots.
     path: a file of times of a machine of one's own, which `mist calibrate text` writes; None: the
         package's.
     Raises ValueError for values out of range, and ScenarioError for a file that holds no times.

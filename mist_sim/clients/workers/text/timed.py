@@ -16,15 +16,15 @@ Input = TypeVar("Input")
 
 
 class TimedFunction(Generic[Input]):
-    """Seconds that a function takes on this machine, for a `SequentialClient`'s service_time.
+    """Seconds that a function takes on this machine, as a `SequentialClient`'s service_time.
 
-    The function is timed on inputs of 0, 1, 2, 4, ... tokens, each when a stage first needs it;
-    between two of these, the time is linear. What was timed is kept in the store of timings (see
-    `MIST_SIM_CACHE`), so that it is not timed again, and runs repeat.
+    The function is timed on inputs of 0, 1, 2, 4, ... tokens, each when a stage first needs it; in
+    between, the time is linear. Times are kept in the store of timings (see `MIST_SIM_CACHE`), so
+    that they are measured only once, and runs repeat.
 
-    function: what is timed. make: returns an input of so many tokens.
+    function: the function to time. make: returns an input of so many tokens.
     timing: how often it is run; None: twice to warm up, and five times.
-    store: where timings are kept; None: the user's own.
+    store: where timings are kept; None: the user's own store.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 def _hash_of(function: Callable[..., object]) -> str:
-    """Return what changes with a function's code; its name where nobody has the code."""
+    """Return a hash of a function's code; its name if the code is not available."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):

@@ -40,9 +40,9 @@ class TaskTime:
 
 @dataclass(frozen=True, slots=True)
 class TextTimes:
-    """Times of tasks that were measured together.
+    """Times of tasks measured together.
 
-    machine, date: where and when. source: what was measured, and with which programs.
+    machine, date: where and when. source: the measured functions, and their programs.
     """
 
     tasks: Mapping[str, TaskTime]
@@ -65,9 +65,9 @@ class TextTimes:
 
 
 def load_times(path: str | None = None) -> TextTimes:
-    """Return the times of a file that `mist calibrate text` wrote; None: those of the package.
+    """Return the times of a file of `mist calibrate text`; None: those of the package.
 
-    Raises ScenarioError for a file that cannot be read or is none of these.
+    Raises ScenarioError for a file that cannot be read or has another form.
     """
     if path is None:
         return _of_the_package()

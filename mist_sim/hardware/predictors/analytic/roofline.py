@@ -110,6 +110,11 @@ class RooflinePredictor:
             raise ValueError(f"{given[0]} must be left out where {given[1]} lists all sizes")
 
     @property
+    def captured_sizes(self) -> tuple[int, ...]:
+        """Tokens of the CUDA graphs that an engine captures with these options."""
+        return () if self.enforce_eager else self._graphs.sizes
+
+    @property
     def traits(self) -> PredictorTraits:
         """Traits of its times, which come from figures with the confidence of the GPU's entry."""
         return PredictorTraits(

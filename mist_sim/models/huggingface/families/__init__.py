@@ -1,4 +1,4 @@
-"""Reads models whose layers differ, a module for each family of configs.
+"""Readers of models with layers of different kinds, a module per family of configs.
 
 Source of keys and rules: the configuration and modeling files of the publishers, of the
 `transformers` library and of vLLM for each `model_type`.

@@ -1,4 +1,4 @@
-"""What the families of configs have in common."""
+"""Shared code of the families of configs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ STATE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a family's reader found.
+    """The result of a family's reader.
 
-    layers: all of them. heads, kv_heads, head_dim: of its attention, or that of the first layer.
-    names: how a checkpoint names the matrices. tied: whether embeddings are, where nothing is said.
-    num_predicting: layers behind the others that predict further tokens.
-    latent_moe: whether experts work in a smaller space than the model.
-    vectors_outside: parameters beside the layers and the last norm.
+    layers: all layers. heads, kv_heads, head_dim: sizes of the attention, in the first layer if
+        they differ.
+    names: a checkpoint's names of the matrices. tied: default for tied embeddings.
+    num_predicting: layers after the others that predict further tokens.
+    latent_moe: whether experts work in a smaller space than the model's.
+    vectors_outside: vector parameters outside the layers and the last norm.
     """
 
     layers: Sequence[LayerSpec]
@@ -45,7 +46,7 @@ class Family:
 
 
 def fields_of(reader: ConfigReader, family: Family) -> Fields:
-    """Return the fields of a model from those of its family and the keys that all have."""
+    """Return a model's fields from those of its family and the common keys."""
     layers, moe = tuple(family.layers), family.moe
     for mixer in mixers_of(layers):
         if mixer.most_ranks > HEADS:
@@ -73,7 +74,7 @@ def fields_of(reader: ConfigReader, family: Family) -> Fields:
 
 
 def kinds_of(reader: ConfigReader, key: str, num_layers: int, known: Sequence[object]) -> list[Any]:
-    """Return what a list says of each layer. Raises ScenarioError for unknown and too few words."""
+    """Return the kind of each layer from a list. Raises ScenarioError for bad words."""
     kinds = reader.items(key)
     if num_layers > LAYERS:
         raise reader.error(f"{key} must have <= {LAYERS} entries, got {num_layers}")
@@ -89,7 +90,7 @@ def kinds_of(reader: ConfigReader, key: str, num_layers: int, known: Sequence[ob
 
 
 def state_bytes(reader: ConfigReader, *keys: str) -> int:
-    """Return the bytes of a value of the states; those of activations where nothing is said."""
+    """Return the bytes of a value of the states; by default those of activations."""
     given = next((reader.config[key] for key in keys if reader.config.get(key)), "bfloat16")
     if given not in STATE_BYTES:
         raise reader.error(f"{keys[0]} must be one of {', '.join(STATE_BYTES)}, got {brief(given)}")

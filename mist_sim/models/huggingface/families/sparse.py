@@ -19,11 +19,11 @@ from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import CompressedMixer, Indexer, LatentMixer, Mixer
 from mist_sim.models.moe import MoeSpec
 
-_INDEXED_RATIO = 4  # of compressed entries, those that an indexer chooses from (DeepSeek-V4)
+_INDEXED_RATIO = 4  # compressed entries from which an indexer chooses (DeepSeek-V4)
 
 
 def deepseek_sparse(reader: ConfigReader) -> Fields:
-    """Read a model whose latent attention sees the entries that an indexer chooses."""
+    """Read a model whose latent attention sees entries chosen by an indexer."""
     num_layers = reader.size("num_hidden_layers", most=LAYERS)
     if reader.items("layer_types"):
         kinds_of(reader, "layer_types", num_layers, ("deepseek_sparse_attention",))
@@ -118,7 +118,7 @@ def _experts(reader: ConfigReader) -> MoeSpec:
 
 
 def deepseek_v4(reader: ConfigReader) -> Fields:
-    """Read a model whose layers see a window and, some of them, compressed entries."""
+    """Read a model whose layers see a window and, in some layers, compressed entries."""
     num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
     ratios = reader.items("compress_ratios")[:num_layers]
     if len(ratios) < num_layers or not all(isinstance(each, int) for each in ratios):

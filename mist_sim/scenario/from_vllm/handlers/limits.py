@@ -2,31 +2,8 @@
 
 from __future__ import annotations
 
-from mist_sim.hardware.sampling import said_by_vllm
 from mist_sim.scenario.from_vllm.flags import Flag
-from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.server import Server
-
-
-def generation(flag: Flag, server: Server) -> None:
-    """Honour `max_new_tokens`, which caps all answers of a server, and what says how to sample.
-
-    Source: `ModelConfig.get_diff_sampling_param` in vllm/config/model.py (0.19), which makes it the
-    default `max_tokens`, and `get_max_tokens` in vllm/entrypoints/utils.py, which takes the least.
-    """
-    entries = entries_of(flag, server)
-    sampling = said_by_vllm(entries)
-    for key, value in entries.items():
-        written = f"{flag.name} {key}={value}"
-        if key in sampling:
-            server.set(f"sampling.{key}", sampling[key], written)
-        elif key != "max_new_tokens":
-            server.account.no_effect(written, "it takes no time here")
-        elif isinstance(value, int) and value > 0:
-            server.workload["max_tokens"] = value
-            server.account.applied(written, f"workload.max_tokens: {value}")
-        else:
-            server.account.refused(written, "must be a whole number > 0")
 
 
 def api_servers(flag: Flag, server: Server) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from mist_sim.errors import MistError, brief, cut
 from mist_sim.models import ModelSpec, load_model
+from mist_sim.models.expert_padding import MoeBackend, is_padded
 from mist_sim.scenario.from_vllm.checkpoints import Checkpoint, checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
@@ -146,3 +147,30 @@ def windows(flag: Flag, server: Server) -> None:
             "sliding windows are part of the model, with pages of their own; instead: leave it "
             "out, or --set model=PATH of a config.json without",
         )
+
+
+_MARLIN = "VLLM_MXFP4_USE_MARLIN"
+_TIMED = "step times are those of vLLM's default kernels"
+
+
+def moe_backend(flag: Flag, server: Server) -> None:
+    """Take the kernel of MXFP4 experts, which pads their weights; assume that of others."""
+    if flag.value == "auto":
+        server.account.no_effect(flag.written, "that is so by default")
+    elif flag.value in get_args(MoeBackend) and _has_mxfp4(server):
+        server.set("moe_backend", flag.value, flag)
+    else:
+        server.account.assumed(flag.written, _TIMED)
+
+
+def marlin(server: Server) -> None:
+    """Take Marlin for MXFP4 experts where a variable asks for it."""
+    asked = server.variables.get(_MARLIN, "").lower() in ("1", "true")
+    if asked and "moe_backend" not in server.client and _has_mxfp4(server):
+        server.set("moe_backend", "marlin", _MARLIN)
+        server.handled.add(_MARLIN)
+
+
+def _has_mxfp4(server: Server) -> bool:
+    spec = _spec(server)
+    return spec is not None and is_padded(spec)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _WHERE = "it says where the server is and what the benchmark tells of itself"
-_SAMPLING = "it takes no time here; top-p and top-k do, as sampling.top_p and top_k of a client"
+_SAMPLING = "it takes no time here; top-p and top-k do"
+_PENALTIES = "requests are sampled without penalties, which take time of a real server"
 _RESULTS = "it says what is shown and saved"
 _LENGTHS = "answers have the lengths that are said"
 _OTHER_DATA = "it belongs to another dataset"
@@ -17,8 +18,7 @@ _OTHER_DATA = "it belongs to another dataset"
 VALUES: Mapping[str, str] = {
     _WHERE: "backend base-url endpoint endpoint-type host port label metadata header model "
     "served-model-name tokenizer tokenizer-mode ready-check-timeout-sec request-id-prefix timeout",
-    _SAMPLING: "temperature top-k top-p min-p frequency-penalty presence-penalty "
-    "repetition-penalty logprobs",
+    _SAMPLING: "min-p logprobs",
     _RESULTS: "metric-percentiles percentile-metrics result-dir result-filename "
     "timeline-itl-thresholds",
     _OTHER_DATA: "sonnet-input-len sonnet-output-len sonnet-prefix-len spec-bench-output-len "
@@ -41,6 +41,11 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     for name in names.split()
 }
 """Each flag that changes no time, with the reason."""
+
+ASSUMED: Mapping[str, str] = dict.fromkeys(
+    ("--frequency-penalty", "--presence-penalty", "--repetition-penalty"), _PENALTIES
+)
+"""Flags that change times of a real server, which the simulation passes over."""
 
 REFUSED: Mapping[str, tuple[str, str]] = {
     "--ramp-up-strategy": (

@@ -118,7 +118,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "VLLM_DP_SIZE": ((), "each rank is one of data_parallel_size; instead: --data-parallel-size"),
     "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": (
         (),
-        "the memory of graphs is not counted; instead: --set clients.0.kv_cache.context_memory=...",
+        (
+            "the version of engine says whether graphs are counted; instead: leave it out, and "
+            "write what they take under --set clients.0.kv_cache.context_memory=..."
+        ),
     ),
 }
 """Variables that ask for what is not simulated, with the values that do not, and what to do."""

@@ -71,7 +71,7 @@ _VALUES: Mapping[str, str] = {
     _GONE: "swap-space max-seq-len-to-capture max-context-len-to-capture num-lookahead-slots "
     "num-scheduler-steps preemption-mode scheduler-delay-factor "
     "speculative-disable-by-batch-size",
-    _SAMPLING: "generation-config seed max-logprobs logprobs-mode",
+    _SAMPLING: "seed max-logprobs logprobs-mode",
     _TOKENIZER: "tokenizer tokenizer-mode tokenizer-revision tokenizer-pool-size",
     "all hashes take the same time": "prefix-caching-hash-algo",
     _ADAPTERS: "max-loras max-lora-rank max-cpu-loras lora-dtype lora-extra-vocab-size "
@@ -98,7 +98,7 @@ _SWITCHES: Mapping[str, str] = {
     _ADAPTERS: "fully-sharded-loras enable-tower-connector-lora specialize-active-lora",
 }
 _ASSUMED_VALUES: Mapping[str, str] = {
-    _KERNELS: "attention-backend attention-config moe-backend kernel-config gdn-prefill-backend "
+    _KERNELS: "attention-backend attention-config kernel-config gdn-prefill-backend "
     "override-attention-dtype mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size "
     "mamba-cache-mode model-impl additional-config logits-processors dcp-comm-backend",
     _EXPERTS: "eplb-config expert-placement-strategy",

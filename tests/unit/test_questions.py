@@ -1,0 +1,45 @@
+"""The ten scripts of docs/guides/ten_questions.md run and say what the page says."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+SCRIPTS = ROOT / "examples/questions"
+PAGE = (ROOT / "docs/guides/ten_questions.md").read_text(encoding="utf-8")
+
+# script -> what it prints
+EXPECTED = {
+    "burst": r"p99 TTFT +3,\d{3} +ms, limit 500 ms: miss",
+    "fp8_or_bf16": r"1 of 2 keep their limits at this rate: fp8\.",
+    "how_many_gpus": r"From count=3 on, 90 % of the requests are good",
+    "largest_rate": r"18\.\d /s, between \d+\.\d and \d+\.\d; tpot misses first",
+    "prefix_cache": r"p99 TTFT, ms +35\d +6\d\.\d \*",
+    "split_or_not": r"keep their limits at this rate: 2 prefill \+ 2 decode\.",
+    "which_chunk": r"max_num_batched_tokens=1024\n.*\n? *.*good requests 9\d\.\d %",
+    "which_gpu": r"\$ a million output tokens +1\.\d\d +0\.9\d +0\.\d\d \* +0\.\d\d",
+    "which_parallelism": r"p99 TPOT, ms +3\d\.\d +2\d\.\d +1\d\.\d \*",
+    "which_router": r"1 of 4 keep their limits at this rate: prefix_affinity\.",
+}
+
+
+def test_the_page_has_every_script_and_its_picture():
+    names = {path.stem for path in SCRIPTS.glob("*.py")}
+    assert names == set(EXPECTED)
+    assert set(re.findall(r"question_(\w+)\.png", PAGE)) == names
+    assert {name for name in names if f"`{name}.py`" in PAGE} == names
+    assert all((ROOT / f"docs/images/question_{name}.png").is_file() for name in names)
+
+
+@pytest.mark.page
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_script_answers_its_question(name, tmp_path):
+    pytest.importorskip("plotly", reason="needs the extra report")
+    command = [sys.executable, str(SCRIPTS / f"{name}.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(EXPECTED[name], done.stdout), done.stdout
+    assert "Plotly.newPlot" in (tmp_path / f"{name}.html").read_text(encoding="utf-8")
