@@ -30,7 +30,7 @@ from mist_sim.cli.verbs.search import search
 from mist_sim.cli.verbs.sliders import sliders
 from mist_sim.cli.verbs.sweep import sweep
 from mist_sim.cli.verbs.timeline import timeline
-from mist_sim.cli.verbs.trace import trace
+from mist_sim.cli.verbs.trace_app import trace
 from mist_sim.cli.verbs.validate import validate
 from mist_sim.errors import InvariantError, MistError
 

@@ -39,7 +39,7 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with what the same command, which was stopped, has found for DIR.",
+        help="Continue the same command, stopped before, with its results in DIR.",
     ),
 ]
 

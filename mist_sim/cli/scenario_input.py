@@ -32,8 +32,8 @@ ScenarioName = Annotated[
     str | None,
     typer.Argument(
         metavar="SCENARIO",
-        help="A YAML file, the name of a preset (mist list presets), or - for standard input; "
-        "none where --from-vllm says all.",
+        help="A YAML file, the name of a preset (mist list presets), or - for standard "
+        "input; not needed if --from-vllm gives everything.",
         show_default=False,
         autocompletion=presets,
     ),

@@ -46,14 +46,16 @@ class Session:
     """The destination of a command's results.
 
     out: the folder to write; None: none. force: overwrite earlier results in it. as_json: print the
-        summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: tables
-        of a run to write; None: the usual ones. resume: continue the stopped study.
+        summary as JSON in place of the tables. names: aiperf or sglang, whose names the JSON then
+        has; empty: vLLM's. quiet: no notes and no progress bar. tables: tables of a run to write;
+        None: the usual ones. resume: continue the stopped study.
     report: write a run's report beside the tables.
     """
 
     out: Path | None = None
     force: bool = False
     as_json: bool = False
+    names: str = ""
     quiet: bool = False
     tables: Collection[str] | None = None
     resume: bool = False
@@ -136,9 +138,11 @@ class Session:
 
         folder = user_path(self.out) if self.out else None
         if self.as_json:
+            from mist_sim.metrics.other_names import NAMES
             from mist_sim.output.texts import json_text
 
-            typer.echo(json_text(result.summary), nl=False)
+            summary = NAMES[self.names](result.summary) if self.names else result.summary
+            typer.echo(json_text(summary), nl=False)
         else:
             result.show()
         if folder is not None and not self.quiet:

@@ -113,7 +113,7 @@ def _warning_lines(found: Replications) -> Iterator[str]:
     if idle := [summary for summary in found.summaries if not summary["completed"]]:
         yield f"In {len(idle)} of {num_runs} replications: {nothing_finished(idle[0])}"
     if found.estimate("num_rejected").mean:
-        yield "Requests were rejected; one run, without replications, says why."
+        yield "Requests were rejected; one run without replications shows the reason."
     said = Counter(s.get("stability") for s in found.summaries if s["completed"])
     if unstable := said["unstable"]:
         yield (

@@ -33,11 +33,20 @@ from mist_sim.traces.distributions import (
 from mist_sim.traces.mixtures import Mix, RequestClass
 from mist_sim.traces.parquet_traces import ChatParquetReader, MistReader
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
-from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
+from mist_sim.traces.readers import (
+    AzureReader,
+    LengthsCsvReader,
+    MooncakeReader,
+    TimedTraceReader,
+)
 from mist_sim.traces.retries import Retries
+from mist_sim.traces.servegen import ServeGenReader
 from mist_sim.traces.serving_sim import LlmServingSimReader
 from mist_sim.traces.sessions.agentic import AgenticReader
+from mist_sim.traces.sessions.dependent import AgenticMooncakeReader
+from mist_sim.traces.sessions.dynamo import DynamoReader
 from mist_sim.traces.sessions.ragpulse import RagPulseReader
+from mist_sim.traces.sessions.telemetry import OtelReader
 from mist_sim.traces.sharegpt import ShareGptReader
 from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
 from mist_sim.traces.three_figures import MeanMedianP95Length
@@ -50,6 +59,7 @@ __all__ = [
     "LENGTHS",
     "SAMPLERS",
     "TRACE_READERS",
+    "AgenticMooncakeReader",
     "AgenticReader",
     "AllAtOnce",
     "ArrivalProcess",
@@ -59,6 +69,7 @@ __all__ = [
     "ChatParquetReader",
     "ClosedLoop",
     "ConstantArrivals",
+    "DynamoReader",
     "FixedLength",
     "GammaArrivals",
     "GeometricLength",
@@ -73,6 +84,7 @@ __all__ = [
     "NamesModels",
     "NormalArrivals",
     "NormalLength",
+    "OtelReader",
     "PipelineTemplate",
     "PoissonArrivals",
     "PrefixRepetition",
@@ -82,10 +94,12 @@ __all__ = [
     "Retries",
     "RowSampler",
     "Rows",
+    "ServeGenReader",
     "ShareGptReader",
     "SplitwiseReader",
     "Synthetic",
     "TimeLimits",
+    "TimedTraceReader",
     "TraceArrivals",
     "TraceReader",
     "TraceRow",

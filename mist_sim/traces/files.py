@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from mist_sim.bounds import COUNT
+from mist_sim.bounds import COUNT, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean, in_words
 from mist_sim.inputs.files import check_ordinary, is_there, names_in
 from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TraceRow
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
+
+A_SECOND = {"s": 1.0, "ms": 1e3, "ns": 1e9}
+"""A second, in each unit of times."""
+
+_IN_WORDS = {"s": "seconds", "ms": "milliseconds", "ns": "nanoseconds"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """A reader of one file, whose `_read` yields the rows of all of it.
+
+    path: the file. num_requests: read the first so many rows; None reads all.
+    """
+
+    path: str
+    num_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_requests is not None and self.num_requests < 1:
+            raise ValueError(
+                f"num_requests must be >= 1 (leave it out for all), got {self.num_requests}"
+            )
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows; raises as `TraceReader.rows` says."""
+        return first_rows(self._read(), self.num_requests, self.path)
+
+    def _read(self) -> Iterator[TraceRow]:
+        """Yield the rows of the whole file."""
+        raise NotImplementedError
 
 
 @contextmanager
@@ -124,6 +156,81 @@ def tokens_from_json(value: object, path: str, line: int, key: str) -> int:
     raise bad_tokens(value, path, line, key)
 
 
+def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line, object) of a file of JSON lines; blank ones are skipped.
+
+    Raises as `open_trace`, and TraceError for a line that is no JSON object.
+    """
+    with open_trace(path) as file:
+        for line, text in enumerate(lines_of(file, path), 1):
+            if text.strip():
+                yield line, json_object(text, path, line)
+
+
+def json_object(text: str, path: str, line: int) -> dict[str, Any]:
+    """Return a JSON object, or raise TraceError."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(path, line, f"not valid JSON ({error}); correct or remove it") from error
+    if type(record) is not dict:
+        raise TraceError(
+            path, line, f"a row must be a JSON object, got {brief(record)}; correct or remove it"
+        )
+    return record
+
+
+def integers(record: Mapping[str, Any], key: str, path: str, line: int) -> list[int]:
+    """Return the integers of a list of a JSON object, none where it has no such key."""
+    value = record.get(key, [])
+    if type(value) is list and set(map(type, value)) <= {int}:
+        return value
+    raise TraceError(
+        path,
+        line,
+        f"{key} must be a list of integers, got {brief(value)}; write [] where they are not known",
+    )
+
+
+def time_from_json(value: Any, path: str, line: int, key: str, unit: str) -> float:
+    """Return a time of a JSON object as it is, a number of `unit`: s, ms or ns.
+
+    Raises TraceError for what is no number from 0 to the longest time.
+    """
+    most = TRACE_TIME * A_SECOND[unit]
+    if type(value) in (int, float) and 0 <= value <= most:
+        time: float = value
+        return time
+    raise TraceError(
+        path,
+        line,
+        f"{key} must be {_IN_WORDS[unit]} from 0 to {most:g}, got {brief(value)}; correct it",
+    )
+
+
+class Clock:
+    """Times of rows as seconds from the first of them, which never decrease.
+
+    unit: of the times: s, ms or ns. Their differences are taken before they become seconds.
+    """
+
+    __slots__ = ("_column", "_last", "_path", "_size", "_start")
+
+    def __init__(self, path: str, column: str, unit: str = "s") -> None:
+        self._path, self._column, self._size = path, column, A_SECOND[unit]
+        self._start: float | None = None
+        self._last = 0.0
+
+    def seconds(self, time: float, line: int) -> float:
+        """Return the seconds of the next row, or raise TraceError where it is before the last."""
+        if self._start is None:
+            self._start = self._last = time
+        if time < self._last:
+            raise backwards(self._path, line, self._column, (self._last - time) / self._size)
+        self._last = time
+        return (time - self._start) / self._size
+
+
 def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
     """Return the error of a value that is no number of tokens."""
     return TraceError(
@@ -142,12 +249,6 @@ def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
         f"{column} must not go backwards, got a time {seconds:.7g} s before the previous row; "
         f"sort the file by {column}",
     )
-
-
-def require_num_requests(num_requests: int | None) -> None:
-    """Raise ValueError unless the number of rows to read is at least 1, or None for all."""
-    if num_requests is not None and num_requests < 1:
-        raise ValueError(f"num_requests must be >= 1 (leave it out for all), got {num_requests}")
 
 
 def first_rows(rows: Iterator[TraceRow], num_requests: int | None, path: str) -> Iterator[TraceRow]:

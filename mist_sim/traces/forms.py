@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mist_sim.bounds import LINE_LENGTH
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TRACE_READERS, TraceReader
 from mist_sim.traces.files import open_trace
@@ -16,17 +17,26 @@ _HEADERS = {
     "burstgpt": {"Timestamp", "Request tokens", "Response tokens"},
     "vidur": {"arrived_at", "num_prefill_tokens", "num_decode_tokens"},
     "splitwise": {"arrival_timestamp", "prompt_size", "token_size"},
+    "servegen": {"workload", "client", "window_start_s", "rate_req_s"},
     "lengths_csv": {"num_prefill_tokens", "num_decode_tokens"},
 }
 _KEYS = {
     "llmservingsim": ({"input_toks", "output_toks"}, {"sub_requests"}),
     "agentic": ({"block_size", "requests"},),
+    "otel": ({"resourceSpans"},),
+    "dynamo": ({"schema", "event_type"}, {"event"}),
+    "agentic_mooncake": (
+        {"input_length", "output_length", "wait_for"},
+        {"input_length", "output_length", "delay"},
+        {"input_length", "output_length", "session_id", "request_id"},
+    ),
     "mooncake": ({"timestamp", "input_length", "output_length", "hash_ids"},),
 }
 _COLUMNS = {
     "chat_parquet": {"conversation"},
     "mist": {"arrival_time", "num_prompt_tokens", "num_output_tokens"},
 }
+_TOLD_APART = 16  # tokens: shorter prompts are one block in both forms
 _FIRST = 1 << 16  # characters of the first line that are enough to know a CSV file
 
 
@@ -57,7 +67,7 @@ def reader_of(path: str, form: str | None = None, num_requests: int | None = Non
 def _of_parquet(path: str) -> str | None:
     from pyarrow import ArrowException, parquet
 
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise ScenarioError(f"trace {path}: no such file")
     try:
         names = set(parquet.read_schema(path).names)
@@ -77,7 +87,8 @@ def _of_text(path: str) -> str | None:
         if first.lstrip().startswith("["):
             return "sharegpt"
         if first.lstrip().startswith("{"):
-            return _of_object(first + file.readline())
+            line = first if first.endswith("\n") else first + file.readline(LINE_LENGTH)
+            return _of_object(line, line + file.read(_FIRST))
     try:
         header = {name.strip() for name in next(csv.reader([first]), [])}
     except csv.Error:
@@ -85,9 +96,10 @@ def _of_text(path: str) -> str | None:
     return next((form for form, needed in _HEADERS.items() if needed <= header), None)
 
 
-def _of_object(text: str) -> str | None:
+def _of_object(line: str, text: str) -> str | None:
+    """Return the form of a first object. line: the first one. text: that and more."""
     try:
-        record: Any = json.JSONDecoder().raw_decode(text.lstrip())[0]
+        record: Any = json.JSONDecoder().raw_decode(line.lstrip())[0]
     except (ValueError, RecursionError):
         record = {}
     keys = set(record) if isinstance(record, dict) else set()
@@ -95,5 +107,20 @@ def _of_object(text: str) -> str | None:
         return "ragpulse"
     for form, either in _KEYS.items():
         if any(needed <= keys for needed in either):
+            return "timed_trace" if form == "mooncake" and _has_blocks_of_16(record) else form
+    return _of_cut_object(text)
+
+
+def _has_blocks_of_16(record: dict[str, Any]) -> bool:
+    """Tell whether a row of Mooncake's keys has as many ids as blocks of vLLM's timed_trace."""
+    ids, tokens = record["hash_ids"], record["input_length"]
+    is_count = type(ids) is list and type(tokens) is int and tokens > _TOLD_APART
+    return is_count and len(ids) in (tokens // 16, -(-tokens // 16))
+
+
+def _of_cut_object(text: str) -> str | None:
+    """Return the form of an object that goes on over many lines, by the keys of its beginning."""
+    for form in ("otel", "agentic"):
+        if any(all(f'"{key}"' in text for key in needed) for needed in _KEYS[form]):
             return form
     return None

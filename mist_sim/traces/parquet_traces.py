@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.bounds import COUNT, TRACE_TIME
-from mist_sim.durations import require_positive
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs.files import check_ordinary
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.content import conversation_content
-from mist_sim.traces.files import backwards, first_rows, require_num_requests
+from mist_sim.traces.conversations import ChatReader, Message
+from mist_sim.traces.files import Clock, FileReader
 
 _BATCH = 1024  # rows in memory at a time
 
 
 @TRACE_READERS.register("chat_parquet")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatParquetReader:
+class ChatParquetReader(ChatReader):
     """WildChat and LMSYS-Chat: Parquet with `conversation`, a list of {role, content}.
 
     Every answer of the assistant is one request, whose prompt is the whole conversation before it;
@@ -35,41 +33,11 @@ class ChatParquetReader:
     Source: WildChat (Zhao et al., ICLR 2024) and LMSYS-Chat-1M (Zheng et al., ICLR 2024).
     """
 
-    path: str
-    num_requests: int | None = None
-    chars_per_token: float = 3.94
-    skip_empty: bool = False
+    def _chats(self) -> Iterator[tuple[int, str, Iterator[Message]]]:
+        for number, (chat,) in _records(self.path, ["conversation"]):
+            yield number + 1, f"conversation {number}", self._messages(chat, number)
 
-    def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
-        require_positive("chars_per_token", self.chars_per_token)
-
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield a row an answer, in file order; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
-
-    def _read(self) -> Iterator[TraceRow]:
-        for number, (conversation,) in _records(self.path, ["conversation"]):
-            for asked, answered in self._pairs(conversation, number):
-                prompt, answer = (math.ceil(n / self.chars_per_token) for n in (asked, answered))
-                content = conversation_content(number, prompt + answer)
-                yield TraceRow(prompt, answer, None, number, content)
-
-    def _pairs(self, conversation: Any, number: int) -> Iterator[tuple[int, int]]:
-        """Yield (characters so far, characters of the answer) for every answer to a user."""
-        so_far, asked = 0, False
-        for role, length in self._messages(conversation, number):
-            if role == "assistant":
-                if asked and so_far and length:
-                    yield so_far, length
-                elif asked and not self.skip_empty:
-                    raise self._error(number, "a question or an answer is empty; set skip_empty")
-                asked = False
-            elif role == "user":
-                asked = True
-            so_far += length
-
-    def _messages(self, conversation: Any, number: int) -> Iterator[tuple[str, int]]:
+    def _messages(self, conversation: Any, number: int) -> Iterator[Message]:
         if not isinstance(conversation, Sequence) or isinstance(conversation, str):
             raise self._error(number, f"conversation must be a list, got {brief(conversation)}")
         for message in conversation:
@@ -82,12 +50,12 @@ class ChatParquetReader:
             yield role, len(text or "")
 
     def _error(self, number: int, problem: str) -> TraceError:
-        return TraceError(self.path, number + 1, problem)
+        return TraceError(self.path, number + 1, f"{problem}; correct or remove the row")
 
 
 @TRACE_READERS.register("mist")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MistReader:
+class MistReader(FileReader):
     """The requests of a run of ours: `requests.parquet`, as `mist run --out` writes it.
 
     Times, lengths, conversations and models are those of the run, so that a replay of a workload
@@ -96,12 +64,6 @@ class MistReader:
 
     path: the file. num_requests: read the first so many requests; None reads all.
     """
-
-    path: str
-    num_requests: int | None = None
-
-    def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
 
     @property
     def names_models(self) -> bool:
@@ -116,25 +78,17 @@ class MistReader:
                 seen.add(row.model)
                 yield line, row.model
 
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows in order of arrival; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
-
     def _read(self) -> Iterator[TraceRow]:
-        start, last = math.nan, -math.inf
+        clock = Clock(self.path, "arrival_time")
         for number, values in _records(self.path, list(_OWN)):
             parent, time, prompt, output, session, model = values
             if parent is not None:
                 continue
-            time = self._checked(time, number)
-            start = time if math.isnan(start) else start
-            if time < last:
-                raise backwards(self.path, number + 1, "arrival_time", last - time)
-            last = time
+            seconds = clock.seconds(self._checked(time, number), number + 1)
             yield TraceRow(
                 self._tokens(prompt, "num_prompt_tokens", number),
                 self._tokens(output, "num_output_tokens", number),
-                time - start,
+                seconds,
                 session,
                 model=model or None,
             )
@@ -145,7 +99,8 @@ class MistReader:
         raise TraceError(
             self.path,
             number + 1,
-            f"arrival_time must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}",
+            f"arrival_time must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}; "
+            "correct the row",
         )
 
     def _tokens(self, value: Any, name: str, number: int) -> int:

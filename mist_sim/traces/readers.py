@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
-from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
-from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
 from mist_sim.traces.files import (
+    Clock,
+    FileReader,
     backwards,
     csv_records,
-    first_rows,
+    integers,
+    json_lines,
     open_trace,
-    require_num_requests,
+    time_from_json,
     tokens_from_json,
     tokens_from_text,
 )
@@ -30,12 +30,13 @@ _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _AZURE_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)?", re.ASCII
 )
+_MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @TRACE_READERS.register("azure")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AzureReader:
+class AzureReader(FileReader):
     """Azure LLM inference traces: CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
 
     path: the file. num_requests: read the first so many rows; None reads all.
@@ -43,16 +44,6 @@ class AzureReader:
     They are subtracted as whole nanoseconds, so the only rounding is that of the result.
     Source: Azure Public Dataset, AzureLLMInferenceDataset2023 (Patel et al., ISCA 2024) and 2024.
     """
-
-    path: str
-    num_requests: int | None = None
-
-    def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
-
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows in file order; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
 
     def _read(self) -> Iterator[TraceRow]:
         path = self.path
@@ -106,7 +97,7 @@ def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
 
 @TRACE_READERS.register("mooncake")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MooncakeReader:
+class MooncakeReader(FileReader):
     """Mooncake traces: one JSON object a line with the keys below; other keys are not used.
 
     timestamp: milliseconds. input_length, output_length: tokens. hash_ids: one chain hash per
@@ -119,33 +110,20 @@ class MooncakeReader:
     Source: Mooncake (Qin et al., FAST 2025), open trace release.
     """
 
-    path: str
-    num_requests: int | None = None
+    UNIT: ClassVar = "ms"
+
     hash_block_size: int = 512
     model_key: str | None = None
 
     def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
+        FileReader.__post_init__(self)
         require_count("hash_block_size", self.hash_block_size)
 
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows in file order; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
-
     def _read(self) -> Iterator[TraceRow]:
-        start: float | None = None
-        last = 0.0
-        with open_trace(self.path) as file:
-            for line, text in enumerate(lines_of(file, self.path), 1):
-                if not text.strip():
-                    continue
-                time, prompt, output, content, model = self._values(text, line)
-                if start is None:
-                    start = last = time
-                if time < last:
-                    raise backwards(self.path, line, "timestamp", (last - time) / 1e3)
-                last = time
-                yield TraceRow(prompt, output, (time - start) / 1e3, None, content, model)
+        clock = Clock(self.path, "timestamp", self.UNIT)
+        for line, record in json_lines(self.path):
+            time, prompt, output, content, model = self._values(record, line)
+            yield TraceRow(prompt, output, clock.seconds(time, line), None, content, model)
 
     @property
     def names_models(self) -> bool:
@@ -154,29 +132,28 @@ class MooncakeReader:
 
     def models(self) -> Iterator[tuple[int, str]]:
         """Yield (line, model) where a model is named for the first time."""
-        with open_trace(self.path) as file:
-            lines = enumerate(lines_of(file, self.path), 1)
-            texts = ((line, text) for line, text in lines if text.strip())
-            named = ((line, self._values(text, line)[-1]) for line, text in texts)
-            yield from _firsts(named, self.num_requests)
+        named = ((line, self._values(record, line)[-1]) for line, record in json_lines(self.path))
+        yield from _firsts(named, self.num_requests)
 
-    def _values(self, text: str, line: int) -> tuple[float, int, int, Content, str | None]:
-        """Return (milliseconds, prompt, output, content, model) of a line, or raise TraceError."""
+    def _values(
+        self, record: dict[str, Any], line: int
+    ) -> tuple[float, int, int, Content, str | None]:
+        """Return (time, prompt, output, content, model) of an object, or raise TraceError."""
         path, key = self.path, self.model_key
-        record = _mooncake_record(text, path, line)
-        model = None if key is None else _model_name(record.get(key), path, line, key)
-        time = record["timestamp"]
-        if type(time) not in (int, float) or not 0 <= time <= TRACE_TIME * 1e3:
+        if missing := [key for key in _MOONCAKE_KEYS if key not in record]:
             raise TraceError(
                 path,
                 line,
-                f"timestamp must be milliseconds from 0 to {TRACE_TIME * 1e3:g}, "
-                f"got {brief(time)}; correct it",
+                f"a row must be a JSON object with {', '.join(_MOONCAKE_KEYS)}; "
+                f"missing: {', '.join(missing)}",
             )
+        model = None if key is None else _model_name(record.get(key), path, line, key)
+        time = time_from_json(record["timestamp"], path, line, "timestamp", self.UNIT)
         prompt = tokens_from_json(record["input_length"], path, line, "input_length")
         output = tokens_from_json(record["output_length"], path, line, "output_length")
-        ids = _hash_ids(record, "hash_ids", path, line)
-        of_output = _hash_ids(record, "output_hash_ids", path, line)
+        ids, of_output = (
+            integers(record, key, path, line) for key in ("hash_ids", "output_hash_ids")
+        )
         try:
             content = block_content(ids, of_output, prompt, output, self.hash_block_size)
         except ValueError as error:
@@ -185,39 +162,28 @@ class MooncakeReader:
         return time, prompt, output, content, model
 
 
-def _mooncake_record(text: str, path: str, line: int) -> dict[str, Any]:
-    """Return the object of one line, or raise TraceError."""
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(path, line, f"not valid JSON ({error}); correct or remove it") from error
-    needed = ("timestamp", "input_length", "output_length", "hash_ids")
-    missing = [key for key in needed if key not in record] if type(record) is dict else needed
-    if missing:
-        raise TraceError(
-            path,
-            line,
-            f"a row must be a JSON object with {', '.join(needed)}; missing: {', '.join(missing)}",
-        )
-    found: dict[str, Any] = record
-    return found
+@TRACE_READERS.register("timed_trace")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedTraceReader(MooncakeReader):
+    """vLLM's `timed_trace`: Mooncake's keys, with timestamps in seconds and blocks of 16 tokens.
 
+    These are the defaults of `vllm bench serve --dataset-name timed_trace`; with
+    --timed-trace-sec-multiplier 0.001 a file is Mooncake's.
 
-def _hash_ids(record: dict[str, Any], key: str, path: str, line: int) -> list[int]:
-    value = record.get(key, [])
-    if type(value) is list and set(map(type, value)) <= {int}:
-        return value
-    raise TraceError(
-        path,
-        line,
-        f"{key} must be a list of integers, got {brief(value)}; "
-        "write [] when the blocks are not known",
-    )
+    path: the file. num_requests: read the first so many rows; None reads all.
+    hash_block_size: tokens in a block.
+    model_key: key with the name of the model that has to answer; None: any does.
+    Source: vLLM, vllm/benchmarks/datasets, TimedTrace.
+    """
+
+    UNIT: ClassVar = "s"
+
+    hash_block_size: int = 16
 
 
 @TRACE_READERS.register("lengths_csv")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthsCsvReader:
+class LengthsCsvReader(FileReader):
     """A CSV file of prompt and output lengths without times, such as Vidur's trace files.
 
     path: the file. num_requests: read the first so many rows; None reads all.
@@ -225,14 +191,12 @@ class LengthsCsvReader:
     model_column: name of the column with the model that has to answer; None: any does.
     """
 
-    path: str
-    num_requests: int | None = None
     prompt_column: str = "num_prefill_tokens"
     output_column: str = "num_decode_tokens"
     model_column: str | None = None
 
     def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
+        FileReader.__post_init__(self)
         if self.prompt_column == self.output_column:
             raise ValueError(
                 f"output_column must differ from prompt_column, got {brief(self.output_column)}"
@@ -242,10 +206,6 @@ class LengthsCsvReader:
                 "model_column must differ from those of the lengths, "
                 f"got {brief(self.model_column)}"
             )
-
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows in file order; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
 
     @property
     def names_models(self) -> bool:

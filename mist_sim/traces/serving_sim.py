@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
 
-from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.request import Content
-from mist_sim.errors import TraceError, brief
-from mist_sim.inputs.lines import lines_of
+from mist_sim.errors import TraceError
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
 from mist_sim.traces.files import (
-    backwards,
-    first_rows,
-    open_trace,
-    require_num_requests,
+    A_SECOND,
+    Clock,
+    FileReader,
+    integers,
+    json_lines,
+    time_from_json,
     tokens_from_json,
 )
-
-_NS = 1e9
 
 
 @TRACE_READERS.register("llmservingsim")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlmServingSimReader:
+class LlmServingSimReader(FileReader):
     """LLMServingSim: one JSON object a line, a request or a session of them.
 
     A request has `input_toks`, `output_toks` and `arrival_time_ns`, and perhaps `input_tok_ids`
@@ -42,45 +39,32 @@ class LlmServingSimReader:
     Source: LLMServingSim 2.0 (MIT), its description of workload files.
     """
 
-    path: str
-    num_requests: int | None = None
     block_size: int = 16
 
     def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
+        FileReader.__post_init__(self)
         require_count("block_size", self.block_size)
 
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the requests in file order; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
-
     def _read(self) -> Iterator[TraceRow]:
-        start: int | None = None
-        last, session, form = 0, 0, ""
-        with open_trace(self.path) as file:
-            for line, text in enumerate(lines_of(file, self.path), 1):
-                if not text.strip():
-                    continue
-                record = _record(text, self.path, line)
-                now = "session" if "sub_requests" in record else "request"
-                if form and now != form:
-                    raise TraceError(
-                        self.path,
-                        line,
-                        f"a {now} after a {form}; split the file, since sessions are sent by users "
-                        "and requests at their times",
-                    )
-                form, time = now, _time(record, self.path, line)
-                if start is None:
-                    start = last = time
-                if time < last:
-                    raise backwards(self.path, line, "arrival_time_ns", (last - time) / _NS)
-                last = time
-                if form == "session":
-                    yield from self._session(record, line, session)
-                    session += 1
-                else:
-                    yield self._row(record, line)._replace(arrival_time=(time - start) / _NS)
+        session, form, path = 0, "", self.path
+        clock = Clock(path, "arrival_time_ns", "ns")
+        for line, record in json_lines(path):
+            now = "session" if "sub_requests" in record else "request"
+            if form and now != form:
+                raise TraceError(
+                    path,
+                    line,
+                    f"a {now} after a {form}; split the file, since sessions are sent by users "
+                    "and requests at their times",
+                )
+            form, stamp = now, record.get("arrival_time_ns")
+            time = time_from_json(stamp, path, line, "arrival_time_ns", "ns")
+            seconds = clock.seconds(time, line)
+            if form == "session":
+                yield from self._session(record, line, session)
+                session += 1
+            else:
+                yield self._row(record, line)._replace(arrival_time=seconds)
 
     def _session(self, record: dict[str, Any], line: int, number: int) -> Iterator[TraceRow]:
         """Yield the calls of a session; each waits for the tool of the one before."""
@@ -90,7 +74,8 @@ class LlmServingSimReader:
         wait = 0.0
         for call in calls:
             yield self._row(call, line)._replace(session_id=number, think_time=wait)
-            wait = _duration(call.get("tool_duration_ns", 0), self.path, line)
+            lasts = call.get("tool_duration_ns", 0)
+            wait = time_from_json(lasts, self.path, line, "tool_duration_ns", "ns") / A_SECOND["ns"]
 
     def _row(self, record: dict[str, Any], line: int) -> TraceRow:
         prompt, output = (
@@ -102,7 +87,7 @@ class LlmServingSimReader:
     def _content(self, record: dict[str, Any], prompt: int, output: int, line: int) -> Content:
         """Return the hashes of blocks, where the ids of all tokens are known."""
         asked, answered = (
-            self._tokens(record, key, line) for key in ("input_tok_ids", "output_tok_ids")
+            integers(record, key, self.path, line) for key in ("input_tok_ids", "output_tok_ids")
         )
         if len(asked) != prompt:
             return ()
@@ -113,12 +98,6 @@ class LlmServingSimReader:
         full, completed = prompt // self.block_size, (prompt + output) // self.block_size
         return block_content(ids[:full], ids[full:completed], prompt, output, self.block_size)
 
-    def _tokens(self, record: dict[str, Any], key: str, line: int) -> list[int]:
-        value = record.get(key) or []
-        if type(value) is list and set(map(type, value)) <= {int}:
-            return value
-        raise TraceError(self.path, line, f"{key} must be a list of integers, got {brief(value)}")
-
 
 def _chained(tokens: Iterable[int], block_size: int) -> Iterator[int]:
     """Yield a hash for each block, the last perhaps of a part: of its tokens and all before."""
@@ -126,31 +105,3 @@ def _chained(tokens: Iterable[int], block_size: int) -> Iterator[int]:
     while block := tuple(islice(rest, block_size)):
         before = blake2b(before + repr(block).encode(), digest_size=7).digest()
         yield int.from_bytes(before, "big")
-
-
-def _record(text: str, path: str, line: int) -> dict[str, Any]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(path, line, f"not valid JSON ({error}); correct or remove it") from error
-    if type(record) is not dict:
-        raise TraceError(path, line, f"a row must be a JSON object, got {brief(record)}")
-    return record
-
-
-def _time(record: dict[str, Any], path: str, line: int) -> int:
-    value = record.get("arrival_time_ns")
-    if type(value) is int and 0 <= value <= TRACE_TIME * _NS:
-        return value
-    raise TraceError(
-        path,
-        line,
-        f"arrival_time_ns must be whole nanoseconds from 0 to {TRACE_TIME * _NS:g}, "
-        f"got {brief(value)}; correct the row",
-    )
-
-
-def _duration(value: object, path: str, line: int) -> float:
-    if type(value) in (int, float) and 0 <= value <= TRACE_TIME * _NS:  # type: ignore[operator]
-        return float(value) / _NS  # type: ignore[arg-type]
-    raise TraceError(path, line, f"tool_duration_ns must be nanoseconds from 0, got {brief(value)}")

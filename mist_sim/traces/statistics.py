@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,32 @@ from mist_sim.traces.base import TraceRow
 _LEVELS = (50, 90, 95, 99)
 
 
-def statistics(rows: Iterator[TraceRow]) -> dict[str, Any]:
+class Figures:
+    """Figures of every row, in columns.
+
+    prompts, outputs: tokens. times: seconds. known: prompt tokens that an earlier request began
+    with, in a cache without limit. sessions, models: requests by session and by model.
+    """
+
+    def __init__(self, rows: Iterable[TraceRow]) -> None:
+        prompts, outputs, known, times = array("q"), array("q"), array("q"), array("d")
+        self.sessions, self.models = Counter[int](), Counter[str]()
+        seen = Known()
+        for row in rows:
+            prompts.append(row.num_prompt_tokens)
+            outputs.append(row.num_output_tokens)
+            known.append(seen.follow(row.content, row.num_prompt_tokens)[0])
+            if row.arrival_time is not None:
+                times.append(row.arrival_time)
+            if row.session_id is not None:
+                self.sessions[row.session_id] += 1
+            if row.model is not None:
+                self.models[row.model] += 1
+        self.prompts, self.outputs, self.known = map(np.array, (prompts, outputs, known))
+        self.times = np.array(times)
+
+
+def statistics(rows: Iterable[TraceRow] | Figures) -> dict[str, Any]:
     """Return what is worth knowing of a trace, read once.
 
     num_requests; prompt_tokens, output_tokens: total, mean, std, min, p50 to p99, max; seconds,
@@ -24,44 +49,45 @@ def statistics(rows: Iterator[TraceRow]) -> dict[str, Any]:
     None without times; sessions and turns_a_session, None without; models: requests by name;
     known_prompt_share: prompt tokens that an earlier request began with, in a cache without limit.
     """
-    prompts, outputs, times = array("q"), array("q"), array("d")
-    sessions, models = Counter[int](), Counter[str]()
-    seen, known = dict[int, int](), 0
-    for row in rows:
-        prompts.append(row.num_prompt_tokens)
-        outputs.append(row.num_output_tokens)
-        if row.arrival_time is not None:
-            times.append(row.arrival_time)
-        if row.session_id is not None:
-            sessions[row.session_id] += 1
-        if row.model is not None:
-            models[row.model] += 1
-        if row.content:
-            known += _known(row.content, row.num_prompt_tokens, seen)
+    found = rows if isinstance(rows, Figures) else Figures(rows)
+    sessions = found.sessions
     return {
-        "num_requests": len(prompts),
-        "prompt_tokens": _lengths(np.array(prompts)),
-        "output_tokens": _lengths(np.array(outputs)),
-        **_arrivals(np.array(times)),
+        "num_requests": len(found.prompts),
+        "prompt_tokens": _lengths(found.prompts),
+        "output_tokens": _lengths(found.outputs),
+        **_arrivals(found.times),
         "sessions": len(sessions) or None,
         "turns_a_session": sessions.total() / len(sessions) if sessions else None,
-        "models": dict(models.most_common()),
-        "known_prompt_share": known / sum(prompts),
+        "models": dict(found.models.most_common()),
+        "known_prompt_share": float(found.known.sum() / found.prompts.sum()),
     }
 
 
-def _known(content: Content, num_prompt_tokens: int, seen: dict[int, int]) -> int:
-    """Return how many tokens of a prompt earlier content began with; note what it adds."""
-    known, is_known, so_far = 0, True, 0
-    for span, length in content:
-        before = seen.get(span, 0)
-        if is_known:
-            known += min(before, length)
-            is_known = before >= length
-        so_far += length
-        if length > before:
-            seen[span] = length
-    return min(known, num_prompt_tokens)
+class Known:
+    """What earlier requests began with, in a cache without limit."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] = {}  # the longest part of each span
+        self._last: dict[int, int] = {}  # the last request that had it
+        self._number = 0
+
+    def follow(self, content: Content, num_prompt_tokens: int) -> tuple[int, int | None]:
+        """Return how many tokens of a prompt earlier content began with, and note what it adds.
+
+        And how many requests back the last one lies that had all of them; None where none had any.
+        """
+        known, is_known, distance = 0, True, None
+        self._number += 1
+        for span, length in content:
+            before = self._lengths.get(span, 0)
+            if is_known and before:
+                known += min(before, length)
+                distance = self._number - self._last[span]
+            is_known = is_known and before >= length
+            if length > before:
+                self._lengths[span] = length
+            self._last[span] = self._number
+        return min(known, num_prompt_tokens), distance
 
 
 def _lengths(values: NDArray[np.int64]) -> dict[str, float]:

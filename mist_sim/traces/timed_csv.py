@@ -13,11 +13,10 @@ from mist_sim.errors import TraceError, brief
 from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.files import (
-    backwards,
+    Clock,
+    FileReader,
     csv_records,
-    first_rows,
     open_trace,
-    require_num_requests,
     tokens_from_text,
 )
 
@@ -32,41 +31,28 @@ class _Columns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedCsv:
+class _TimedCsv(FileReader):
     """A CSV file with seconds, and tokens of prompt and answer; any other column is not used."""
 
     COLUMNS: ClassVar[_Columns]
-
-    path: str
-    num_requests: int | None = None
-
-    def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
-
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows in file order; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
 
     def _read(self) -> Iterator[TraceRow]:
         path, names = self.path, self.COLUMNS
         has_sessions = names.session in header_of(path)
         columns = names if has_sessions else names[:3]
         sessions: dict[str, int] = {}
-        start, last = math.nan, -math.inf
+        order, clock = Clock(path, names.time), Clock(path, names.time)
         with open_trace(path) as file:
             for line, (stamp, prompt, output, *rest) in csv_records(file, path, columns):
                 time = _seconds(stamp, path, line, names.time)
-                if time < last:
-                    raise backwards(path, line, names.time, last - time)
-                last = time
+                order.seconds(time, line)
                 if self._is_left_out(output):
                     continue
-                start = time if math.isnan(start) else start
                 session = sessions.setdefault(rest[0], len(sessions)) if rest and rest[0] else None
                 yield TraceRow(
                     tokens_from_text(prompt, path, line, names.prompt),
                     tokens_from_text(output, path, line, names.output),
-                    time - start,
+                    clock.seconds(time, line),
                     session,
                 )
 

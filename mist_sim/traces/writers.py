@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from mist_sim.core.content_ids import OF_BLOCK, origin_of
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TraceRow
+from mist_sim.traces.files import A_SECOND
 
 _AZURE_START = datetime(2024, 1, 1, tzinfo=UTC)  # any; readers count from the first row
 _TICKS = 10_000_000  # of 100 ns a second, as Azure's files have
@@ -24,22 +26,40 @@ def azure_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
         yield f"{stamp:%Y-%m-%d %H:%M:%S}.{ticks:07d},{lengths}\n"
 
 
-def vidur_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
-    """Yield a CSV file that Vidur replays. Raises ScenarioError without times."""
-    yield "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+def timed_csv_lines(rows: Iterable[TraceRow], header: str) -> Iterator[str]:
+    """Yield a CSV file with seconds, prompt and answer, under these names.
+
+    Raises ScenarioError without times.
+    """
+    yield f"{header}\n"
     for row in rows:
         yield f"{_time(row)!r},{row.num_prompt_tokens},{row.num_output_tokens}\n"
 
 
-def mooncake_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
-    """Yield Mooncake's JSON lines, with the ids of blocks where the rows have any.
+def serving_sim_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+    """Yield LLMServingSim's JSON lines of requests; times are rounded to nanoseconds.
 
-    Times are milliseconds as floats. Raises ScenarioError without times, and for content that is
-    not of blocks of one size.
+    What prompts have in common is left out: its files have ids of tokens. Raises ScenarioError
+    without times.
     """
     for row in rows:
         record = {
-            "timestamp": _time(row) * 1e3,
+            "input_toks": row.num_prompt_tokens,
+            "output_toks": row.num_output_tokens,
+            "arrival_time_ns": round(_time(row) * A_SECOND["ns"]),
+        }
+        yield json.dumps(record) + "\n"
+
+
+def mooncake_lines(rows: Iterable[TraceRow], a_second: float = 1e3) -> Iterator[str]:
+    """Yield Mooncake's JSON lines, with the ids of blocks where the rows have any.
+
+    a_second: of the unit of times, by default in milliseconds; they are floats. Raises
+    ScenarioError without times, and for content that is not of blocks of one size.
+    """
+    for row in rows:
+        record = {
+            "timestamp": _time(row) * a_second,
             "input_length": row.num_prompt_tokens,
             "output_length": row.num_output_tokens,
             "hash_ids": _hash_ids(row),
@@ -47,10 +67,19 @@ def mooncake_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
         yield json.dumps(record) + "\n"
 
 
+def timed_trace_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
+    """Yield what vLLM's `timed_trace` reads: Mooncake's lines with seconds."""
+    return mooncake_lines(rows, 1.0)
+
+
 WRITERS: dict[str, Callable[[Iterable[TraceRow]], Iterator[str]]] = {
     "azure": azure_lines,
-    "vidur": vidur_lines,
+    "vidur": partial(timed_csv_lines, header="arrived_at,num_prefill_tokens,num_decode_tokens"),
+    "splitwise": partial(timed_csv_lines, header="arrival_timestamp,prompt_size,token_size"),
+    "burstgpt": partial(timed_csv_lines, header="Timestamp,Request tokens,Response tokens"),
+    "llmservingsim": serving_sim_lines,
     "mooncake": mooncake_lines,
+    "timed_trace": timed_trace_lines,
 }
 """By the name of the reader that reads what they write."""
 

@@ -2,6 +2,7 @@
 
 from mist_sim.validation.comparing import Row
 from mist_sim.validation.known import known_runs
+from mist_sim.validation.own_time import OwnTime, fit_own_time
 from mist_sim.validation.runs import MeasuredRun, read_run
 
-__all__ = ["MeasuredRun", "Row", "known_runs", "read_run"]
+__all__ = ["MeasuredRun", "OwnTime", "Row", "fit_own_time", "known_runs", "read_run"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from mist_sim.inputs.files import check_ordinary, is_there, text_of
 from mist_sim.inputs.tables import read_csv
 from mist_sim.inputs.texts import check_plain
 from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.other_names import as_ours
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.format.paths import Origin
@@ -34,6 +36,8 @@ class MeasuredRun:
     fitted: parameters fitted on these rows, which they do not test; empty: none.
     rows: simulates and compares.
     missing: packages to install before `rows` can be called; empty: none.
+    scenario: the simulated scenario; None for a run of several.
+    requests: measured seconds by request id. summary: measured figures. None: not measured.
     """
 
     name: str
@@ -42,6 +46,9 @@ class MeasuredRun:
     fitted: str = ""
     rows: Callable[[], Iterator[Row]]
     missing: str = ""
+    scenario: Scenario | None = None
+    requests: pd.DataFrame | None = None
+    summary: Mapping[str, float] | None = None
 
 
 def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
@@ -63,16 +70,15 @@ def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
     starts_at = data.get("starts_at", "arrival")
     if starts_at not in ("arrival", "intake"):
         raise ScenarioError(f"{path}: starts_at must be arrival or intake, got {brief(starts_at)}")
+    measured: pd.DataFrame | None = None
+    summary: Mapping[str, float] | None = None
     if "requests" in data:
         measured = read_requests(folder / str(data["requests"]))
 
-        def rows() -> Iterator[Row]:
-            return request_rows(scenario, measured, from_intake=starts_at == "intake")
+        rows = partial(request_rows, scenario, measured, from_intake=starts_at == "intake")
     else:
         summary = _summary(data["summary"], folder, path)
-
-        def rows() -> Iterator[Row]:
-            return summary_rows(scenario, summary)
+        rows = partial(summary_rows, scenario, summary)
 
     return MeasuredRun(
         name=str(data["name"]),
@@ -80,6 +86,9 @@ def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
         provenance=str(data["provenance"]),
         fitted=str(data.get("fitted") or ""),
         rows=rows,
+        scenario=scenario,
+        requests=measured,
+        summary=summary,
     )
 
 
@@ -148,7 +157,10 @@ def _check_latencies(rows: pd.DataFrame, path: Path) -> None:
 
 
 def _summary(value: object, folder: Path, path: Path) -> dict[str, float]:
-    """Return a summary with the keys of `vllm bench serve`, inline or from its JSON file."""
+    """Return a summary with the keys of `vllm bench serve`, inline or from a JSON file.
+
+    The file may be of SGLang or AIPerf, too.
+    """
     if isinstance(value, str):
         file = folder / value
         text = text_of(file)
@@ -158,8 +170,4 @@ def _summary(value: object, folder: Path, path: Path) -> dict[str, float]:
             raise ScenarioError(f"{file}: cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise ScenarioError(f"{path}: summary must be a JSON file or a mapping, got {brief(value)}")
-    return {
-        str(key): float(figure)
-        for key, figure in value.items()
-        if isinstance(figure, int | float) and not isinstance(figure, bool)
-    }
+    return as_ours(value)

@@ -162,6 +162,89 @@ TRACES: dict[str, str] = {
         + "\n"
         for time in (27, 27, 3_052)
     ),
+    "timed_trace": "".join(
+        json.dumps(
+            {"timestamp": time, "input_length": 40, "output_length": 9, "hash_ids": [0, 1, time]}
+        )
+        + "\n"
+        for time in (27, 27, 3_052)
+    ),
+    "agentic_mooncake": "".join(
+        json.dumps(
+            {
+                "request_id": f"r{number}",
+                "session_id": "s",
+                "input_length": 600 + 512 * number,
+                "output_length": 9,
+                "hash_ids": list(range(number + 2)),
+                "wait_for": [f"r{number - 1}"] if number else [],
+                "delay": 100.0,
+                "tool_wait_ms": 1_400,
+            }
+        )
+        + "\n"
+        for number in range(3)
+    ),
+    "dynamo": "".join(
+        json.dumps(
+            {
+                "schema": "dynamo.request.trace.v1",
+                "event_type": "request_end",
+                "event_time_unix_ms": 1_700_000_001_000 + time,
+                "agent_context": {"session_id": "s"},
+                "request": {
+                    "request_id": f"r{time}",
+                    "request_received_ms": 1_700_000_000_000 + time,
+                    "output_tokens": 4,
+                    "replay": {
+                        "trace_block_size": 16,
+                        "input_length": 40,
+                        "input_sequence_hashes": [7, 8, 9 + time],
+                    },
+                },
+            }
+        )
+        + "\n"
+        for time in (0, 0, 3_052)
+    ),
+    "otel": "".join(
+        json.dumps(
+            {
+                "resourceSpans": [
+                    {
+                        "scopeSpans": [
+                            {
+                                "spans": [
+                                    {
+                                        "traceId": "5b8efff798038103d269b633813fc60c",
+                                        "name": "chat m",
+                                        "startTimeUnixNano": str(1_700_000_000 * 10**9 + time),
+                                        "endTimeUnixNano": str(1_700_000_002 * 10**9 + time),
+                                        "attributes": [
+                                            {"key": key, "value": value}
+                                            for key, value in (
+                                                ("gen_ai.operation.name", {"stringValue": "chat"}),
+                                                ("gen_ai.usage.input_tokens", {"intValue": "97"}),
+                                                ("gen_ai.usage.output_tokens", {"intValue": 52}),
+                                            )
+                                        ],
+                                    }
+                                ]
+                            }
+                        ]
+                    }
+                ]
+            }
+        )
+        + "\n"
+        for time in (0, 0, 3_000_000_000)
+    ),
+    "servegen": (
+        "workload,client,window_start_s,rate_req_s,cv,arrival_law,param1,param2\n"
+        "language/m-large,0,0,0.02,1.5,Gamma,0.4,120\n"
+        "language/m-large,1,0,0.01,1,Weibull,0.9,90\n"
+        "language/m-large,0,600,0,0,,0,0\n"
+    ),
     "lengths_csv": "num_prefill_tokens,num_decode_tokens\n120,7\n2048,1\n",
     "burstgpt": (
         "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Log Type\n"
@@ -227,6 +310,8 @@ TRACES: dict[str, str] = {
     ),
 }
 
+SERVEGEN_LEVELS = (0, 0.01, *(step / 20 for step in range(1, 20)), 0.97, 0.99, 0.995, 0.999, 1)
+
 BESIDE = {  # files that a reader looks for in the folder of its own
     "ragpulse": {
         "1_sys_prompt.jsonl": '{"sys_prompt_id": 1, "token_length": 10}\n',
@@ -236,7 +321,21 @@ BESIDE = {  # files that a reader looks for in the folder of its own
             json.dumps({"user_input_id": number, "token_length": 5}) + "\n" for number in (2, 3)
         ),
         "5_web_search.jsonl": "",
-    }
+    },
+    "servegen": {
+        "client_lengths.csv": (
+            "workload,client,field,windows,"
+            + ",".join(f"q{level:g}" for level in SERVEGEN_LEVELS)
+            + ",mean\n"
+            + "".join(
+                f"language/m-large,{client},{field}_tokens,9,"
+                + ",".join(str(10 * k) for k in range(len(SERVEGEN_LEVELS)))
+                + ",100\n"
+                for client in (0, 1)
+                for field in ("input", "output")
+            )
+        ),
+    },
 }
 
 PARQUET_TRACES: dict[str, list[dict[str, Any]]] = {

@@ -288,7 +288,7 @@ def test_models_with_experts_have_bundles_on_the_same_gpus():
     found = {name: each for name, each in designs.scenarios.items() if "A " in name}
     assert [name[:11] for name in found] == ["1 prefill +", "2 prefill +"]
     assert "takes two GPUs" in designs.left_out["3 prefill + a bundle"]
-    assert "nobody measured" in designs.assumed["bundles of attention and FFN workers"]
+    assert "never measured" in designs.assumed["bundles of attention and FFN workers"]
     for each in found.values():
         assert Built(each).num_gpus == 4
         assert each.clients[1].communication == "topology"

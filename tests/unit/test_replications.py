@@ -162,7 +162,7 @@ def test_rejections_are_told(mist):
     few = "--set=workload.lengths.num_requests=20"
     code, out, _ = mist("run", "demo", small, few, "--replications", "2", "--jobs", "1")
     assert code == 0
-    assert "Requests were rejected; one run, without replications, says why." in out
+    assert "Requests were rejected; one run without replications shows the reason." in out
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -128,7 +128,7 @@ def test_a_run_that_rejects_everything_says_so(mist):
 def test_a_warm_up_that_leaves_nothing_says_so(mist):
     code, out, err = mist("warmup=1000 s")
     assert code == 3
-    assert "No request arrived after the warm-up, so nothing was measured." in out
+    assert "No request arrived after the warm-up, so there are no metrics." in out
     assert "no request finished" in err
 
 

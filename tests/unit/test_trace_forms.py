@@ -181,19 +181,21 @@ moments = st.lists(st.integers(0, 10**9), min_size=1, max_size=12).map(sorted)
 def test_what_is_written_reads_back(form, tmp_path_factory, ticks, pair, has_blocks):
     """Times are multiples of 100 ns, which all forms hold; Mooncake's hold blocks, too."""
     prompt, output = pair
-    ids = list(range(-(-prompt // 512)))
-    content = block_content(ids, (), prompt, output, 512) if has_blocks else ()
+    size = 16 if form == "timed_trace" else 512
+    ids = list(range(-(-prompt // size)))
+    content = block_content(ids, (), prompt, output, size) if has_blocks else ()
     first = ticks[0]
     rows = [TraceRow(prompt, output, (at - first) / 1e7, content=content) for at in ticks]
     path = tmp_path_factory.mktemp("trace") / "t"
     path.write_text("".join(WRITERS[form](rows)))
-    assert form_of(str(path)) == form
-    back = list(reader_of(str(path)).rows())
+    if form != "timed_trace" or (has_blocks and prompt > 16):  # else its keys are Mooncake's
+        assert form_of(str(path)) == form
+    back = list(reader_of(str(path), form).rows())
     assert [row.arrival_time for row in back] == pytest.approx(
         [row.arrival_time for row in rows], abs=1e-9
     )
     assert [row[:2] for row in back] == [row[:2] for row in rows]
-    if form == "mooncake":
+    if form in ("mooncake", "timed_trace"):
         assert [row.content for row in back] == [row.content for row in rows]
 
 

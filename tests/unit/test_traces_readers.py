@@ -259,7 +259,7 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
     ("text", "problem"),
     [
         ("{", "not valid JSON"),
-        ("[1]", NO_OBJECT),
+        ("[1]", "a row must be a JSON object, got [1]"),
         (line(hash_ids="-", timestamp="-"), f"{NO_OBJECT}; missing: timestamp, hash_ids"),
         (
             line(input_length=0),

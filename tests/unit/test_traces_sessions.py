@@ -99,7 +99,7 @@ def test_a_bad_request_of_a_session_is_named_with_its_line(tmp_path, change, mes
 @pytest.mark.parametrize(
     ("session", "message"),
     [
-        ([1], "a session must be a JSON object with a list of requests"),
+        ([1], "a session must be a JSON object, got '.'"),
         ({"requests": [1], "block_size": 4}, "a request must be a JSON object, got 1"),
         ({"requests": []}, "block_size must be a whole number"),
         ({"requests": [{"t": 0}], "block_size": 4}, "a request needs t, in, out, hash_runs"),

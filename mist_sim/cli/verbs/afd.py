@@ -18,7 +18,7 @@ def afd(
         "azure", "--format", help="The trace's form, one of mist list trace_readers."
     ),
     first_token: str = typer.Option(
-        "prefill", help="Who emits an answer's first token: prefill or decode."
+        "prefill", help="The side that emits an answer's first token: prefill or decode."
     ),
     coefficients: options.Coefficients = None,
     alpha_a: options.AlphaA = None,

@@ -16,7 +16,7 @@ def bestserve(
     input_len: int | None = typer.Option(None, metavar="N", help="Tokens of each prompt."),
     output_len: int | None = typer.Option(None, metavar="N", help="Tokens of each answer."),
     requests: int | None = typer.Option(
-        None, metavar="N", help="Requests of a run; 10000 without a scenario that says how many."
+        None, metavar="N", help="Requests of a run; by default the scenario's number, or 10000."
     ),
     ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
     tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
@@ -53,7 +53,9 @@ def bestserve(
         0.02, help="How near the ends of the last interval are, as a share of the upper."
     ),
     tau: float = typer.Option(2.5, help="The balance of the pseudo batch size; 2.5 in the paper."),
-    routing: str = typer.Option("shuffle", help="Who is asked first: shuffle or round_robin."),
+    routing: str = typer.Option(
+        "shuffle", help="Order in which instances are asked: shuffle or round_robin."
+    ),
     check: int = typer.Option(
         0, metavar="N", help="Search the N best in the full simulation as well."
     ),

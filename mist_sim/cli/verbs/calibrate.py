@@ -1,4 +1,4 @@
-"""`mist calibrate`: fit a GPU's figures to measurements."""
+"""`mist calibrate`: fit figures of GPUs, engines and searches to measurements."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ KINDS = {
     "catalog": (),
     "text": ("out",),
     "rag": ("measure", "out"),
+    "run": ("out",),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
@@ -91,7 +92,8 @@ def calibrate(
         "catalog: kernel timings, from which two of the catalog's own entries are made. "
         "text: normalisation, tokenisation and more of texts, timed here on one core for a minute "
         "or two (pip install 'mist-sim[text]'). "
-        "rag: searches of vector indexes, which faiss makes here with --measure.",
+        "rag: searches of vector indexes, which faiss makes here with --measure. "
+        "run: TTFT and TPOT of a server, as mist observe writes them.",
         show_default=False,
         autocompletion=_kinds,
     ),
@@ -99,7 +101,7 @@ def calibrate(
         metavar="MEASUREMENTS",
         help="The file; for kernels of aiconfigurator-core, the folder of a system; for catalog, "
         "the folder of all files; for text, a folder of texts; "
-        "for rag, the CSV of searches, which --measure writes.",
+        "for rag, the CSV of searches, which --measure writes; for run, a folder with a run.yaml.",
         show_default=False,
     ),
     gpu: str | None = typer.Option(
@@ -126,12 +128,13 @@ def calibrate(
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Fit the roofline's figures of a GPU, or the seconds of vector searches, to measurements.
+    """Fit a GPU's figures, an engine's own time, or vector searches, to measurements.
 
     Prints how well they fit; every second row is held out and scored.
 
     The file that it writes is a GPU spec, which a scenario names as its gpu; for text it holds the
-    times of a client of type text, and for rag the coefficients of a client's search.
+    times of a client of type text, for rag the coefficients of a client's search, and for run the
+    scenario of the run with the engine's own time in it.
     """
     from contextlib import nullcontext
 
@@ -155,6 +158,11 @@ def calibrate(
         from mist_sim.cli.calibrations.rag import calibrate_searches
 
         calibrate_searches(measurements, measure, out, force)
+        return
+    if kind == "run":
+        from mist_sim.cli.calibrations.run import calibrate_own_time
+
+        calibrate_own_time(measurements, out, force)
         return
     with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:
         saved.output = file

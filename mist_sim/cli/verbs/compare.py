@@ -66,7 +66,7 @@ def compare(
         False, "--goodput", help="Search the largest rate that each attains, too."
     ),
     plane: bool = typer.Option(
-        False, "--slo-plane", help="Show who has most goodput under which limits, too."
+        False, "--slo-plane", help="Also show the winner under each pair of limits."
     ),
     attainment: Attainment = None,
     rates: str | None = typer.Option(
@@ -80,8 +80,8 @@ def compare(
     why: bool = typer.Option(
         False,
         "--why",
-        help="Say what binds the one that serves most: what, relaxed by a tenth, moves its "
-        "goodput most; a dozen runs more.",
+        help="Name the winner's binding resource: the one that, relaxed by a tenth, "
+        "moves its goodput most; a dozen more runs.",
     ),
     ttft: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="Limits of the plane; '100 ms:10 s' without it."
@@ -96,7 +96,7 @@ def compare(
         None, metavar="N", help="Rates that are run for the plane; 12 without it."
     ),
     any_workload: bool = typer.Option(
-        False, "--any-workload", help="Compare scenarios whose workloads or limits differ, too."
+        False, "--any-workload", help="Allow scenarios with different workloads or limits."
     ),
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,

@@ -46,13 +46,13 @@ def from_vllm(
         [],
         "--set",
         metavar="KEY=VALUE",
-        help="Say what a command line does not, such as clients.0.count=8; repeatable.",
+        help="Set options missing from the command line, such as clients.0.count=8; repeatable.",
         show_default=False,
     ),
     explain: bool = typer.Option(
         False,
         "--explain",
-        help="Show on stderr what becomes of each argument, and why, also of those refused.",
+        help="Show on stderr how each argument is translated or why it is refused.",
     ),
 ) -> None:
     """Print the scenario of vLLM's command lines; refuse what cannot be simulated."""

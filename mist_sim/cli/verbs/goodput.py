@@ -55,7 +55,9 @@ def goodput(
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     why: bool = typer.Option(
-        False, "--why", help="Say what binds: what, relaxed by a tenth, moves goodput most."
+        False,
+        "--why",
+        help="Name the binding resource: the one that, relaxed by a tenth, moves goodput most.",
     ),
     replications: int | None = typer.Option(
         None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."

@@ -21,7 +21,7 @@ def list_(
     family: str = typer.Argument(
         "",
         metavar="FAMILY",
-        help="What to list; all families without it.",
+        help="Family to list; by default all.",
         autocompletion=_families,
     ),
     name: str = typer.Argument(

@@ -21,7 +21,7 @@ def profile(
     gpu: str = typer.Option("h100-sxm", help="The catalog's name of the GPU that is measured."),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1, ...; auto takes CUDA if it can."),
     tensor_parallel_size: int = typer.Option(
-        1, help="Run one rank of so many; what their collectives take is computed."
+        1, help="Run one rank of so many; the time of their collectives is computed."
     ),
     max_num_batched_tokens: int = typer.Option(2048, help="Most new tokens of a prompt."),
     max_num_seqs: int = typer.Option(64, help="Most decodes of a step."),

@@ -47,6 +47,11 @@ def run(
     as_json: bool = typer.Option(
         False, "--json", help="Print the summary as JSON in place of the tables."
     ),
+    names: str = typer.Option(
+        "",
+        metavar="TOOL",
+        help="With --json, print the figures as aiperf or sglang name them, in place of vLLM's.",
+    ),
     tables: str | None = typer.Option(
         None,
         metavar="NAMES",
@@ -84,11 +89,14 @@ def run(
             raise ScenarioError(f"{name} has no effect on one run; give --replications or --vary")
     if report:
         _require_report(out, is_study=is_study)
+    if names:
+        _require_names(names, as_json=as_json, is_study=is_study)
     wanted = None if tables is None else _tables(tables, out, is_study=is_study)
     session = Session(
         out=out,
         force=force,
         as_json=as_json,
+        names=names,
         quiet=quiet,
         tables=wanted,
         resume=resume,
@@ -137,6 +145,20 @@ def _require_report(out: Path | None, *, is_study: bool) -> None:
     if is_study:
         raise ScenarioError("--report is of one run; leave out --replications and --vary")
     require_report()
+
+
+def _require_names(names: str, *, as_json: bool, is_study: bool) -> None:
+    """Raise ScenarioError unless a run is printed under these names."""
+    from mist_sim.errors import ScenarioError, brief, did_you_mean
+    from mist_sim.metrics.other_names import NAMES
+
+    if names not in NAMES:
+        raise ScenarioError(
+            f"--names must be one of {', '.join(NAMES)}, got {brief(names)}"
+            f"{did_you_mean(names, NAMES)}"
+        )
+    if not as_json or is_study:
+        raise ScenarioError("--names has an effect with --json on one run; leave it out")
 
 
 def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:

@@ -35,13 +35,14 @@ def search(
     context: typer.Context,
     space: str = typer.Argument(
         metavar="SPACE",
-        help="A YAML file with a scenario, what is tried of it, constraints and objectives; or a "
-        "folder of results, with --explain.",
+        help="A YAML file with a scenario, values to try, constraints and objectives; "
+        "or a folder of results, with --explain.",
         show_default=False,
     ),
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     method: str = typer.Option(
-        "exhaustive", help="exhaustive, or with Optuna tpe or nsga2, which learn what to try."
+        "exhaustive",
+        help="exhaustive; or tpe or nsga2 (need Optuna), which learn which values to try.",
     ),
     trials: int | None = typer.Option(
         None,
@@ -80,7 +81,7 @@ def search(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the best configurations of a space: what is tried, constraints and objectives."""
+    """Find the best configurations of a space: values to try, constraints and objectives."""
     from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
     from mist_sim.report.front_picture import MISSING, can_draw

@@ -19,9 +19,15 @@ def timeline(
     out: Path = typer.Option(
         Path("timeline.json"), metavar="FILE", help="Write the timeline into this file."
     ),
-    start: str = typer.Option("0 s", "--from", metavar="TIME", help="Leave out what ends before."),
+    start: str = typer.Option(
+        "0 s", "--from", metavar="TIME", help="Leave out events that end before."
+    ),
     end: str | None = typer.Option(
-        None, "--until", metavar="TIME", help="Leave out what begins later.", show_default=False
+        None,
+        "--until",
+        metavar="TIME",
+        help="Leave out events that begin later.",
+        show_default=False,
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
 ) -> None:

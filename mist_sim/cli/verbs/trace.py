@@ -1,8 +1,9 @@
-"""`mist trace`: the contents of a trace, and its conversion."""
+"""`mist trace inspect` and `convert`: the contents of a trace, and its conversion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,42 +27,57 @@ Number = Annotated[
     typer.Option("--num-requests", metavar="N", help="Read the first N requests alone."),
 ]
 
-trace = typer.Typer(
-    help="Look at a trace, or write it in another form.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="NAME",
+        help="azure, burstgpt, llmservingsim, mooncake, splitwise, timed_trace or vidur.",
+        show_default=False,
+    ),
+]
 
 
-@trace.command()
 def inspect(
     file: File,
     form: Form = None,
     num_requests: Number = None,
     as_json: bool = typer.Option(False, "--json", help="Print JSON in place of the tables."),
+    plot: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Draw tails, rate and reuse into this PNG (pip install 'mist-sim[plot]').",
+        show_default=False,
+    ),
+    force: Force = False,
 ) -> None:
     """Print the statistics of a trace: lengths, arrivals, conversations, prefixes in common."""
     from mist_sim.output.texts import json_text
     from mist_sim.report.elements.shown import show
     from mist_sim.report.trace import trace_table
     from mist_sim.traces.forms import form_of
-    from mist_sim.traces.statistics import statistics
+    from mist_sim.traces.statistics import Figures, statistics
 
+    if plot is not None:
+        _require_picture(plot, force)
     name = form or form_of(file)
-    found = statistics(_reader(file, name, num_requests).rows())
+    figures = Figures(reader(file, name, num_requests).rows())
+    found = statistics(figures)
     if as_json:
         typer.echo(json_text({"format": name, **found}), nl=False)
     else:
         show(f"{file}: {name}", trace_table(found))
+    if plot is not None:
+        from mist_sim.report.trace_picture import draw
+
+        draw(figures, f"{Path(file).name}: {name}", plot)
+        typer.echo(f"Written to {plot}", err=True)
 
 
-@trace.command()
 def convert(
     file: File,
-    to: str = typer.Option(
-        ..., "--to", metavar="NAME", help="azure, mooncake or vidur.", show_default=False
-    ),
+    to: To,
     out: Path = typer.Option(..., metavar="FILE", help="Write this file.", show_default=False),
     form: Form = None,
     num_requests: Number = None,
@@ -73,40 +89,73 @@ def convert(
     ),
     seed: int = typer.Option(0, help="Of these arrivals."),
     without_prefixes: bool = typer.Option(
-        False, "--without-prefixes", help="Leave out what prompts have in common."
+        False, "--without-prefixes", help="Leave out common prefixes of prompts."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+    force: Force = False,
 ) -> None:
     """Write a trace in another form."""
     from mist_sim.cli.signals import Saved
-    from mist_sim.errors import ScenarioError, brief, did_you_mean
     from mist_sim.output import output_file
-    from mist_sim.traces.writers import WRITERS
 
-    if to not in WRITERS:
-        raise ScenarioError(
-            f"--to must be one of {', '.join(WRITERS)}, got {brief(to)}{did_you_mean(to, WRITERS)}"
-        )
-    rows = _reader(file, form, num_requests).rows()
+    lines = writer(to)
+    rows = reader(file, form, num_requests).rows()
     if rate is not None:
         rows = _drawn(rows, rate, seed)
     if without_prefixes:
         rows = (row._replace(content=()) for row in rows)
     with Saved() as saved, output_file(out, replace=force) as target:
         saved.output = target
-        target.write(WRITERS[to](rows))
+        target.write(lines(rows))
 
 
-def _reader(file: str, form: str | None, num_requests: int | None) -> TraceReader:
-    from mist_sim.errors import ScenarioError
+def reader(file: str, form: str | None, num_requests: int | None) -> TraceReader:
+    """Return the reader of a file; raises ScenarioError that names options."""
     from mist_sim.traces.forms import reader_of
 
-    try:
+    with as_options():
         return reader_of(file, form, num_requests)
+
+
+def writer(to: str) -> Callable[[Iterable[TraceRow]], Iterator[str]]:
+    """Return what writes a form. Raises ScenarioError for one that is not written."""
+    from mist_sim.errors import ScenarioError, brief, did_you_mean
+    from mist_sim.traces.writers import WRITERS
+
+    if to not in WRITERS:
+        raise ScenarioError(
+            f"--to must be one of {', '.join(WRITERS)}, got {brief(to)}{did_you_mean(to, WRITERS)}"
+        )
+    return WRITERS[to]
+
+
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Turn the ValueError of a parameter into a ScenarioError that names the option."""
+    from mist_sim.errors import ScenarioError
+
+    try:
+        yield
     except ValueError as error:
         if isinstance(error, ScenarioError):
             raise
-        raise ScenarioError(f"--{str(error).replace('_', '-', 1)}") from None
+        name, _, rest = str(error).partition(" ")
+        raise ScenarioError(f"--{name.replace('_', '-')} {rest}") from None
+
+
+def _require_picture(plot: Path, force: bool) -> None:
+    """Raise ScenarioError where no picture can be drawn into the file."""
+    from mist_sim.errors import ScenarioError
+    from mist_sim.report.plane_picture import can_draw
+    from mist_sim.report.trace_picture import MISSING
+
+    if plot.suffix != ".png":
+        raise ScenarioError(f"--plot must name a .png file, got {plot}")
+    if not can_draw():
+        raise ScenarioError(MISSING)
+    if plot.exists() and not force:
+        raise ScenarioError(f"{plot}: is there already; --force replaces it")
+    if not plot.parent.is_dir():
+        raise ScenarioError(f"{plot}: there is no folder {plot.parent}; make it")
 
 
 def _drawn(rows: Iterator[TraceRow], rate: float, seed: int) -> Iterator[TraceRow]:

@@ -142,7 +142,8 @@ def _ahead(lane: Lane) -> Ahead:
 
 
 def _num_blocks(lane: Lane) -> int:
-    return lane.state.pool.num_used + _num_taken(lane)
+    num_taken = _num_taken(lane)  # first, since a pipeline enters what has happened by now
+    return lane.state.pool.num_used + num_taken
 
 
 def _num_taken(lane: Lane) -> int:

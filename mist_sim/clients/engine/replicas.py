@@ -60,7 +60,9 @@ class Engines:
             members = [lane for group in several for lane in group]
             self._members.append(members)
             if isinstance(members[0], QueuedLane):
-                self.all.append(QueueEngine(env, members[0], predictor, phases))
+                is_alone = len(together) == 1
+                engine = QueueEngine(env, members[0], predictor, phases, is_alone=is_alone)
+                self.all.append(engine)
             elif size > 1:
                 self.all.append(PipelineEngine(env, several, predictor, phases))
             else:

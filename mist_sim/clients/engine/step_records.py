@@ -14,6 +14,10 @@ from mist_sim.clients.step_track import write_move
 from mist_sim.core.batch import StepBatch, StepGrowth, attended
 from mist_sim.core.recorder import Recorder
 
+Row = tuple[float, int, int, int, int, int, int, int, float, int, int, int, int]
+"""Start, steps, chunks, new tokens, decodes, their context, that of prompts, pairs, busy, waiting,
+blocks, gaps, extrapolated: the columns of `step_table`."""
+
 
 class StepRecords:
     """Writes one track of steps: those of one clock, in order of time.
@@ -129,6 +133,33 @@ class StepRecords:
             )
         )
         self._num_steps += num_steps
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether `rows` may be called."""
+        return self._sink is not None
+
+    @property
+    def last_decode_end(self) -> float:
+        """When the latest step with decodes ended, seconds."""
+        return self._last_decode_end
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all decodes of the latest step were in the one before it, too."""
+        return not (self._newly_decoding or self._some_resumed)
+
+    def rows(self, rows: list[Row], ends: list[float]) -> None:
+        """Write single steps of the same decodes, each of which begins as the one before ends.
+
+        rows: of each, as the recorder's steps have them. ends: of each, seconds.
+        """
+        add, all_ends = self._sink  # type: ignore[misc]
+        for row in rows:
+            add(row)
+        all_ends.extend(ends)
+        self._num_steps += len(rows)
+        self._last_decode_end = ends[-1]
 
     def _stalls(self, run: Run, num_decodes: int) -> int:
         """Record the gaps of decodes that waited for prefill steps; return how many did not."""

@@ -143,6 +143,11 @@ class PrefixCache:
         self._entries: dict[Hashable, list[Entry]] = {}  # at each position the first goes first
         self._watcher: ContentWatcher | None = None
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody is told of what comes and goes."""
+        return self._watcher is not None or self.on_evict is not None
+
     def watch(self, watcher: ContentWatcher) -> None:
         """Tell which ids have blocks here, now and from now on."""
         self._watcher = watcher

@@ -22,6 +22,6 @@ def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
     asked = list(dict.fromkeys(names))
     found = [(name, draw(run, name)) for name in asked] if asked else list(drawn(run))
     if not found:
-        raise ScenarioError("the run has nothing to draw: no request came")
+        raise ScenarioError("the run has no data to draw: no request arrived")
     drawings = [Drawing(name, PICTURES[name].title, figure) for name, figure in found]
     return Page(title=title, verdict=run_verdict(run.summary), figures=drawings)

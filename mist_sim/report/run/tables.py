@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 SPEC_ONLY = (
-    "Step times marked spec-only come from data sheets and typical efficiencies; "
-    "nobody has compared them with that GPU."
+    "Step times marked spec-only come from data sheets and typical efficiencies; they "
+    "were never compared with that GPU."
 )
 TOO_SHORT = (
     "the clients keep up with the arrivals: the run has too few requests, or they take too large a "
@@ -161,7 +161,7 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
 def nothing_finished(summary: Mapping[str, Any]) -> str:
     """Return why there are no latencies."""
     if not summary["failed"]:
-        return "No request arrived after the warm-up, so nothing was measured."
+        return "No request arrived after the warm-up, so there are no metrics."
     ways = ("rejected", "timed out", "cancelled", "lost")
     counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
     failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
@@ -195,8 +195,9 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
             )
         if "max_model_len" in options:
             yield (
-                "The KV cache is too small for the model's longest context, so vLLM would not "
-                "start without max_model_len. Say what yours is, or auto for what fits."
+                "The KV cache is too small for the model's longest context, so vLLM "
+                "would not start without max_model_len. Set yours, or auto for the "
+                "longest that fits."
             )
         yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))

@@ -208,7 +208,7 @@ def _slot_load(scenario: Scenario) -> SlotLoad:
     lengths = lengths_of(scenario)
     prompts, steps = lengths[:, 0], np.maximum(lengths[:, 1] - 1, 0)  # prefill emits the first one
     if not steps.sum():
-        raise ScenarioError("the answers must have a second token for somebody to decode")
+        raise ScenarioError("the answers must have at least 2 tokens, so that a bundle decodes one")
     tokens = steps * prompts + steps * (steps - 1) / 2
     squares = steps * prompts**2 + steps * (steps - 1) * (prompts + (2 * steps - 1) / 6)
     theta = float(tokens.sum() / steps.sum())

@@ -115,8 +115,8 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
         )
     if any(_has(each, type_="afd") for each in found.values()):
         assumed[_BUNDLES] = (
-            "times follow from the GPUs' figures and the model's sizes, without an engine's own "
-            "time a step; nobody measured such bundles"
+            "times follow from the GPUs' figures and the model's sizes, without an "
+            "engine's own time a step; such bundles were never measured"
         )
     if any(map(_re_shards, (each for each in found.values() if each is not fleet.scenario))):
         assumed[_RE_SHARDED] = (

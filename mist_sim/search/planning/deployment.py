@@ -31,7 +31,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
 _NO_HYBRIDS = (
     "vLLM has no router that moves answers between servers (TaiChi): no commands. "
-    "--designs together,apart finds what it serves as it is."
+    "--designs together,apart finds designs that vLLM serves."
 )
 _ONE_TOKEN = {"type": "fixed", "tokens": 1}
 _LOAD: Mapping[str, Any] = {

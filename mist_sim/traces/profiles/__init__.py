@@ -42,15 +42,25 @@ class LengthProfile:
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Tokens, Tokens]:
         """Return n prompt lengths and the n output lengths that go with them, in tokens."""
-        prompt_rank, output_rank = rng.random((2, n))
+        return self.at(*rng.random((2, n)))
+
+    def at(self, prompt_rank: Floats, output_rank: Floats) -> tuple[Tokens, Tokens]:
+        """Return prompts of ranks from 0 to 1, and outputs of ranks among those of like prompts."""
         prompts = np.interp(prompt_rank, self.prompt_levels, self.prompt)
-        levels = self.output_levels
-        right = np.searchsorted(levels, output_rank, side="right")
-        row = (prompt_rank * len(self.output)).astype(np.int64)
-        low, high = self.output[row, right - 1], self.output[row, right]
-        share = (output_rank - levels[right - 1]) / (levels[right] - levels[right - 1])
-        outputs = low + (high - low) * share
+        outputs = drawn_by_bin(self.output, self.output_levels, prompt_rank, output_rank)
         return np.rint(prompts).astype(np.int64), np.rint(outputs).astype(np.int64)
+
+
+def drawn_by_bin(table: Floats, levels: Floats, bin_rank: Floats, rank: Floats) -> Floats:
+    """Return values of ranks from 0 to 1 in rows of a table of quantiles.
+
+    table: shape (bins, q), quantiles at `levels` of shape (q,). bin_rank: chooses the row.
+    """
+    right = np.searchsorted(levels, rank, side="right")
+    row = (bin_rank * len(table)).astype(np.int64)
+    low, high = table[row, right - 1], table[row, right]
+    share = (rank - levels[right - 1]) / (levels[right] - levels[right - 1])
+    return np.asarray(low + (high - low) * share)
 
 
 def profile_names() -> list[str]:

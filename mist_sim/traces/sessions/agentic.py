@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,55 +13,59 @@ from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.content_ids import OF_PATH, content_id
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
-from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.files import (
+    FileReader,
     bad_tokens,
-    first_rows,
+    integers,
     open_trace,
-    require_num_requests,
     tokens_from_json,
 )
+from mist_sim.traces.json_stream import objects_in_turn
 from mist_sim.units import Seconds
 
 _MOST_BLOCKS = 2**32  # of a session
-_NEEDED = ("t", "in", "out", "hash_runs")
+_NEEDED = ("t", "in", "out")
+_IDS = {"hash_runs", "hash_ids"}
+_LONGEST = 2**24  # characters of a session: with a list of ids for each of a thousand requests
 
 
 @TRACE_READERS.register("agentic")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgenticReader:
+class AgenticReader(FileReader):
     """Sessions of coding agents: one JSON object a line, with the requests of a session.
 
     Each has `block_size` and `requests`; each request `t` (seconds from the session's start), `in`
-    and `out` (tokens), `hash_runs` (runs [first, number] of the ids of its prompt's blocks, which
-    name paths as chain hashes do), and perhaps `think_time` (seconds that a tool or a person took
-    before) and `api_time`. One with `requests` of its own is a sub-agent. The main agent and each
-    sub-agent are a session of the rows; they share the ids of blocks. An answer without tokens
-    counts as one token.
+    and `out` (tokens), the ids of its prompt's blocks, which name paths as chain hashes do, and
+    perhaps `think_time` (seconds that a tool or a person took before) and `api_time`. Ids are
+    `hash_ids` (a list, as in Weka's files) or `hash_runs` (runs [first, number]). A file may also
+    hold one session over many lines, as Weka's do. One with `requests` of its own is a sub-agent.
+    The main agent and each sub-agent are a session of the rows; they share the ids of blocks. An
+    answer without tokens counts as one token.
 
     path: the file; one that ends with .gz is unpacked. num_requests: read the first so many rows;
     None reads all.
     start_every: sessions begin one after another, so long apart, and rows are in order of time;
         None: rows have no times, and come session by session, for users who go through them
         (`closed_loop` with `sessions`).
+    absolute_times: whether `t` of a sub-agent's requests counts from the session's start, as in the
+        files that SemiAnalysis publishes, and not from that of the sub-agent.
     Source: kv-cache-tester traces (Apache-2.0), with the ids of blocks as runs.
     """
 
-    path: str
-    num_requests: int | None = None
     start_every: Seconds | None = None
+    absolute_times: bool = False
 
     def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
+        FileReader.__post_init__(self)
         every = self.start_every
         if every is not None and not 0 <= every <= TRACE_TIME:
             raise ValueError(f"start_every must be from 0 s to {TRACE_TIME:g} s, got {every}")
 
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows; raises as `TraceReader.rows` says."""
-        rows = self._by_session() if self.start_every is None else self._by_time(self.start_every)
-        return first_rows(rows, self.num_requests, self.path)
+    def _read(self) -> Iterator[TraceRow]:
+        if self.start_every is None:
+            return self._by_session()
+        return self._by_time(self.start_every)
 
     def _by_session(self) -> Iterator[TraceRow]:
         number = count()
@@ -92,10 +95,10 @@ class AgenticReader:
     def _sessions(self) -> Iterator[tuple[int, list[list[_Turn]]]]:
         """Yield (number, agents) of each session, the main one first; an agent is its turns."""
         with open_trace(self.path) as file:
-            texts = enumerate(lines_of(file, self.path), 1)
-            lines = ((line, text) for line, text in texts if text.strip())
-            for number, (line, text) in enumerate(lines):
-                yield number, _Session(text, self.path, line, number).agents
+            sessions = objects_in_turn(file, self.path, _LONGEST)
+            for number, (line, session) in enumerate(sessions):
+                found = _Session(session, self.path, line, number, self.absolute_times)
+                yield number, found.agents
 
 
 class _Turn(NamedTuple):
@@ -115,16 +118,15 @@ class _Turn(NamedTuple):
 class _Session:
     """What one line holds. agents: the turns of the main agent, and of each sub-agent."""
 
-    def __init__(self, text: str, path: str, line: int, number: int) -> None:
+    def __init__(
+        self, session: dict[str, Any], path: str, line: int, number: int, absolute_times: bool
+    ) -> None:
         self._path, self._line, self._number = path, line, number
+        self._absolute_times = absolute_times
         self._before: dict[int, int] = {}  # the block before each one that begins a run
         self._lengths: dict[int, int] = {}  # the longest run from it
         self._starts: list[int] = []
-        try:
-            session = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self._error(f"not valid JSON ({error}); correct or remove it") from error
-        if type(session) is not dict or type(session.get("requests")) is not list:
+        if type(session.get("requests")) is not list:
             raise self._error("a session must be a JSON object with a list of requests")
         self._block_size = tokens_from_json(session.get("block_size"), path, line, "block_size")
         self.agents: list[list[_Turn]] = []
@@ -145,10 +147,16 @@ class _Session:
             if type(request.get("requests")) is list:
                 if not is_main:
                     raise self._error("a sub-agent must not have sub-agents")
-                self._read(request["requests"], time, is_main=False)
+                start_of_agent = start if self._absolute_times else time
+                self._read(request["requests"], start_of_agent, is_main=False)
                 continue
-            if missing := [key for key in _NEEDED if key not in request]:
-                raise self._error(f"a request needs {', '.join(_NEEDED)}; missing: {missing[0]}")
+            missing = [key for key in _NEEDED if key not in request]
+            if not missing and not _IDS & request.keys():
+                missing = ["hash_runs (or hash_ids; [] where they are not known)"]
+            if missing:
+                raise self._error(
+                    f"a request needs {', '.join(_NEEDED)}, hash_runs; missing: {missing[0]}"
+                )
             if time < last:
                 raise self._error(f"t must not go backwards, got {time} s after {last} s")
             think = max(0.0, time - free_at)
@@ -177,7 +185,7 @@ class _Session:
     def _content(self, request: dict[str, Any], num_tokens: int) -> Content:
         """Return a span for each run: its blocks are a path, which its first block names."""
         spans, num_blocks, before = [], 0, -1
-        for run in request["hash_runs"] if type(request["hash_runs"]) is list else [None]:
+        for run in self._runs(request):
             if type(run) is not list or len(run) != 2 or set(map(type, run)) != {int}:
                 raise self._error(f"hash_runs must be pairs [first, number], got {brief(run)}")
             first, number = run
@@ -196,6 +204,19 @@ class _Session:
                 f"got {num_blocks}"
             )
         return tuple(spans)
+
+    def _runs(self, request: dict[str, Any]) -> list[Any]:
+        """Return the runs of ids of a prompt's blocks; those of a list are found."""
+        runs = request.get("hash_runs")
+        if "hash_runs" in request:
+            return runs if type(runs) is list else [runs]
+        found: list[list[int]] = []
+        for number in integers(request, "hash_ids", self._path, self._line):
+            if found and number == sum(found[-1]):
+                found[-1][1] += 1
+            else:
+                found.append([number, 1])
+        return found
 
     def _check_path(self, first: int, number: int, before: int) -> None:
         """Raise TraceError where a block has other blocks before it than it had elsewhere."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,8 @@ from mist_sim.core.content_ids import OF_PATH, content_id
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.inputs.files import is_there
-from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.files import first_rows, open_trace, require_num_requests, tokens_from_json
+from mist_sim.traces.files import FileReader, json_lines, tokens_from_json
 
 _PARTS = {
     "sys_prompt": ("1_sys_prompt.jsonl", "sys_prompt_id"),
@@ -29,7 +27,7 @@ _PARTS = {
 
 @TRACE_READERS.register("ragpulse")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RagPulseReader:
+class RagPulseReader(FileReader):
     """RAGPulse: a week of a university's RAG service, of which each prompt is parts with ids.
 
     One JSON object a line: timestamp (seconds in the week, as text or number), input_length,
@@ -44,27 +42,17 @@ class RagPulseReader:
     Source: RAGPulse (flashserve, 2025; MIT).
     """
 
-    path: str
-    num_requests: int | None = None
-
-    def __post_init__(self) -> None:
-        require_num_requests(self.num_requests)
-
-    def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows in order of time; raises as `TraceReader.rows` says."""
-        return first_rows(self._sorted(), self.num_requests, self.path)
-
-    def _sorted(self) -> Iterator[TraceRow]:
-        rows = sorted(self._read(), key=lambda row: row.arrival_time or 0.0)
+    def _read(self) -> Iterator[TraceRow]:
+        rows = sorted(self._parts(), key=lambda row: row.arrival_time or 0.0)
         for row in rows:
             start = rows[0].arrival_time or 0.0
             yield row._replace(arrival_time=(row.arrival_time or 0.0) - start)
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _parts(self) -> Iterator[TraceRow]:
         lengths: dict[str, dict[int, int]] = {}
         paths: dict[tuple[int, str, int], int] = {}
         sessions: dict[str, int] = {}
-        for line, record in _records(self.path):
+        for line, record in json_lines(self.path):
             prompt = tokens_from_json(record.get("input_length"), self.path, line, "input_length")
             output = tokens_from_json(record.get("output_length"), self.path, line, "output_length")
             if not lengths:
@@ -99,7 +87,7 @@ class RagPulseReader:
         if not is_there(Path(path)):
             raise ScenarioError(f"trace {self.path}: {name} must lie beside it; there is no {path}")
         found: dict[int, int] = {}
-        for line, record in _records(path):
+        for line, record in json_lines(path):
             number = record.get(key)
             if type(number) is not int:
                 raise TraceError(path, line, f"{key} must be an integer, got {brief(number)}")
@@ -129,20 +117,3 @@ class RagPulseReader:
                 path = paths.setdefault((path, key, number), len(paths))
                 spans.append((content_id(OF_PATH, path), known[number]))
         return tuple(spans)
-
-
-def _records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) of a file of JSON objects; blank lines are skipped."""
-    with open_trace(path) as file:
-        for line, text in enumerate(lines_of(file, path), 1):
-            if not text.strip():
-                continue
-            try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise TraceError(
-                    path, line, f"not valid JSON ({error}); correct or remove it"
-                ) from error
-            if type(record) is not dict:
-                raise TraceError(path, line, f"must be a JSON object, got {brief(record)}")
-            yield line, record

@@ -10,6 +10,7 @@ and others as long as the queue has room; then the engine waits for the oldest (
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from simpy.events import Event
 
 from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.lane import QueuedLane
+from mist_sim.clients.engine.queued.settled import Stretches
+from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -29,6 +32,7 @@ class QueueEngine:
     """The lane of a pipeline, and the ranks that compute its batches.
 
     phases: in which its batches return and in which it plans (see `engine_phases`).
+    is_alone: whether its client has no other engine, which would count those who wait there, too.
     """
 
     def __init__(
@@ -37,6 +41,8 @@ class QueueEngine:
         lane: QueuedLane,
         predictor: PipelinePredictor,
         phases: tuple[int, int] = (STEP_END, PLAN),
+        *,
+        is_alone: bool = True,
     ) -> None:
         self.env = env
         self.lanes = [lane]
@@ -55,6 +61,8 @@ class QueueEngine:
         self._then: Callable[[], None] | None = None
         self._begins_at = 0.0
         self._wake: Event = env.event()
+        self._stretches = Stretches(lane, predictor) if is_alone else None
+        self._stretch: Stretch | None = None
         lane.engine = self
 
     @property
@@ -103,6 +111,21 @@ class QueueEngine:
                     self._lane.check_asleep()
                     return
                 before = members
+        self._await_return()
+
+    def _await_return(self) -> None:
+        """Sleep until the oldest batch returns, or the first one after which something changes."""
+        if self._stretches is not None and self._then is None:
+            now = EngineQueue(self._queue, self._recent, self._number, self._rank_ends)
+            self._stretch = found = self._stretches.begin(now)
+            if found is not None:
+                self._wake = self.env.at(found.ends[found.num_over], self._step_end)
+                self._wake.callbacks.append(self._end_stretch)
+                return
+        self._sleep()
+
+    def _sleep(self) -> None:
+        """Sleep until the oldest batch returns."""
         self._wake = self.env.at(self._in_flight[0].end, self._step_end)
         self._wake.callbacks.append(self._return)
 
@@ -122,10 +145,8 @@ class QueueEngine:
         found.ready = time = self._ready()
         delay = predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
         first = predictor.ranks[0]
-        overlaps = self._form.stagger and self._in_flight
+        overlaps = not self._form.stagger or self._in_flight
         seconds = first.step_time(batch) if overlaps else self._on_the_spot(batch)
-        if not self._form.stagger:
-            seconds = first.step_time(batch)
         last, last_seconds = first, seconds if not self._form.stagger else -1.0
         busy = 0.0
         for rank, predictor_of_rank in enumerate(predictor.ranks):
@@ -149,6 +170,43 @@ class QueueEngine:
                 return before.end
         return now
 
+    # --- stretches ------------------------------------------------------------------------
+
+    def _end_stretch(self, event: Event) -> None:
+        """Enter all batches of a stretch, after which another returns."""
+        if (found := self._stretch) is not None:
+            self._enter(found, found.num_over, found.num_over)
+        self._return(event)
+
+    def _cut_stretch(self) -> None:
+        """Enter what has happened of a stretch by now, and go on batch by batch."""
+        found, env = self._stretch, self.env
+        if found is None:
+            return
+        ends, now = found.ends, env.now
+        num_planned = num_over = bisect_left(ends, now, 0, found.num_over)
+        is_boundary = num_over < found.num_over and ends[num_over] == now
+        if is_boundary and env.phase > self._step_end:
+            num_over += 1
+            num_planned += env.phase > self._plan_phase
+        self._enter(found, num_over, num_planned)
+        self._wake.callbacks.clear()
+        if num_planned < num_over:
+            self._wake = env.at(now, self._plan_phase)
+            self._wake.callbacks.append(self._plan)
+        else:
+            self._sleep()
+
+    def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
+        """Be as if so many batches of a stretch had returned, and so many were planned."""
+        self._stretch = None
+        if not num_over or self._stretches is None:
+            return
+        now = self._stretches.settle(found, num_over, num_planned)
+        self._queue, self._recent = now.queue, now.recent
+        self._in_flight = deque(now.in_flight)
+        self._number, self._rank_ends = now.number, now.rank_ends
+
     # --- begin and stop -------------------------------------------------------------------
 
     def sleep_until(self, time: float) -> None:
@@ -160,6 +218,7 @@ class QueueEngine:
 
     def stop(self, then: Callable[[], None]) -> None:
         """End with the batches in flight, and plan no more; `then` is called when all are over."""
+        self._cut_stretch()
         self._then = then
         if not self._in_flight:
             if self._wake.callbacks:  # a plan that is due
@@ -170,8 +229,7 @@ class QueueEngine:
         """Tell when no batch is in flight any more."""
         self._queue = deque(self._in_flight)
         if self._in_flight:
-            self._wake = self.env.at(self._in_flight[0].end, self._step_end)
-            self._wake.callbacks.append(self._return)
+            self._sleep()
         elif self._then is not None:
             then, self._then = self._then, _nothing
             self._lane.state.gather()
@@ -181,6 +239,7 @@ class QueueEngine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; the next plan knows it."""
+        self._cut_stretch()
         sequence.lane = self._lane
         self._lane.state.add_request(sequence)
         self._wake_up()
@@ -197,11 +256,13 @@ class QueueEngine:
         return self._lane
 
     def steps_over(self, lane: object) -> tuple[StepPlan | None, int]:
-        """Return that its state knows all that its batches do."""
+        """Let its state know all that its batches did by now; return that there is no more."""
+        self._cut_stretch()
         return None, 0
 
     def steps_begun(self, lane: object) -> tuple[StepPlan | None, int]:
-        """Return the same."""
+        """Do the same."""
+        self._cut_stretch()
         return None, 0
 
     def end_load(self, sequence: SequenceState, lane: object) -> None:
@@ -215,6 +276,7 @@ class QueueEngine:
 
     def abort(self, sequence: SequenceState, lane: object) -> None:
         """Let a sequence go: at once while it waits, else when the next batch has returned."""
+        self._cut_stretch()
         if self._in_flight and self._lane.is_running(sequence):
             self._lane.abort_after_run(sequence)
         else:
@@ -227,6 +289,7 @@ class QueueEngine:
 
     def halt(self) -> None:
         """Stop: batches that returned count, those under way are lost (a failure, DESIGN §4)."""
+        self._cut_stretch()
         self._wake = self.env.put_off(self._wake)
         self._idle = True
         self._queue.clear()

@@ -81,6 +81,17 @@ class Pass:
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_gone = 0
 
+    @classmethod
+    def of_decodes(cls, group: Group, step: int) -> Pass:
+        """Return one of decodes alone that was planned already; its group does not know it yet."""
+        found = cls.__new__(cls)
+        found.group, found.step, found.num_gone, found.before = group, step, 0, ()
+        found.plan = plan = StepPlan()
+        plan.decodes = True
+        found.completed, found.ending, found.joined = [], [], []
+        found.left, found.released = [], []
+        return found
+
     def gives(self, sequence: SequenceState) -> bool:
         """Tell whether a sequence that is in its group, or was when it left, gets a token."""
         is_decode = self.plan.decodes and sequence.join_step <= self.step

@@ -1,0 +1,199 @@
+"""When a pipeline has a stretch before it, and what is entered of it when it is over."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.engine.queued.groups import Pass
+from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop
+from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.queued.lane import QueuedLane
+
+_FIRST = 16  # returns in the first stretch
+_MOST = 65536
+_FEWEST = 3  # a shorter stretch costs more than its events
+
+
+class Stretches:
+    """Finds stretches of a lane, and enters them in its state.
+
+    predictor: of its ranks.
+    """
+
+    def __init__(self, lane: QueuedLane, predictor: PipelinePredictor) -> None:
+        state, scheduler = lane.state, lane.scheduler
+        self._lane, self._state, self._stagger = lane, state, lane.form.stagger
+        self._loop = StretchLoop(predictor, lane.form)
+        self._most = _FIRST
+        self._waits_for_all = getattr(scheduler, "scheduler_reserve_full_isl", False)
+        self._is_possible = (
+            type(scheduler) is ChunkedScheduler
+            and scheduler.long_prefill_token_threshold is None
+            and type(state.clock) is DecodeClock
+            and not state.clock.tells_longest
+            and state.cadence is None
+            and state.by_piece
+            and all(group.records.takes_rows for group in state.groups)
+        )
+
+    # --- whether nothing changes ----------------------------------------------------------
+
+    def begin(self, now: EngineQueue) -> Stretch | None:
+        """Return the batches that follow; None where something else happens soon."""
+        if not self._is_possible or len(now.recent) < self._stagger:
+            return None
+        state, flight = self._state, now.in_flight
+        if not (all(map(_goes_on, flight)) and self._is_calm() and self._is_steady(now, flight)):
+            return None
+        found = self._loop.begin(now, state.groups, self._lane.load.num_waiting)
+        if found is None:
+            return None
+        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), self._most)
+        if found.num_over == self._most:
+            self._most = min(2 * self._most, _MOST)
+        return found if found.num_over >= _FEWEST else None
+
+    def _is_calm(self) -> bool:
+        """Whether all who run decode and stay, and nobody may be admitted."""
+        state = self._state
+        if state.prefilling or state.awaiting or state.leaving or state.ends_with or state.paused:
+            return False
+        if state.taken or self._lane.given_up or state.num_taken or self._enters_blocks():
+            return False
+        if not state.waiting or not state.has_seat():
+            return True
+        head = state.head()
+        if head is None or not self._waits_for_all:
+            return False
+        return state.kv_cache.blocks_to_admit(head) > state.num_admissible(0)
+
+    def _enters_blocks(self) -> bool:
+        """Whether decodes enter blocks in a prefix cache, or somebody follows what it has."""
+        kv_cache = self._state.kv_cache
+        if not kv_cache.shares_blocks:
+            return False
+        if not isinstance(kv_cache, PrefixCachingManager) or kv_cache.cache.is_watched:
+            return True
+        chains = [each.chain for each in kv_cache.answers.writers]
+        return any(chain is not None and chain.num_held < chain.num_shared for chain in chains)
+
+    def _is_steady(self, now: EngineQueue, flight: Sequence[Pass]) -> bool:
+        """Whether decodes stay in their groups, and go on in each without a gap."""
+        groups, stagger = self._state.groups, self._stagger
+        for place, each in enumerate(now.recent if stagger else ()):
+            group = groups[(now.number - len(now.recent) + place) % stagger]
+            if each is not (group.last if group.clock.num_decodes else None):
+                return False
+        ends: dict[int, float] = {}
+        for each in flight:
+            group = each.group
+            if each.ready != ends.get(group.number, group.records.last_decode_end):
+                return False
+            ends[group.number] = each.end
+        return not any(
+            group.newcomers
+            or not group.records.is_settled
+            or (group.clock.num_decodes and group.number not in ends)
+            for group in self._state.groups
+        )
+
+    # --- what has happened ----------------------------------------------------------------
+
+    def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
+        """Enter so many returns of a stretch, and the plans after so many of them.
+
+        num_over: >= 1. Returns what the engine knows then.
+        """
+        if num_over < found.num_over:
+            self._most = max(self._most // 2, _FIRST)
+        made = _Made(found)
+        for turn, group in enumerate(found.groups):
+            self._enter(found, made, turn, num_over, num_planned)
+            if turn == (num_over - 1) % len(found.groups):
+                self._lane.records = group.records
+        state, before, num_flight = self._state, found.before, len(found.flight)
+        state.kv_cache.grow(found.rows[num_flight + num_planned - 1][10] - state.pool.num_used)
+        if num_planned:
+            state.group = state.groups[found.rhythm.last[(num_planned - 1) % len(found.groups)]]
+            state.clock = state.group.clock
+        places = iter(range(num_planned, num_flight + num_planned))
+        queue = deque([None if each is None else made[next(places)] for each in before.queue])
+        if num_planned < num_over:
+            queue.popleft()
+        return EngineQueue(
+            queue,
+            self._recent(found, made, num_planned),
+            before.number + num_planned * found.rhythm.num_plans,
+            list(found.rank_ends[num_planned - 1]) if num_planned else before.rank_ends,
+        )
+
+    def _enter(
+        self, found: Stretch, made: _Made, turn: int, num_over: int, num_planned: int
+    ) -> None:
+        """Enter what has happened to one of the groups."""
+        group, num_flight, num_groups = found.groups[turn], len(found.flight), len(found.groups)
+        if rows := found.rows[turn:num_over:num_groups]:
+            group.records.rows(rows, found.ends[turn:num_over:num_groups])
+        places = range(turn, num_flight + num_planned, num_groups)
+        num_before = len(range(turn, num_flight, num_groups))
+        group.clock.advance(len(places) - num_before)
+        first = len(range(turn, num_over, num_groups))
+        group.in_flight = [made[place] for place in places[first:]]
+        if len(places) > num_before:
+            group.last = last = made[places[-1]]
+            with_it = [each for each in places[-num_flight:] if each > places[-1] - num_flight]
+            last.before = tuple([made[each] for each in with_it])
+
+    def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
+        """Return the latest plans, as they were after so many returns."""
+        recent, rhythm = found.before.recent.copy(), found.rhythm
+        num_flight, num_ever = len(found.flight), -(recent.maxlen // -rhythm.num_plans)  # type: ignore[operator]
+        for over in range(max(num_planned - num_ever, 0), num_planned):
+            plans: list[Pass | None] = [None] * rhythm.num_plans
+            plans[rhythm.place] = made[num_flight + over]
+            recent.extend(plans)
+        return recent
+
+
+class _Made(dict[int, Pass]):
+    """By place in a stretch, its batches as the engine has them; made when they are asked for."""
+
+    def __init__(self, found: Stretch) -> None:
+        super().__init__(enumerate(found.flight))
+        self._found = found
+        self._steps = [group.clock.steps for group in found.groups]  # before the stretch
+
+    def __missing__(self, place: int) -> Pass:
+        found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
+        turn, row, rhythm = place % num_groups, found.rows[place], found.rhythm
+        num_before = len(range(num_flight + (turn - num_flight) % num_groups, place, num_groups))
+        self[place] = made = Pass.of_decodes(found.groups[turn], self._steps[turn] + num_before)
+        made.batch = StepBatch((), row[4], row[5])
+        made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
+        made.ready, made.end, made.busy, made.num_used = row[0], found.ends[place], row[8], row[10]
+        return made
+
+
+def _goes_on(each: Pass) -> bool:
+    """Whether a batch has decodes alone, all of whom were there before and go on."""
+    plan = each.plan
+    return plan.decodes and not (
+        plan.prefills
+        or plan.preempted
+        or plan.dropped
+        or plan.paused
+        or each.completed
+        or each.ending
+        or each.joined
+        or each.left
+        or each.released
+        or each.num_gone
+    )

@@ -1,0 +1,249 @@
+"""Stretches: batches of decodes alone, computed ahead without an event for each.
+
+While nobody comes or ends and memory suffices, a pipeline does the same over and over: the oldest
+batch returns, and the next one is planned. A stretch computes such batches in one loop, as
+`QueueEngine` would one by one, and keeps a row of each. Nothing outside sees them until the stretch
+ends, at the first return whose plan does something else, or is cut since somebody comes or asks:
+then `settled.py` enters what has happened by that time, and leaves the state as if every batch had
+had its events. The bits are the same (`tests/property/test_exactness.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mist_sim.clients.engine.queued.form import QueueForm
+from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.step_records import Row
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.decode_line import DecodeLine
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+Seconds = Callable[[int], float]
+"""Seconds of a batch of certain decodes on a rank, by their tokens in the cache."""
+
+
+@dataclass(slots=True)
+class EngineQueue:
+    """What an engine knows of its batches.
+
+    queue: oldest first; None: there was nothing to compute. recent: the latest plans. number: of
+    the next plan. rank_ends: when each rank has done the latest batch, seconds.
+    """
+
+    queue: deque[Pass | None]
+    recent: deque[Pass | None]
+    number: int
+    rank_ends: list[float]
+
+    @property
+    def in_flight(self) -> list[Pass]:
+        """The batches on their way, oldest first."""
+        return [each for each in self.queue if each is not None]
+
+
+class Rhythm(NamedTuple):
+    """How the plans after each return follow one another, while the groups stay the same.
+
+    num_plans: after each return. place: of the one that computes something, from 0.
+    last: number of the group that is planned last, after returns of each group in turn.
+    """
+
+    num_plans: int
+    place: int
+    last: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What is in flight when a stretch begins, and the batches that follow.
+
+    A batch is told by its place: first come those in flight, oldest first, then those computed
+    ahead. The batch at a place has the group at the same place of `groups`, which take turns.
+
+    before: the queue at the beginning. flight: the batches in it.
+    rows, ends: of each batch its row in the records, and when it returns (seconds).
+    rank_ends: of those computed ahead, when each has left which rank.
+    """
+
+    before: EngineQueue
+    rhythm: Rhythm
+    flight: list[Pass]
+    groups: list[Group]
+    rows: list[Row]
+    ends: list[float]
+    rank_ends: list[tuple[float, ...]]
+
+    @property
+    def num_over(self) -> int:
+        """Returns whose plans it has; after the next one something else happens."""
+        return len(self.rank_ends)
+
+
+class StretchLoop:
+    """Computes stretches of a pipeline.
+
+    predictor: of its ranks.
+    """
+
+    def __init__(self, predictor: PipelinePredictor, form: QueueForm) -> None:
+        self._predictor, self._form = predictor, form
+        self._rhythms: dict[tuple[object, ...], Rhythm | None] = {}
+        self._times: dict[int, list[Seconds]] = {}  # by number of decodes, of every rank
+
+    def begin(self, now: EngineQueue, groups: Sequence[Group], num_waiting: int) -> Stretch | None:
+        """Return a stretch of no batch so far; None where plans have no rhythm."""
+        flight = now.in_flight
+        turns = list(dict.fromkeys([each.group for each in flight]))
+        shape = tuple([-1 if each is None else each.group.number for each in now.queue])
+        decoding = tuple([group.clock.num_decodes > 0 for group in groups])
+        key = shape, decoding, now.number % (self._form.stagger or 1)
+        if key not in self._rhythms:
+            self._rhythms[key] = _rhythm(shape, decoding, now.number, self._form)
+        rhythm = self._rhythms[key]
+        if rhythm is None:
+            return None
+        rows = [
+            decode_row(
+                *(each.ready, each.batch.num_decodes, each.batch.context_sum, each.busy),
+                *(num_waiting, each.num_used),
+            )
+            for each in flight
+        ]
+        return Stretch(now, rhythm, flight, turns, rows, [each.end for each in flight], [])
+
+    def extend(self, found: Stretch, free: tuple[int, int], most: int) -> None:
+        """Compute what follows `most` returns, or those before a plan that does something else.
+
+        free: of how many blocks, how many.
+        """
+        groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
+        (num_free, num_blocks), stagger = free, self._form.stagger
+        ranks, num_waiting = list(found.before.rank_ends), rows[0][9]
+        num_flight, num_groups, block_size = len(ends), len(groups), groups[0].clock.block_size
+        clocks = [group.clock for group in groups]
+        decodes = [clock.num_decodes for clock in clocks]
+        contexts = [clock.context_sum for clock in clocks]
+        steps = [clock.steps for clock in clocks]
+        last_steps = [clock.steps + clock.steps_to_change() - 1 for clock in clocks]
+        phases = [clock.phases for clock in clocks]
+        delays = list(map(self._predictor.rank_delay, decodes))
+        times = list(map(self._timed, decodes))
+        turn = (num_flight - 1) % num_groups
+        for place in range(num_flight, num_flight + most):
+            turn = turn + 1 if turn + 1 < num_groups else 0
+            step, number, context = steps[turn], decodes[turn], contexts[turn]
+            num_free -= phases[turn][step % block_size]
+            ready, before = ends[place - num_flight], ends[place - num_groups]
+            if stagger == 1:
+                ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
+            elif stagger and before > ready:
+                ready = before
+            if step == last_steps[turn] or num_free < 0 or ready != before:  # or with a gap
+                return
+            time, busy, delay, rank = ready, 0.0, delays[turn], 0
+            for seconds_of in times[turn]:
+                if rank:
+                    time += delay
+                seconds, start = seconds_of(context), ranks[rank]
+                ranks[rank] = time = (time if time > start else start) + seconds  # noqa: FURB136
+                busy += seconds
+                rank += 1  # noqa: SIM113
+            num_used = num_blocks - num_free
+            row = (ready, 1, 0, 0, number, context, 0, 0, busy, num_waiting, num_used, number, 0)
+            rows.append(row)
+            ends.append(time)
+            rank_ends.append(tuple(ranks))
+            steps[turn], contexts[turn] = step + 1, context + number
+
+    def _timed(self, num_decodes: int) -> list[Seconds]:
+        """Return what times batches of so many decodes, on every rank."""
+        if num_decodes not in self._times:
+            ranks = self._predictor.ranks
+            self._times[num_decodes] = [_seconds_of(each, num_decodes) for each in ranks]
+        return self._times[num_decodes]
+
+
+def decode_row(
+    ready: float, num_decodes: int, context: int, busy: float, num_waiting: int, num_used: int
+) -> Row:
+    """Return the row of a batch of decodes, none of whom had to wait for it (see `Row`)."""
+    first = (ready, 1, 0, 0, num_decodes, context, 0, 0, busy)
+    return (*first, num_waiting, num_used, num_decodes, 0)
+
+
+def _rhythm(
+    shape: tuple[int, ...], decoding: tuple[bool, ...], number: int, form: QueueForm
+) -> Rhythm | None:
+    """Return how plans follow one another; None where they do not keep the queue as it is.
+
+    shape: the groups of the batches in the queue, oldest first; -1: nothing was to compute.
+    decoding: whether each group has decodes. number: of the next plan.
+    """
+    turns = list(dict.fromkeys([each for each in shape if each >= 0]))
+    flight, queue = [each for each in shape if each >= 0], deque(shape)
+    if len(turns) != sum(decoding):
+        return None
+    plans, last, start = set(), [], number
+    for turn in range(len(turns)):
+        if queue.popleft() != turns[turn] or flight.pop(0) != turns[turn]:
+            return None
+        planned = []
+        while True:
+            group = number % form.stagger if form.stagger else _free(flight, decoding)
+            if group is None or (form.stagger and not flight and decoding[group]):
+                return None  # groups would join, or it would be planned on the spot
+            number += 1
+            planned.append(decoding[group])
+            queue.append(group if decoding[group] else -1)
+            flight += [group] if decoding[group] else []
+            if len(queue) < form.size and (decoding[group] or form.fills):
+                continue
+            if queue[0] >= 0:
+                break
+            queue.popleft()
+            if not flight:
+                return None
+        if sum(planned) != 1:
+            return None
+        last.append(group)
+        plans.add((len(planned), planned.index(True)))
+        follows = {each: turns[(place + turn + 1) % len(turns)] for place, each in enumerate(turns)}
+        if list(queue) != [follows.get(each, -1) for each in shape]:
+            return None
+    if len(plans) != 1 or (form.stagger and (number - start) % form.stagger):
+        return None
+    (num_plans, place) = plans.pop()
+    return Rhythm(num_plans, place, tuple(last))
+
+
+def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
+    """Return the group that is planned next where no step is planned ahead.
+
+    That is one with no batch in flight; None where several of these would join.
+    """
+    free = [each for each in range(len(decoding)) if each not in flight]
+    able = [each for each in free if decoding[each]]
+    if len(able) > 1:
+        return None
+    return able[0] if able else free[0]
+
+
+def _seconds_of(predictor: Predictor, num_decodes: int) -> Seconds:
+    """Return what times batches of so many decodes on one rank."""
+    line_of = getattr(predictor, "decode_line", None)
+    line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
+    if line is None:
+        return lambda context: predictor.step_time(StepBatch((), num_decodes, context))
+    per_key, fixed, least, beyond = line
+
+    def seconds(context: int) -> float:
+        """What `DecodeLine.step` returns."""
+        found = (context + num_decodes) * per_key + fixed
+        return (least if found < least else found) + beyond  # noqa: FURB136
+
+    return seconds

@@ -1,0 +1,106 @@
+"""Pipelines that compute batches ahead find what those find that compute them one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim import Scenario, simulate
+from mist_sim.clients.engine.queued.settled import Stretches
+from mist_sim.metrics import Result
+from tests.effort import examples
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> dict[str, Any]:
+    """A scenario with pipelines of one scheduler, whose clients somebody may look at or lose."""
+    ranks = draw(st.sampled_from([2, 4]))
+    client = {
+        "name": "llm",
+        "count": draw(st.integers(1, 2)),
+        "gpu": "h100-sxm",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": ranks,
+        "async_scheduling": draw(st.booleans()),
+        "engine": draw(st.sampled_from(["vllm-0.19", "vllm-0.33"])),
+        "kv_cache": {"num_gpu_blocks_override": draw(st.sampled_from([150, 400, 4000]))},
+        "scheduler": {"type": "chunked", "max_num_seqs": draw(st.sampled_from([3, 64]))},
+    }
+    lengths = {
+        "type": "synthetic",
+        "num_requests": draw(st.integers(3, 25)),
+        "prompt": {"type": "uniform", "low": 1, "high": 1200},
+        "output": {"type": "uniform", "low": 1, "high": 600},
+    }
+    scenario: dict[str, Any] = {
+        "model": "llama-3.1-70b",
+        "seed": draw(st.integers(0, 10**6)),
+        "workload": {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "4 /s"}},
+        "clients": [client],
+        "router": draw(st.sampled_from(["round_robin", {"type": "load", "by": "kv_cache"}])),
+    }
+    if scenario["router"] != "round_robin" and draw(st.booleans()):
+        scenario["view_interval"] = "50 ms"
+    if draw(st.booleans()):
+        scenario["workload"]["timeout"] = "3 s"
+    return scenario
+
+
+def columns(result: Result) -> dict[str, bytes]:
+    """Return all that a run wrote down."""
+    recorder = result.recorder
+    tables = {f"steps {number}": table for number, table in enumerate(recorder.steps)}
+    tables |= {name: getattr(recorder, name) for name in ("requests", "visits", "tokens", "gaps")}
+    found = {
+        f"{name} {column}": np.asarray(values).tobytes()
+        for name, table in tables.items()
+        for column, values in table.columns().items()
+    }
+    return found | {
+        f"ends {track}": ends.tobytes() for track, ends in enumerate(recorder.step_ends)
+    }
+
+
+@pytest.mark.exact
+@examples(40)
+@given(scenario=pipelines())
+def test_stretches_change_nothing(scenario: dict[str, Any]) -> None:
+    said = Scenario.from_dict(scenario)
+    ahead = columns(simulate(said))
+    with patch.object(Stretches, "begin", lambda *_: None):
+        assert columns(simulate(said)) == ahead
+
+
+def test_most_batches_are_computed_ahead() -> None:
+    """Otherwise the test above would compare what is the same anyway."""
+    found: Counter[str] = Counter()
+    settle = Stretches.settle
+
+    def noted(self: Stretches, stretch: Any, num_over: int, num_planned: int) -> Any:
+        found["ahead"] += num_over
+        found["cut"] += num_over < stretch.num_over
+        return settle(self, stretch, num_over, num_planned)
+
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 40,
+        "prompt": {"type": "fixed", "tokens": 500},
+        "output": {"type": "fixed", "tokens": 200},
+    }
+    parts = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    scenario = {
+        "model": "llama-3.1-70b",
+        "workload": {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "2 /s"}},
+        "clients": [{"name": "llm", "gpu": "h100-sxm", **parts}],
+    }
+    with patch.object(Stretches, "settle", noted):
+        result = simulate(Scenario.from_dict(scenario))
+    num_batches = sum(len(ends) for ends in result.recorder.step_ends)
+    assert found["ahead"] > 0.5 * num_batches
+    assert found["cut"] > 0
