@@ -15,7 +15,7 @@ from conformance import logs
 from conformance.report import Tally, compare, table
 from conformance.workloads import CLASSES, workload
 
-_VLLM_SIDE = Path(__file__).with_name("vllm_side.py")
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 def vllm_runs(
@@ -24,11 +24,12 @@ def vllm_runs(
     """Return vLLM's version and what it did with workloads. Raises typer.Exit where it fails."""
     flags = ["--async"] * asynchronous + ["--first-chunk"] * first_chunk
     done = subprocess.run(
-        [python, str(_VLLM_SIDE), *flags],
+        [python, "-m", "conformance.vllm_side", *flags],
         input=json.dumps(specs),
         capture_output=True,
         text=True,
         check=False,
+        cwd=_ROOT,
     )
     if done.returncode:
         Console(stderr=True).print(done.stderr[-2_000:], markup=False)
@@ -40,7 +41,9 @@ def vllm_runs(
 def main(
     number: Annotated[int, typer.Option(help="Workloads of each short class.")] = 100,
     number_long: Annotated[int, typer.Option(help="Workloads of each long class.")] = 8,
-    only: Annotated[str, typer.Option(help="Classes whose names begin so.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Classes whose names begin so; several apart by |.")
+    ] = "",
     asynchronous: Annotated[bool, typer.Option("--async", help="Plan one step ahead.")] = False,
     first_chunk: Annotated[
         bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl: false.")
@@ -57,7 +60,7 @@ def main(
     specs = [
         workload(name, seed, most)
         for name, kind in CLASSES.items()
-        if name.startswith(only) and not (log and kind.long)
+        if name.startswith(tuple(only.split("|"))) and not (log and kind.long)
         for seed in range(number_long if kind.long else number)
     ]
     if keep and keep.exists():

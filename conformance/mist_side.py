@@ -17,10 +17,11 @@ from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.request import Request
+from mist_sim.core.request import Limits, Request
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.metrics import Result
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.simulation import Simulation
@@ -37,13 +38,13 @@ class StepLaw:
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of one step."""
-        tokens = batch.num_prefill_tokens + batch.num_decodes
+        tokens = batch.num_prefill_tokens + batch.num_decodes * (1 + batch.num_drafts)
         context = batch.context_sum + sum(before for _, before in batch.chunks)
         return self.base + self.per_token * tokens + self.per_context * context
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         """Return the seconds of several."""
-        tokens = batch.num_prefill_tokens + batch.num_decodes
+        tokens = batch.num_prefill_tokens + batch.num_decodes * (1 + batch.num_drafts)
         ahead = np.arange(num_steps)
         context = batch.context_sum + growth.contexts(ahead.astype(float))
         context += sum(before for _, before in batch.chunks) + batch.num_prefill_tokens * ahead
@@ -68,6 +69,8 @@ class OfJobs(Workload):
         for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
             request.priority = job["priority"]
             request.content = tuple((key, number) for key, number in job["content"])
+            if job.get("abort") is not None:
+                request.limits = Limits(timeout=job["abort"])
             yield request
 
 
@@ -127,6 +130,16 @@ class DealtClient(LlmClient):
             engines.all[self.engine_of[_id(sequence)]].add_request(sequence)
 
         engines.add_request = deal  # type: ignore[method-assign]
+
+
+def drafts_of(spec: dict[str, Any]) -> SpeculativeConfig | None:
+    """Return how a workload drafts; its paths are drawn by the jobs, so no rate matters."""
+    method, number = spec["drafts"]
+    if not number:
+        return None
+    return SpeculativeConfig(
+        method=method, num_speculative_tokens=number, acceptance_rate=spec["acceptance_rate"]
+    )
 
 
 def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list[Any]]:
@@ -209,6 +222,7 @@ def run(
         async_scheduling=asynchronous,
         data_parallel_size=spec["num_engines"],
         pipeline_parallel_size=len(spec["ranks"]),
+        speculative_config=drafts_of(spec),
     )
     memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS)
     client = DealtClient("engine", config, predictor=law_of(spec), memory=memory, rules=rules)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +57,16 @@ def token_times(theirs: dict[str, Any]) -> list[list[float]]:
     return [[ends[step] for step in steps] for steps in theirs["token_steps"]]
 
 
+def ends_of(spec: dict[str, Any], arrivals: list[float]) -> list[float]:
+    """Return when the senders of a workload's jobs went away; infinite: never."""
+    waits = [job.get("abort") for job in spec["jobs"]]
+    return [inf if wait is None else t + wait for t, wait in zip(arrivals, waits, strict=True)]
+
+
+def _of(numbers: list[int], values: list[int]) -> list[int]:
+    return [values[number] for number in numbers]
+
+
 def compare(
     spec: dict[str, Any],
     theirs: dict[str, Any],
@@ -71,24 +83,31 @@ def compare(
         rules=mist_side.rules_of(release),
         options=options,
     )
-    expected, got = token_times(theirs), ours["token_times"]
+    ends = ends_of(spec, theirs["arrivals"])
+    expected, got = (
+        [[time for time in each if time < end] for each, end in zip(times, ends, strict=True)]
+        for times in (token_times(theirs), ours["token_times"])
+    )
+    served = [number for number, end in enumerate(ends) if end == inf]
     found = Difference(
         times=got != expected,
-        preemptions=ours["preemptions"] != theirs["preemptions"],
-        cached=ours["cached"] != theirs["cached"],
+        preemptions=_of(served, ours["preemptions"]) != _of(served, theirs["preemptions"]),
+        cached=_of(served, ours["cached"]) != _of(served, theirs["cached"]),
     )
-    if "steps" in theirs:
+    if "steps" in theirs and not spec["drafts"][1]:
         compare_steps(found, ours["steps"], theirs["steps"])
     if found.times:
         begins = np.array(theirs["arrivals"])
+        kept = [n for n, pair in enumerate(zip(got, expected, strict=True)) if all(pair)]
+        begins = begins[kept]
         for name, place in (("ttft", 0), ("e2e", -1)):
-            here, there = (np.array([t[place] for t in times]) for times in (got, expected))
-            difference = abs((here - begins).mean() / (there - begins).mean() - 1)
+            here, there = (np.array([times[n][place] for n in kept]) for times in (got, expected))
+            difference = abs((here - begins).mean() / (there - begins).mean() - 1) if kept else 0.0
             setattr(found, name, float(difference))
         found.first = min(
             min(one, other)
             for mine, its in zip(got, expected, strict=True)
-            for one, other in zip(mine, its, strict=True)
+            for one, other in zip_longest(mine, its, fillvalue=inf)
             if one != other
         )
     return found

@@ -34,6 +34,12 @@ class EngineRules:
         (`EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, in 0.24 and not in 0.19).
     drains_preempted: whether a request preempted in flight waits for all batches that compute it,
         and other requests pass it (`Scheduler.schedule`, in 0.33 and not in 0.24).
+    caches_verified: whether the tokens that a step verified, of drafts, are cached as it ends, and
+        not when the next one of their request is planned (`Scheduler.update_from_output`, in 0.33
+        and not in 0.24). The two differ in what the last step of a request leaves.
+    hashes_ahead: whether, with a layer that drafts, the hash of a block covers the token behind it,
+        and not a found block is computed again (`VllmConfig.num_hash_lookahead_tokens` in
+        `vllm/config/vllm.py`, in 0.33 and not in 0.24). Not with tiers.
     """
 
     uncached_first: bool = False
@@ -46,3 +52,5 @@ class EngineRules:
     staggers_decodes: bool = False
     fills_queue: bool = False
     drains_preempted: bool = False
+    caches_verified: bool = False
+    hashes_ahead: bool = False

@@ -106,6 +106,7 @@ class LlmClient(LaidOutClient):
             swaps=scheduler.swaps,
             swaps_overlap=scheduler.swaps_overlap,
             uncached_first=self.rules.uncached_first,
+            hashes_ahead=self.rules.hashes_ahead,
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size

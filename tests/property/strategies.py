@@ -215,6 +215,7 @@ def cases(
         prefill_schedule_interval=draw(st.just(1) | st.integers(2, 6)),
         local_cadence=draw(st.sampled_from([True, True, False])),
         held_spares_hits=draw(st.booleans()),
+        caches_verified=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,

@@ -88,6 +88,7 @@ class EngineOptions:
     prefill_schedule_interval: int = 1  # not in pipelines
     local_cadence: bool = False
     held_spares_hits: bool = False
+    caches_verified: bool = False
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -174,6 +175,7 @@ class EngineOptions:
             pass_goes_on=self.pass_goes_on,
             local_cadence=self.local_cadence,
             held_spares_hits=self.held_spares_hits,
+            caches_verified=self.caches_verified,
             batch_queue=self.batch_queue,
             async_pipelines=True,
             staggers_decodes=self.staggers_decodes,
@@ -316,6 +318,7 @@ class EngineOptions:
         if self.drafting:
             more["num_drafts"] = self.drafting.num_speculative_tokens
             more["num_lookahead"] = self.drafting.num_lookahead_tokens
+            more["caches_verified"] = self.caches_verified
             more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
         kind = other_kind or POLICIES[self.policy][1]
         if self.policy == "chunked":

@@ -10,7 +10,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   step in flight.
 - An engine that plans ahead made the plan of a step when the step before it began. So it knows who
   came and whose blocks were there by then, and who ends with the step before still has its seat and
-  its blocks, for decodes, prompts and admissions alike. So does who gives up during that step. When
+  its blocks, for decodes, prompts and admissions alike. Who gives up during that step takes part in
+  the next one, as if nothing were, and is gone for the plan of the one after it. When
   others run short they may be preempted as anybody; but they do not come back. A preempted decode
   does not cache the block that the step before filled, unless it had its turn in the plan already,
   or that step was not planned ahead.
@@ -201,7 +202,7 @@ class Live:
     until the request goes on from a copy of it. was_held: whether it came so. elsewhere: the visit
     of its prompt, where that began later. counts_from: (when, which) token of the answer, from
     which on its length and its time per token count. num_backflows: how often its answer left
-    where it was too slow.
+    where it was too slow. entered_at: when it came here.
     """
 
     job: Job
@@ -229,6 +230,8 @@ class Live:
     elsewhere: Outcome | None = None
     counts_from: tuple[float, int] = nan, 1
     num_backflows: int = 0
+    entered_at: float = nan
+    num_planned: int = 0  # tokens known when its latest decode step was planned
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -318,6 +321,7 @@ class StepwiseEngine(ABC):
     num_lookahead: int = 0
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     uncached_first: bool = False
+    caches_verified: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -402,6 +406,7 @@ class StepwiseEngine(ABC):
         self.overlaps = False  # the step under way was planned ahead
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
+        self.given_up: list[tuple[float, Live]] = []  # when; plans do not know it yet
         self.come: list[tuple[float, Live]] = []  # these have them; plans do not know it yet
         self.loaded: list[Live] = []  # plans know it; they go before the queue
         self.moving: list[Live] = []  # have memory, and their blocks come from another client
@@ -467,6 +472,14 @@ class StepwiseEngine(ABC):
 
     def give_up(self, live: Live, time: float, *, in_step: bool) -> None:
         """Let go of a job whose outcome says how it ended, perhaps after the step."""
+        is_new = any(live is each and when > self.known_until for when, each in self.arrived)
+        is_coming = is_new or live in self.coming
+        if self.is_ahead and not is_coming:
+            self.given_up.append((time, live))
+        else:
+            self.give_up_now(live, time, in_step=in_step)
+
+    def give_up_now(self, live: Live, time: float, *, in_step: bool) -> None:
         if live not in self.running:
             if live in self.queue:
                 self.queue.remove(live)
@@ -498,6 +511,7 @@ class StepwiseEngine(ABC):
             self.enter(live, live.job.arrival_time)
 
     def enter(self, live: Live, time: float) -> None:
+        live.entered_at = time
         self.arrived.append((time, live))
         if not self.is_ahead:
             self.learn()
@@ -513,6 +527,28 @@ class StepwiseEngine(ABC):
         """
         while self.arrived and self.arrived[0][0] <= self.known_until:
             self.queue.append(self.arrived.pop(0)[1])
+        self.learn_what_came()
+        while self.given_up and self.given_up[0][0] <= self.known_until:
+            self.leave_late(self.given_up.pop(0)[1])
+
+    def leave_late(self, live: Live) -> None:
+        """Let go of one that gave up before the latest step, which computed it all the same."""
+        if live in self.gone and live not in self.late:
+            return  # it has ended meanwhile
+        unknown = self.is_ahead and live in self.decoded and self.overlaps
+        if live in self.late:
+            self.late.remove(live)
+            self.running.remove(live)
+            self.memory.leave(live, live.num_cached - unknown, preempted=False)
+        elif live in self.running:
+            self.stop(live)
+            self.running.remove(live)
+            self.memory.leave(live, live.num_cached - unknown, preempted=False)
+            self.let_go(live, self.now)
+        else:
+            self.give_up_now(live, self.now, in_step=False)
+
+    def learn_what_came(self) -> None:
         while self.come and self.come[0][0] <= self.known_until:
             time, live = self.come.pop(0)
             if live.returns:
@@ -781,7 +817,7 @@ class StepwiseEngine(ABC):
             if live in self.running:
                 self.running.remove(live)
             if live not in self.held:
-                self.memory.leave(live, live.num_cached, preempted=False)
+                self.memory.leave(live, self.num_cacheable(live), preempted=False)
             self.have_gone(live)
         self.late.clear()
 
@@ -924,7 +960,7 @@ class StepwiseEngine(ABC):
 
     def victim(self) -> Live:
         if self.order == "priority":
-            return max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
+            return max(self.running, key=lambda live: (live.job.priority, live.entered_at))
         return self.running[-1]
 
     def preempt(self, victim: Live, *, was_served: bool = False) -> None:
@@ -937,7 +973,9 @@ class StepwiseEngine(ABC):
         if victim not in self.held and not goes:
             unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
             unknown = unknown and self.overlaps  # else the plan of the latest step knew its tokens
-            self.memory.leave(victim, num_cached - unknown, preempted=not (swaps or is_late))
+            known = self.num_cacheable(victim) - unknown
+            self.memory.leave(victim, known, preempted=not (swaps or is_late))
+            victim.num_planned = 0
         if is_late:
             self.late.remove(victim)
             victim.outcome.gave_way = True
@@ -1092,6 +1130,7 @@ class StepwiseEngine(ABC):
             live.decode(self.now, self.longest)
             late = self.plans_ahead and getattr(self, "in_turn", False)
             late = late and self.block_size > 1 and not self.num_drafts
+            late |= self.verifies_late
             if self.memory.enters_answers and not late:
                 self.memory.enter(live, live.num_cached)
             if live.is_complete(self.longest):
@@ -1115,7 +1154,8 @@ class StepwiseEngine(ABC):
         for live in self.releasing:
             self.free_held(live)
         self.releasing.clear()
-        for live in self.flow.leaving(self) if self.flow else []:
+        found = self.flow.leaving(self) if self.flow else []
+        for live in [each for each in found if not each.has_given_up]:
             self.end_visit(live, "moved")
         self.free_if_empty()
 
@@ -1124,6 +1164,18 @@ class StepwiseEngine(ABC):
         if not (self.active or self.waiting):
             self.known_until = inf
             self.free_late()
+
+    @property
+    def verifies_late(self) -> bool:
+        """Tell whether what a step verified of drafts is cached when the next one is planned."""
+        in_turn = getattr(self, "in_turn", False) and self.block_size > 1
+        return bool(self.num_drafts) and in_turn and not self.caches_verified
+
+    def num_cacheable(self, live: Live) -> int:
+        """Computed tokens of one who leaves that are cached."""
+        if self.verifies_late and live.num_planned:
+            return min(live.num_cached, live.num_planned)
+        return live.num_cached
 
     def finish(self, live: Live) -> None:
         """Let a request go that has all its tokens, perhaps after it gave up."""
@@ -1182,7 +1234,7 @@ class StepwiseChunked(StepwiseEngine):
         self.is_held = self.is_for_decodes()
         self.carries = False
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
-        known = [live for live in waiting if not live.has_given_up]
+        known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
         if self.in_turn:
             disturbed, chunks, decodes = self.run_in_turn()
@@ -1335,6 +1387,7 @@ class StepwiseChunked(StepwiseEngine):
         decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+            live.num_planned = live.num_cached + 1
             if self.block_size > 1 and not (self.plans_ahead and self.num_drafts):
                 self.memory.enter(live, live.num_cached + (not self.is_ahead))
         chunks = []

@@ -520,9 +520,18 @@ def test_planned_ahead_the_seat_of_who_gave_up_is_free_one_step_later(ahead, fir
     assert result.requests.first_token_at[2] == first_token_at
 
 
+@pytest.mark.parametrize(("timeout", "num_computed"), [(0.25, 10), (1.0, 20)])
+def test_planned_ahead_who_gives_up_is_computed_if_a_plan_knew_of_it(timeout, num_computed):
+    """The second comes at 0.5 s. The plan that is made at 1 s is for the step from 2 s on."""
+    one = engine(ChunkedScheduler(), async_scheduling=True)
+    result = run([10] * 2, [9] * 2, [0.0, 0.5], clients=[one], each=[None, {"timeout": timeout}])
+    assert ends(result)[1] == ("timed_out", 0.5 + timeout)
+    assert result.clients["num_prefill_tokens"].item() == num_computed
+
+
 def test_planned_ahead_a_full_queue_counts_who_no_plan_knows_yet():
     one = engine(ContinuousScheduler(max_num_seqs=1), async_scheduling=True, max_num_waiting=1)
-    arrivals = [0.0, 0.25, 0.5, 1.75]
+    arrivals = [0.0, 0.25, 0.5, 3.25]  # who gave up leaves at 3 s
     result = run(
         [10] * 4, [9] * 4, arrivals, clients=[one], each=[None, {"timeout": 1.0}] + [None] * 2
     )

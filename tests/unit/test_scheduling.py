@@ -252,6 +252,32 @@ def test_decodes_sit_a_step_out_behind_one_that_preempts_itself(goes_on, third_a
     assert list(result.requests.num_preemptions) == [0, 2, 1]
 
 
+@pytest.mark.parametrize(("second_at", "num_preemptions"), [(0.0, [1, 0]), (0.5, [0, 1])])
+def test_of_those_that_came_at_one_time_the_first_to_run_gives_way(second_at, num_preemptions):
+    """Two of 8 + 40 tokens and room for 60, equally urgent; else the later one (vLLM)."""
+    jobs, sizes = ([8, 8], [40, 40], [0.0, second_at]), {"num_gpu_blocks": 15, "block_size": 4}
+    result = run(ChunkedScheduler(order="priority"), *jobs, **sizes)
+    assert list(result.requests.num_preemptions) == num_preemptions
+
+
+@pytest.mark.parametrize(
+    ("ahead", "num_alike", "num_cached"),
+    [(False, 12, 8), (True, 12, 8), (False, 13, 8), (True, 13, 12)],
+)
+def test_with_a_layer_that_drafts_a_block_is_computed_again_or_found_by_the_token_behind_it(
+    ahead, num_alike, num_cached
+):
+    """Of two prompts of 16 tokens the first are alike, in blocks of 4 (vLLM 0.24 and 0.33)."""
+    result = run(
+        ChunkedScheduler(), [16, 16], [1, 1], [0.0, 4.0], block_size=4, hashes_ahead=ahead,
+        contents={number: ((1, num_alike), (2 + number, 3)) for number in range(2)},
+        speculative_config=SpeculativeConfig(
+            method="eagle", num_speculative_tokens=1, acceptance_rate=0.5
+        ),
+    )  # fmt: skip
+    assert list(result.requests.num_cached_tokens) == [0, num_cached]
+
+
 WITHOUT_STATIC = pytest.mark.parametrize(
     "kind", [ChunkedScheduler, ContinuousScheduler, MixedScheduler]
 )

@@ -89,7 +89,8 @@ class FlowingLane(Lane):
         if run.end > self._turned_at:
             self._adopt()
         for sequence in self._flow.leaving(self.state, run.end):
-            self._leave_for_another(sequence)
+            if sequence.visit.outcome is None:  # it has not been given up
+                self._leave_for_another(sequence)
         if self.state.leaving:
             self.free_if_idle()
 

@@ -16,7 +16,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.mover import Mover
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.views import RUNNING, WAITING, ClientState
+from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
@@ -391,6 +391,19 @@ class Lane:
         self.state.abort(sequence, in_step=in_step)
         self.records.evict(sequence)
         self._give_back(sequence)
+
+    def abort_late(self, sequence: SequenceState) -> None:
+        """Let a sequence go that was given up a step ago, unless it has ended meanwhile.
+
+        Where steps are planned ahead; the next plan knows it.
+        """
+        state = self.state
+        if sequence in state.leaving:
+            state.preempt_leaving(sequence)  # its last step has ended, and the next plan knows it
+        elif sequence.phase != OUT:
+            state.abort_late(sequence)
+            self.records.evict(sequence)
+            self._give_back(sequence)
 
     def forget(self, sequence: SequenceState) -> None:
         """Let a sequence go that the scheduler has not heard of."""

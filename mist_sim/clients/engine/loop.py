@@ -294,9 +294,15 @@ class Engine:
             self._end_after(self._run, self._num_begun(self._run))
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
-        """Let a sequence go: at once while it waits, else at the end of the step in flight."""
+        """Let a sequence go: at once while it waits, else at the end of the step in flight.
+
+        Where steps are planned ahead, the next one is planned already, and it stays for that.
+        """
         if lane.ahead is not None and lane.ahead.forget(sequence):
             lane.forget(sequence)
+        elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.loading:
+            ahead.hold_abort(sequence)
+            self._cut_ahead(lane, always=True)
         elif self._run is not None and lane.is_running(sequence):
             lane.abort_after_run(sequence)
             self._end_after(self._run, self._num_begun(self._run))

@@ -129,7 +129,9 @@ class PlainEngine(Engine):
             if state.kv_cache.shares_blocks:
                 state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
                 state.kv_cache.note_plan(is_ahead=True)
-        if arrived or (state.leaving and state.waiting):
+            if ahead.given_up:
+                ahead.let_in(latest.last_start)
+        if arrived or ahead.given_up or (state.leaving and state.waiting):
             return 1
         return self._only.run_limit
 

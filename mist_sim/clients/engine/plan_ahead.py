@@ -25,6 +25,7 @@ class PlanningLane(RunningLane, Protocol):
     env: Environment
     ahead: PlanAhead | None
 
+    def abort_late(self, sequence: SequenceState, /) -> None: ...
     def plan(
         self, limit: int | None, plan_on_the_spot: Callable[[], bool] | None, /
     ) -> StepPlan | None: ...
@@ -36,8 +37,8 @@ class PlanAhead:
     A step is planned when the step before it starts, and knows what happened until then. So a
     request joins the step after the next. One that ends with the step in flight has no part in the
     next, since its answer ends at a given length, but keeps its seat and its blocks until that is
-    planned. Who gives up while it runs leaves at the end of the step in flight, and keeps both in
-    the same way; who waits leaves at once.
+    planned. Who gives up takes part in the next step all the same, even if it only waited until
+    then, and leaves before the one after it is planned.
 
     When a plan computes nothing, no step is in flight and none is ahead: the next plan is made on
     the spot, knows everything, and its step cannot hide the host's time.
@@ -57,15 +58,16 @@ class PlanAhead:
         self._lane = lane
         self._predictor = predictor
         self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
-        # when they came, and who; no plan knows yet of these arrivals and ends of loads
+        # when, and who: no plan knows yet of these arrivals, ends of loads, and who has given up
         self.arrived: deque[tuple[float, SequenceState]] = deque()
         self._loaded: deque[tuple[float, SequenceState]] = deque()
+        self.given_up: deque[tuple[float, SequenceState]] = deque()
         lane.ahead = self
 
     @property
     def comes_next(self) -> bool:
         """Whether something has happened that no plan knows yet."""
-        return bool(self.arrived or self._loaded)
+        return bool(self.arrived or self._loaded or self.given_up)
 
     def hold_arrival(self, sequence: SequenceState) -> None:
         """Hold a sequence that arrives now until a plan can know of it."""
@@ -75,10 +77,15 @@ class PlanAhead:
         """Hold the news that a sequence's blocks came now."""
         self._loaded.append((self._lane.env.now, sequence))
 
+    def hold_abort(self, sequence: SequenceState) -> None:
+        """Hold the news that a sequence is given up now: what is planned computes it yet."""
+        self.given_up.append((self._lane.env.now, sequence))
+
     def forget(self, sequence: SequenceState) -> bool:
-        """Forget an arrival that no plan knows yet; return False when it is none of these."""
+        """Forget an arrival that the next plan does not know; return False if it is none."""
+        known_until = inf if self.latest is None else self.latest.start_of(self._lane.env.now)
         for arrival in self.arrived:
-            if arrival[1] is sequence:
+            if arrival[1] is sequence and not arrival[0] <= known_until < inf:
                 self.arrived.remove(arrival)
                 return True
         return False
@@ -134,6 +141,7 @@ class PlanAhead:
         for news, tell in (
             (self.arrived, state.add_request),
             (self._loaded, state.finish_load),
+            (self.given_up, self._lane.abort_late),
         ):
             while news and news[0][0] <= known_until:
                 tell(news.popleft()[1])

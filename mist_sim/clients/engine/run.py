@@ -70,6 +70,13 @@ class Run:
             return min(bisect_right(self.ends, now) + 1, self.num_steps)
         return bisect_left(self.ends, now) + 1
 
+    def start_of(self, now: float) -> float:
+        """When the step began that is in flight, or ends just now."""
+        number = min(self.num_begun(now), self.num_steps)
+        if number == 1 or isinstance(self.ends, float):
+            return self.start
+        return self.ends.item(number - 2)
+
     def num_over(self, now: float) -> int:
         """Steps that have ended by now."""
         if isinstance(self.ends, float):

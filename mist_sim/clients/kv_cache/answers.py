@@ -36,10 +36,12 @@ class Answers:
     is_ahead: whether plans do not know the token of the latest step yet.
     planned: number of the latest planned step; None: none yet. known: number of the latest step
         whose plan knew all tokens.
+    is_late: whether what a step verified of drafts is entered when the next one is planned.
     """
 
     def __init__(self, cache: PrefixCache, block_size: int) -> None:
         self.is_early = False
+        self.is_late = False
         self.planned: int | None = None
         self.known: int | None = None
         self.is_ahead = False
@@ -135,14 +137,16 @@ class Answers:
         """Blocks that others can find by now; a sequence off the clock has entered all."""
         if not sequence.ticket:
             return 0
-        num_tokens = self.clock.context(sequence)
+        num_tokens, size = self.clock.context(sequence), self._block_size
         if self.is_early:
             now = self.clock.steps
             in_step = self.planned == now
             was_known = sequence.join_step == now or self.known == now - 1
             is_known = not self.is_ahead or (was_known and not in_step)
+            if self.is_late and not in_step and sequence.join_step < now:
+                return min((self.clock.context(sequence, -1) + 1) // size, chain.num_shared)
             num_tokens += in_step - (not is_known)
-        return min(num_tokens // self._block_size, chain.num_shared)
+        return min(num_tokens // size, chain.num_shared)
 
     def _enter_in_turn(self, group: dict[SequenceState, int]) -> None:
         """Enter several sequences' blocks by step, and within a step by order of joining."""
@@ -161,7 +165,8 @@ class Answers:
         at_end = 2 * self.clock.step_with(sequence, num_tokens) - 1
         if not self.is_early:
             return at_end
-        return min(2 * self.clock.step_with(sequence, num_tokens - self._num_early), at_end)
+        at_plan = 2 * self.clock.step_with(sequence, num_tokens - self._num_early)
+        return at_plan if self.is_late else min(at_plan, at_end)
 
     def _enter(self, sequence: SequenceState, num_blocks: int) -> None:
         if sequence.chain is not None:

@@ -30,7 +30,8 @@ class LaneMemory:
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
     groups: how the layers of a model with sliding windows share the blocks; None without.
     num_extra_slots: tokens of a sequence that its windows keep for drafts.
-    num_recomputed: last blocks of a hit that are computed again, for drafts.
+    num_recomputed: last blocks of a hit that are computed again, for drafts. hashes_ahead: whether
+        a block is found by the token behind it, too, instead.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
     uncached_first: whether free blocks that are not are used before all others; with sliding
         windows they never are.
@@ -45,6 +46,7 @@ class LaneMemory:
     groups: KvGroups | None
     num_extra_slots: int
     num_recomputed: int
+    hashes_ahead: bool
     caches_prefixes: bool
     uncached_first: bool
     tiers: tuple[CacheTier, ...]
@@ -75,7 +77,9 @@ class LaneMemory:
             return KvCacheManager(pool)
         if isinstance(pool, WindowPool):
             return WindowCachingManager(pool, again)
-        return PrefixCachingManager(pool, again, uncached_first=first)
+        return PrefixCachingManager(
+            pool, again, uncached_first=first, hashes_ahead=self.hashes_ahead
+        )
 
     def history(self) -> PrefixHistory | None:
         """Return the history of prompts, for hit estimates; None without prefix caching."""
@@ -118,12 +122,13 @@ def lane_memory(
     swaps: bool,
     swaps_overlap: bool = False,
     uncached_first: bool = False,
+    hashes_ahead: bool = False,
 ) -> LaneMemory:
     """Divide an engine's memory among its lanes.
 
     drafting: how it drafts tokens. swaps: whether its scheduler preempts by swapping.
     swaps_overlap: whether it computes steps meanwhile.
-    uncached_first: of its `EngineRules`.
+    uncached_first, hashes_ahead: of its `EngineRules`.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
     if memory.num_gpu_blocks < num_lanes:
@@ -146,6 +151,8 @@ def lane_memory(
             "not simulated"
         )
     num_blocks = memory.num_gpu_blocks // num_lanes
+    num_recomputed = drafting.num_recomputed_blocks if drafting else 0
+    hashes_ahead = hashes_ahead and num_recomputed > 0 and not memory.cache_tiers
     return LaneMemory(
         num_blocks=num_blocks,
         num_in_all=memory.num_gpu_blocks,
@@ -153,7 +160,8 @@ def lane_memory(
         num_reserved=_reserve(config.watermark, num_blocks),
         groups=memory.kv_groups,
         num_extra_slots=drafting.num_extra_slots if drafting else 0,
-        num_recomputed=drafting.num_recomputed_blocks if drafting else 0,
+        num_recomputed=0 if hashes_ahead else num_recomputed,
+        hashes_ahead=hashes_ahead,
         caches_prefixes=config.enable_prefix_caching,
         uncached_first=uncached_first,
         tiers=tuple(tier.divided_by(num_lanes) for tier in memory.cache_tiers),

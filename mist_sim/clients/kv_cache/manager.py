@@ -123,10 +123,11 @@ class KvCacheManager:
         """Note the tokens of the later ones of equal steps; `compute` noted those of the first."""
         self.compute(sequence, sequence.num_computed_tokens + num_steps * num_new_tokens)
 
-    def follow(self, clock: AnswerClock, *, is_early: bool) -> None:
+    def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool = False) -> None:
         """Get to know the clock of the decodes.
 
         is_early: whether a decode step takes and enters its blocks when it is planned.
+        is_late: whether that goes for what was verified of drafts, too (see `Answers`).
         """
 
     def note_step(self) -> None:

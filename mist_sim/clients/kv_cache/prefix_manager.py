@@ -9,7 +9,7 @@ from mist_sim.clients.kv_cache.answers import AnswerClock, Answers
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead, KvCacheManager
 from mist_sim.clients.prefixes.free_queue import FreeQueue
-from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache
+from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache, one_token_up
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
 from mist_sim.core.views import ContentWatcher
@@ -31,17 +31,24 @@ class PrefixCachingManager(KvCacheManager):
         (`SpeculativeConfig.num_recomputed_blocks`).
     uncached_first: whether free blocks without cached content are used before all others (see
         `EngineRules`).
+    hashes_ahead: whether a block is found only where the token behind it is the same, too.
     """
 
     caches_prefixes: ClassVar[bool] = True
     enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
 
     def __init__(
-        self, pool: BlockPool, num_recomputed: int = 0, *, uncached_first: bool = False
+        self,
+        pool: BlockPool,
+        num_recomputed: int = 0,
+        *,
+        uncached_first: bool = False,
+        hashes_ahead: bool = False,
     ) -> None:
         super().__init__(pool)
         self.num_recomputed = num_recomputed
         self.uncached_first = uncached_first
+        self.hashes_ahead = hashes_ahead
         self.cache = PrefixCache(pool.num_blocks)
         self.answers = Answers(self.cache, pool.block_size)
 
@@ -141,9 +148,10 @@ class PrefixCachingManager(KvCacheManager):
             if self.enters_answers and num_tokens >= sequence.num_tokens - 1:
                 self.answers.begin(sequence)
 
-    def follow(self, clock: AnswerClock, *, is_early: bool) -> None:
+    def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool = False) -> None:
         self.answers.clock = clock
         self.answers.is_early = is_early
+        self.answers.is_late = is_late
 
     def note_step(self) -> None:
         answers = self.answers
@@ -278,7 +286,8 @@ class PrefixCachingManager(KvCacheManager):
         if not self.shares_blocks:
             self.shares_blocks = True
             self.cache.queue = FreeQueue(self.pool.num_free)
-        return Chain(content, self.pool.block_size)
+        known = one_token_up(content) if self.hashes_ahead else content
+        return Chain(known, self.pool.block_size)
 
     def _most_found(self, sequence: SequenceState) -> int:
         """The largest number of cached blocks a sequence can use: those before its last token's."""

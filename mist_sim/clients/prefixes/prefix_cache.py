@@ -374,3 +374,14 @@ def _beside(entries: list[Entry], start: int, end: int) -> Iterator[tuple[int, i
         else:
             yield max(start, stop), end
             end = stop
+
+
+def one_token_up(content: Content) -> Content:
+    """Return content without its first token, so that a block ends with the token behind it.
+
+    So a block is the same as another where the token behind it is, too.
+    """
+    if not content:
+        return content
+    (first, length), *others = content
+    return (*([(first, length - 1)] if length > 1 else []), *others)

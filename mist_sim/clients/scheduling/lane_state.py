@@ -106,7 +106,8 @@ class LaneState:
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
         is_early = is_early and not (plans_ahead and speculation is not None)
-        kv_cache.follow(self.clock, is_early=is_early)
+        self._is_late = is_early and speculation is not None and not self.rules.caches_verified
+        kv_cache.follow(self.clock, is_early=is_early, is_late=self._is_late)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
         self.waiting = waiting
@@ -168,7 +169,7 @@ class LaneState:
         """Let a sequence go that is done, but hold its blocks if another client needs them."""
         if sequence.visit.is_followed and sequence.visit.outcome is None:
             self.held[sequence] = num_blocks, num_computed
-        self._leave(sequence, num_blocks, num_computed)
+        self._leave(sequence, num_blocks, self._num_cacheable(sequence, num_computed))
 
     def move_out(self, sequence: SequenceState) -> None:
         """Release a decode that another client continues; its blocks are held until copied."""
@@ -215,9 +216,21 @@ class LaneState:
 
         was_served: whether it had its turn in that plan, which caches its computed tokens.
         """
+        if self._is_late and not was_served:
+            return self._num_cacheable(sequence, num_computed)
         if was_served or not self.lacks_tokens or sequence.join_step == self.clock.steps:
             return num_computed
         return max(sequence.num_computed_tokens, num_computed - 1)
+
+    def _num_cacheable(self, sequence: SequenceState, num_computed: int) -> int:
+        """Computed tokens that are cached of a sequence off the clock, for which no plan is made.
+
+        Where drafts are cached with the next plan, not those that its last step verified.
+        """
+        path = sequence.path
+        if not self._is_late or path is None or not path.num_steps:
+            return num_computed
+        return min(num_computed, sequence.num_tokens - path.step_tokens.item(-1))
 
     def is_busy(self, sequence: SequenceState) -> bool:
         """Tell whether no plan is for a running sequence now: it is done, or on its way."""
@@ -243,7 +256,8 @@ class LaneState:
         if sequence in self.running:
             if self.paused:  # paused by a plan that computed nothing
                 self.end_pause()
-            self._leave(sequence, *self.stop(sequence))
+            num_blocks, num_computed = self.stop(sequence)
+            self._leave(sequence, num_blocks, self._num_cacheable(sequence, num_computed))
         elif sequence in self.swapped:
             swap = self.swapped.pop(sequence)
             if sequence not in self.swaps.going:
@@ -265,6 +279,20 @@ class LaneState:
             self._forget(sequence, in_step=in_step)
         else:
             self.waiting.remove(sequence)
+
+    def abort_late(self, sequence: SequenceState) -> None:
+        """Forget a sequence that was given up a step ago; no step is in flight.
+
+        One that runs gives its memory back at once, for the plan that is now made ahead.
+        """
+        if sequence not in self.running:
+            self.abort(sequence)
+            return
+        if self.paused:
+            self.end_pause()
+        num_blocks, num_computed = self.stop(sequence)
+        num_known = self.num_known(sequence, num_computed)
+        self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
     def _forget(self, sequence: SequenceState, *, in_step: bool) -> None:
         """Free the memory of a sequence that was given up before it could use it.

@@ -174,7 +174,8 @@ class Ranked(WaitingQueue):
 class ByPriority(Ranked):
     """By the request's priority, the smallest value first (vLLM's `priority` policy).
 
-    The running sequence of the largest value gives way, among equals the latest to arrive.
+    The running sequence of the largest value gives way, among equals the latest to arrive, and of
+    those that came at one time the first to be admitted (the `max` in vLLM's `Scheduler.schedule`).
     """
 
     takes_from_anywhere: ClassVar[bool] = True
@@ -183,7 +184,7 @@ class ByPriority(Ranked):
         super().__init__(_priority)
 
     def victim(self, running: dict[SequenceState, None]) -> SequenceState:
-        return max(running, key=lambda sequence: (_priority(sequence), sequence.arrival))
+        return max(running, key=lambda each: (_priority(each), each.visit.queued_at))
 
 
 def waiting_queue(order: Order) -> WaitingQueue:

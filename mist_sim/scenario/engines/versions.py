@@ -186,6 +186,8 @@ _ASYNC_PIPELINES = "rules.async_pipelines"
 _STAGGERS = "rules.staggers_decodes"
 _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
+_CACHES_VERIFIED = "rules.caches_verified"
+_HASHES_AHEAD = "rules.hashes_ahead"
 EXPOSED_STEP = "overhead.exposed_step"
 EXPOSED_SEQUENCE = "overhead.exposed_sequence"
 _LARGE = ServerLimits(1024, 8192)
@@ -198,6 +200,8 @@ _SAMPLE = "TopKTopPSampler in vllm/v1/sample/ops/topk_topp_sampler.py"
 _CACHE = "in vllm/config/cache.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
+_HASH = "VllmConfig in vllm/config/vllm.py"
+_UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
 _QUEUE = "EngineCore.step_with_batch_queue in vllm/v1/engine/core.py"
 _FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
 
@@ -263,6 +267,8 @@ V0_12 = EngineVersion(
         _STAGGERS: Default(False, _NO_STAGGER),
         _FILLS: Default(False, _QUEUE),
         _DRAINS: Default(False, _SCHEDULE),
+        _CACHES_VERIFIED: Default(False, _UPDATE),
+        _HASHES_AHEAD: Default(False, _HASH),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -370,6 +376,8 @@ V0_33 = _after(
         _LOCAL_CADENCE: Default(True, f"{_SCHEDULE}, not yet in 0.32"),
         _SPARES_HITS: Default(True, f"{_SCHEDULE}, in 0.31"),
         _DRAINS: Default(True, f"{_SCHEDULE}: num_stale_output_tokens"),
+        _CACHES_VERIFIED: Default(True, _UPDATE),
+        _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
     },
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),

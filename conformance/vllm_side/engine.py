@@ -1,152 +1,28 @@
-"""Workloads through the scheduler and the KV manager of an installed vLLM, with a virtual clock.
+"""One workload on its way through vLLM's scheduler and KV manager, with a virtual clock.
 
 Nothing is computed, so no GPU is needed: a step lasts what the workload's law says, and each
-request gets the tokens that its workload names. It needs vLLM and the standard library alone:
-`python vllm_side.py [--async] < workloads.json > results.json`.
+request gets the tokens that its workload names.
 
 Source: vLLM's `EngineCore.step` and `step_with_batch_queue` in `vllm/v1/engine/core.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import inspect
-import json
-import os
-import sys
 from collections import deque
-from types import SimpleNamespace
 from typing import Any
 
+from conformance.vllm_side.scheduler import batches_in_flight, fills_queue, scheduler_of
+
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
-_COUNTS = ("preemptions", "cached")  # of each job
-_RESERVE = "scheduler_reserve_full_isl"  # since 0.19; before, prompts go by their first chunk
-_INTERVAL = "prefill_schedule_interval"  # since 0.24; in engines of their own since 0.33
+_COVERED = "num_hash_lookahead_tokens"  # behind a block, of its hash, with EAGLE since 0.33
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
 
-class NoImages:
-    """A registry of a model that reads text alone."""
-
-    def supports_multimodal_inputs(self, model: Any) -> bool:
-        """Return False."""
-        return False
-
-
-class NoGrammar:
-    """A manager of structured output that nobody asks."""
-
-    def should_advance(self, request: Any) -> bool:
-        """Return False."""
-        return False
-
-    def accept_tokens(self, request: Any, tokens: Any) -> bool:
-        """Return True (0.33)."""
-        return True
-
-
-def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
-    """Return vLLM's scheduler for a workload."""
-    import torch
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-    size, num_blocks = spec["block_size"], spec["num_gpu_blocks"]
-    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    kv_cache = KVCacheConfig(
-        num_blocks=num_blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
-    )
-    config = config_of(spec, asynchronous, options)
-    kind = AsyncScheduler if asynchronous else Scheduler
-    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
-
-
-def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
-    """Return what the schedulers of vLLM 0.12 to 0.33 read of a `VllmConfig`."""
-    from vllm.config import SchedulerConfig
-
-    longest, interval = 10**7, spec[_INTERVAL]
-    has_interval = _INTERVAL in inspect.signature(SchedulerConfig).parameters
-    scheduler_config = SchedulerConfig(
-        max_num_seqs=spec["max_num_seqs"],
-        max_num_batched_tokens=spec["max_num_batched_tokens"],
-        max_model_len=longest,
-        is_encoder_decoder=False,
-        long_prefill_token_threshold=spec["long_prefill_token_threshold"],
-        enable_chunked_prefill=True,
-        async_scheduling=asynchronous,
-        policy=spec["policy"],
-        **({_INTERVAL: interval} if has_interval else {}),
-        **options,
-    )
-    return SimpleNamespace(
-        scheduler_config=scheduler_config,
-        cache_config=SimpleNamespace(
-            num_gpu_blocks=spec["num_gpu_blocks"],
-            enable_prefix_caching=spec["enable_prefix_caching"],
-            block_size=spec["block_size"],
-            mamba_cache_mode="none",
-            enable_mamba_shared_prefix_checkpoint=False,
-        ),
-        parallel_config=SimpleNamespace(
-            data_parallel_index=0,
-            data_parallel_rank=0,
-            data_parallel_size=1,
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            pipeline_parallel_size=len(spec["ranks"]),
-        ),
-        observability_config=SimpleNamespace(
-            kv_cache_metrics=False, enable_mfu_metrics=False, per_request_spec_decode_metrics=None
-        ),
-        model_config=SimpleNamespace(
-            is_encoder_decoder=False,
-            is_diffusion=False,
-            max_model_len=longest,
-            enable_return_routed_experts=False,
-            return_sampling_mask=False,
-            runner_type="generate",
-            supports_multimodal_inputs=False,
-            uses_mrope=False,
-        ),
-        ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
-        aux_output_config=SimpleNamespace(enabled=False),
-        is_mm_encoder_only=False,
-        max_concurrent_batches=batches_in_flight(spec, asynchronous),
-        max_in_flight_tokens=spec["max_num_batched_tokens"] * batches_in_flight(spec, asynchronous),
-        num_hash_lookahead_tokens=0,
-        num_lookahead_tokens=0,
-        num_prefill_lookahead_tokens=0,
-        num_speculative_tokens=0,
-        use_v2_model_runner=True,
-        lora_config=None,
-        kv_events_config=None,
-        kv_transfer_config=None,
-        ec_transfer_config=None,
-        speculative_config=None,
-    )
-
-
-def batches_in_flight(spec: dict[str, Any], asynchronous: bool) -> int:
-    """Return `max_concurrent_batches` of the multiprocess executor, or of the config since 0.24."""
-    size = len(spec["ranks"])
-    if asynchronous and (size == 1 or fills_queue()):
-        return size + 1
-    return size
-
-
-def fills_queue() -> bool:
-    """Tell whether empty batches fill the queue, and a decode is planned every so many steps.
-
-    That came by 0.24, with model runner V2.
-    """
-    import vllm
-
-    return tuple(int(part) for part in vllm.__version__.split(".")[:2]) >= (0, 24)
+def name_of(number: int) -> str:
+    """Return the id of a job's request; of equal arrivals the smallest id goes first in vLLM."""
+    return f"{number:06}"
 
 
 class Engine:
@@ -168,6 +44,8 @@ class Engine:
         self.token_steps: list[list[int]] = [[] for _ in self.jobs]
         self.arrivals: list[float | None] = [job["arrival"] for job in self.jobs]
         self.cached = [0] * len(self.jobs)
+        self.num_drafts = spec["drafts"][1]
+        self.num_verified = [0] * len(self.jobs)  # steps with drafts
         self.preempted: list[int] = []  # since the last step that computed something
         self.num_preemptions = [0] * len(self.jobs)
         self.coming = [(t, n) for n, t in enumerate(self.arrivals) if t is not None]
@@ -185,15 +63,18 @@ class Engine:
 
         job, caches = self.jobs[number], self.spec["enable_prefix_caching"]
         needs = inspect.signature(Request).parameters
+        number_covered = self.scheduler.vllm_config.num_hash_lookahead_tokens
+        can_cover = _COVERED in inspect.signature(get_request_block_hasher).parameters
+        covers = {_COVERED: number_covered} if can_cover else {}
         return Request(
-            str(number),
+            name_of(number),
             [self._token(number, position) for position in range(job["prompt"])],
             SamplingParams(max_tokens=job["answer"], ignore_eos=True),
             None,
             **({"eos_token_id": None} if "eos_token_id" in needs else {}),
             arrival_time=job["arrival"] or 0.0,
             priority=job["priority"],
-            block_hasher=get_request_block_hasher(self.spec["block_size"], sha256)
+            block_hasher=get_request_block_hasher(self.spec["block_size"], sha256, **covers)
             if caches
             else None,
         )
@@ -252,6 +133,18 @@ class Engine:
             time, number = heapq.heappop(self.coming)
             self.arrivals[number] = self.requests[number].arrival_time = time
             self.scheduler.add_request(self.requests[number])
+        self._abort()
+
+    def _abort(self) -> None:
+        """Let those go whose senders have gone (`EngineCore._process_aborts_queue`)."""
+        from vllm.v1.request import RequestStatus
+
+        for number, job in enumerate(self.jobs):
+            begin, after = self.arrivals[number], job.get("abort")
+            if after is None or begin is None or begin + after > self.now:
+                continue
+            if name_of(number) in self.scheduler.requests:
+                self.scheduler.finish_requests(name_of(number), RequestStatus.FINISHED_ABORTED)
 
     def _schedule(self) -> dict[str, Any]:
         """Schedule a step, and say when it will end."""
@@ -260,6 +153,7 @@ class Engine:
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
         context = sum(_computed_before(scheduler, n, tokens) for n in tokens)
+        context -= sum(self._num_refused(name, self.queue) for name in tokens)
         step = {
             "output": output,
             "tokens": output.total_num_scheduled_tokens,
@@ -282,6 +176,15 @@ class Engine:
         )
         self.scheduled.append(step)
         return step
+
+    def _num_refused(self, name: str, queue: deque[Any]) -> int:
+        """Return how many drafts that are in flight, and count as computed, will be refused."""
+        num_refused, place = 0, self.num_verified[int(name)]
+        for step in reversed(queue):
+            if name in step["output"].scheduled_spec_decode_tokens:
+                num_refused += 1 + self.num_drafts - self.jobs[int(name)]["path"][place]
+                place += 1
+        return num_refused
 
     def _gives_on(self, number: int, emits: bool) -> bool:
         """Tell whether later steps may need the token that a request gets: all but an only one."""
@@ -320,14 +223,18 @@ class Engine:
         from vllm.v1.outputs import ModelRunnerOutput
 
         self.now = max(self.now, step["end"])
+        self._abort()
         names = list(step["emits"])
+        drafted = step["output"].scheduled_spec_decode_tokens
         sampled, waiting = [], []
         for name in names:
             request = self.scheduler.requests.get(name)
             emits = step["emits"][name] and request is not None
             if emits and request.status.name == "PREEMPTED":
                 waiting.append(int(name))
-            sampled.append([self._token(int(name), request.num_tokens)] if emits else [])
+            number = self._num_given(int(name), drafts=name in drafted) if emits else 0
+            begin = request.num_tokens if emits else 0
+            sampled.append([self._token(int(name), begin + each) for each in range(number)])
         result = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
@@ -348,6 +255,22 @@ class Engine:
                     turn = self.next_turn[number]
                     time = self.now + self.jobs[turn]["think"] + _BESIDE
                     heapq.heappush(self.coming, (time, turn))
+        if self.num_drafts and not self.asynchronous:
+            self._draft([name for name, emits in step["emits"].items() if emits])
+
+    def _num_given(self, number: int, *, drafts: bool) -> int:
+        """Return the tokens that a step gives, as many as its job's path says if it has drafts."""
+        if not drafts:
+            return 1
+        self.num_verified[number] += 1
+        return int(self.jobs[number]["path"][self.num_verified[number] - 1])
+
+    def _draft(self, names: list[str]) -> None:
+        """Hand the drafts of a step to the scheduler (`EngineCore.post_step`)."""
+        from vllm.v1.outputs import DraftTokenIds
+
+        drafts = [[0] * self.num_drafts for _ in names]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
 
     def _forget_preemption(self, number: int) -> None:
         """Count no preemption of a request whose last token was on its way: it does not come back.
@@ -357,30 +280,6 @@ class Engine:
         self.num_preemptions[number] -= 1
         found = [self.preempted, *(step["preempted"] for step in reversed(self.steps))]
         next(names for names in found if number in names).remove(number)
-
-
-def serve(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what became of a workload whose jobs are dealt to its engines in turn.
-
-    The steps of the first engine come first.
-    """
-    num_engines, jobs = spec["num_engines"], spec["jobs"]
-    found: dict[str, Any] = {"stuck": False, "ends": [], "steps": []}
-    each = {name: [None] * len(jobs) for name in ("arrivals", "token_steps", *_COUNTS)}
-    for engine in range(min(num_engines, len(jobs))):
-        part = Engine(spec | {"jobs": jobs[engine::num_engines]}, asynchronous, options).run()
-        if part["stuck"]:
-            return part
-        num_before = len(found["ends"])
-        part["token_steps"] = [[num_before + step for step in s] for s in part["token_steps"]]
-        for name, values in each.items():
-            values[engine::num_engines] = part[name]
-        for rows, preempted, used in part["steps"]:
-            renamed = [[engine + num_engines * name, *row] for name, *row in rows]
-            names = [engine + num_engines * name for name in preempted]
-            found["steps"].append([renamed, names, used])
-        found["ends"] += part["ends"]
-    return found | each
 
 
 def _computed_before(scheduler: Any, name: str, tokens: dict[str, int]) -> int:
@@ -405,26 +304,3 @@ def _found_tokens(output: Any) -> int | None:
         return int(output.num_cached_tokens)
     stats = output.prefill_stats  # since 0.20, with the first token alone
     return None if stats is None else int(stats.num_cached_tokens)
-
-
-def main() -> None:
-    """Read workloads, write results."""
-    os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR"}
-    specs, asynchronous = json.load(sys.stdin), "--async" in sys.argv
-    with contextlib.redirect_stdout(sys.stderr):
-        import vllm
-        from vllm.config import SchedulerConfig
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import init_none_hash
-
-        init_none_hash(sha256)
-        has_reserve = _RESERVE in inspect.signature(SchedulerConfig).parameters
-        reserves = has_reserve and "--first-chunk" not in sys.argv
-        options = {_RESERVE: reserves} if has_reserve else {}
-        results = [serve(spec, asynchronous, options) for spec in specs]
-    found = {"version": vllm.__version__, "options": {_RESERVE: reserves}, "results": results}
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

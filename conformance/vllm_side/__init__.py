@@ -1,0 +1,1 @@
+"""vLLM's side: runs under a Python that has vLLM."""
