@@ -374,6 +374,19 @@ def test_giving_up_from_a_long_queue_takes_no_search(order):
     assert [queue.take() for _ in range(len(queue))] == stay
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_sequence_that_was_taken_from_the_middle_may_come_back(order):
+    """It is the head at its turn, once; its old place in the queue is gone."""
+    queue, waiting = waiting_queue(order), [Compared(number) for number in range(4)]
+    for sequence in waiting:
+        queue.add(sequence)
+    queue.remove(waiting[2])
+    queue.add(waiting[2])
+    assert len(queue) == len(list(queue)) == 4
+    assert {queue.take() for _ in range(4)} == set(waiting)
+    assert len(queue) == 0
+
+
 class Compared(SequenceState):
     """Counts how often it is compared with another one."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import ClassVar, Literal, get_args
 
 from mist_sim.clients.sequence_state import SequenceState
@@ -137,6 +137,8 @@ class Ranked(WaitingQueue):
         self._removed: set[SequenceState] = set()  # still in the heap
 
     def add(self, sequence: SequenceState) -> None:
+        if sequence in self._removed:  # its old entry is still in the heap
+            self._forget_removed()
         heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
 
     def place(self, sequence: SequenceState) -> tuple[float, int]:
@@ -163,6 +165,12 @@ class Ranked(WaitingQueue):
         """Drop removed sequences from the top of the heap, so that its head is waiting."""
         while self._heap and self._heap[0][2] in self._removed:
             self._removed.remove(heappop(self._heap)[2])
+
+    def _forget_removed(self) -> None:
+        """Drop the entries of removed sequences from all of the heap."""
+        self._heap = [entry for entry in self._heap if entry[2] not in self._removed]
+        heapify(self._heap)
+        self._removed.clear()
 
     def __len__(self) -> int:
         return len(self._heap) - len(self._removed)
