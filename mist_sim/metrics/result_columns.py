@@ -25,7 +25,7 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
         otherwise.
     model: the model requested; empty for any.
     """
-    c: dict[str, Any] = recorder.requests.columns()
+    c = recorder.requests.columns()
     reasons = texts(str(reason or "") for reason in recorder.reasons.values)
     models = texts(str(name or "") for name in recorder.models.values)
     columns: Columns = {
@@ -62,7 +62,7 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
     Prefill and decode of one visit share the queue; decode starts at the first token. Stages
     that one client served in a row without a mark between them share their times.
     """
-    c: dict[str, Any] = recorder.visits.columns()
+    c = recorder.visits.columns()
     pipelines: list[Any] = recorder.pipelines.values
     names = texts(client_names)
     parts = [
@@ -82,7 +82,7 @@ _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "f
 
 
 def _of_stage(
-    visits: dict[str, Any],
+    visits: Mapping[str, Any],
     rows: NDArray[np.bool_],
     kinds: Sequence[str],
     position: int,
@@ -140,14 +140,13 @@ def _runs(
 ) -> dict[str, NDArray[Any]]:
     """Return the runs of one track. numbers: columns whose value is the same in all rows."""
     columns = table.columns()
-    del columns["num_gaps"]
     of_track = {name: np.full(len(ends), number) for name, number in numbers.items()}
     return {
         "client": np.full(len(ends), client, dtype=object),
         **of_track,
-        "start": columns.pop("start"),
+        "start": columns["start"],
         "end": ends,
-        **columns,
+        **{name: columns[name] for name in columns if name not in ("start", "num_gaps")},
     }
 
 
@@ -161,7 +160,7 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
         seconds, from the reservation of memory until all entries are there; a swap starts when the
         step that waits for it would have begun.
     """
-    c: dict[str, Any] = recorder.moves.columns()
+    c = recorder.moves.columns()
     clients = texts(client_names)[np.array(recorder.track_clients, dtype=int)]
     names = texts(map(str, recorder.move_names.values))
     columns: Columns = {
@@ -183,12 +182,12 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     decode steps give it no token and are left out. For a request that was sent several times, these
     are the tokens of its last attempt. Raises ValueError for an unknown request.
     """
-    requests: dict[str, Any] = recorder.requests.columns()
+    requests = recorder.requests.columns()
     mine = requests["request_id"] == request_id
     if not mine.any():
         num_requests = int((requests["request_id"] >= 0).sum())
         raise ValueError(f"request_id must be in [0, {num_requests}), got {request_id}")
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    tokens = recorder.tokens.columns()
     rows = np.flatnonzero(tokens["request_id"] == request_id)
     times = []
     for row in rows:
@@ -212,7 +211,7 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
 
 def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:
     """Return which of a track's steps [first, end) decoded something."""
-    c: dict[str, Any] = recorder.steps[track].columns()
+    c = recorder.steps[track].columns()
     run_ends = np.cumsum(c["num_steps"])
     runs = np.searchsorted(run_ends, np.arange(first, end), side="right")
     return c["num_decodes"][runs] > 0
@@ -236,7 +235,7 @@ def clients_columns(
     prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
     look-ups.
     """
-    visits: dict[str, Any] = recorder.visits.columns()
+    visits = recorder.visits.columns()
     rows = []
     for client_id, name in enumerate(client_names):
         tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
@@ -293,7 +292,7 @@ def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, A
 
 def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
     """Return the sums over a client's tracks for its row."""
-    steps: dict[str, Any] = recorder.steps[track].columns()
+    steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
     values = (
         float(steps["busy"].sum()),

@@ -21,7 +21,7 @@ def retrievals_summary(recorder: ColumnRecorder, request_ids: Any) -> dict[str, 
     retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
     same by level. mean_retrieval_ms: of a batch, waiting not included.
     """
-    rows: dict[str, Any] = recorder.retrievals.columns()
+    rows = recorder.retrievals.columns()
     mine = np.isin(rows["request_id"], request_ids)
     if not mine.any():
         return {}
@@ -52,7 +52,7 @@ def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Col
         level.
     start, end: of the batch, seconds.
     """
-    c: dict[str, Any] = recorder.retrievals.columns()
+    c = recorder.retrievals.columns()
     columns: Columns = {
         "request_id": c["request_id"],
         "client": texts(client_names)[c["client_id"]],

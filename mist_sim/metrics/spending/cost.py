@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -184,7 +184,7 @@ def _price(group: GpuGroup, options: CostOptions) -> Price:
     return price_of(group.gpu.based_on or group.gpu.name, options.price, options.provider)
 
 
-def api_cost(prices: ApiPrices, requests: dict[str, Any]) -> Array:
+def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:
     """Return an API's price of each request, in dollars; 0 for failed requests.
 
     requests: the recorder's columns. Prompt tokens found in a prefix cache at the first admission

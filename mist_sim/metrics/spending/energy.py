@@ -110,7 +110,7 @@ class Ledger:
     @cached_property
     def end(self) -> float:
         """End of the last request or step, seconds."""
-        requests: dict[str, Any] = self._recorder.requests.columns()
+        requests = self._recorder.requests.columns()
         ends = [times[-1] for times in self._recorder.step_ends if len(times)]
         return float(max([*ends, requests["finished_at"].max(initial=0.0)]))
 
@@ -215,7 +215,7 @@ class Ledger:
             found.append(Runs(track, number, start, end, work.seconds, energy, decodes, *steps))
         return found
 
-    def _tokens_given(self, track: int, rows: dict[str, Any]) -> Array:
+    def _tokens_given(self, track: int, rows: Mapping[str, Any]) -> Array:
         """Return the tokens that each run of a track gave its decodes in all."""
         if not self._recorder.step_tokens[track]:
             return np.asarray(rows["num_steps"] * rows["num_decodes"])
@@ -255,7 +255,7 @@ class Ledger:
 
     def _decode_weights(self, runs: Runs, name: str) -> Array:
         """Return the totals of a track's decodes by request; those of a step share equally."""
-        tokens: dict[str, Any] = self._recorder.tokens.columns()
+        tokens = self._recorder.tokens.columns()
         mine = tokens["track"] == runs.track
         each = getattr(runs, name) * runs.decodes / np.maximum(runs.num_decodes, 1)
         steps = np.concatenate([[0.0], np.cumsum(runs.num_steps)])
@@ -266,7 +266,7 @@ class Ledger:
 
     def _prompt_weights(self, client_id: int) -> Array:
         """Return the prompt tokens that each request computed at a client, or else its visits."""
-        visits: dict[str, Any] = self._recorder.visits.columns()
+        visits = self._recorder.visits.columns()
         mine = visits["client_id"] == client_id
         weights = visits["num_input_tokens"][mine].astype(float)
         if not weights.any():
@@ -293,7 +293,7 @@ def _shared_out(amount: float, weights: Array, otherwise: Array) -> Array:
     return np.zeros(len(weights))
 
 
-def _step_counts(rows: dict[str, Any], given: Array, num_drafts: int) -> StepCounts:
+def _step_counts(rows: Mapping[str, Any], given: Array, num_drafts: int) -> StepCounts:
     """Return the tokens of runs, summed over the steps of each. given: tokens of its decodes."""
     steps, new, decodes = rows["num_steps"], rows["num_prefill_tokens"], rows["num_decodes"]
     queries = decodes * (1 + num_drafts)
