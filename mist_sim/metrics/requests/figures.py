@@ -13,7 +13,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import TableColumns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rates import Mask, rate
-from mist_sim.metrics.tabular import Columns, texts
+from mist_sim.metrics.tabular import Coded, Columns
 
 
 def request_columns(recorder: ColumnRecorder) -> TableColumns:
@@ -37,7 +37,7 @@ def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
     c = request_columns(recorder)
     if "group" not in c:
         return {}
-    return {"class": texts(names)[c["group"]][np.argsort(c["request_id"])]}
+    return {"class": Coded(c["group"][np.argsort(c["request_id"])], names)}
 
 
 def volume(c: Mapping[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:

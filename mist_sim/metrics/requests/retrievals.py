@@ -8,7 +8,7 @@ import numpy as np
 
 from mist_sim.metrics import stats
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.tabular import Columns, in_order, texts
+from mist_sim.metrics.tabular import Coded, Columns, in_order
 
 _MS = 1e3
 NO_LEVEL = 0
@@ -55,8 +55,8 @@ def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Col
     c = recorder.retrievals.columns()
     columns: Columns = {
         "request_id": c["request_id"],
-        "client": texts(client_names)[c["client_id"]],
-        "level": texts(_names(recorder))[c["level"]],
+        "client": Coded(c["client_id"], client_names),
+        "level": Coded(c["level"], _names(recorder)),
         **{name: c[name] for name in ("num_tokens", "num_bytes", "start", "end")},
     }
     return in_order(columns, np.argsort(c["start"], kind="stable"))
