@@ -115,7 +115,7 @@ def test_bad_files_are_refused_with_file_and_line(tmp_path, content, line, probl
 def test_broken_json_is_found_without_reading_on(tmp_path, monkeypatch):
     source = reader(tmp_path, '[{"a": x' + " " * 1000 + "}]")
     monkeypatch.setattr("mist_sim.traces.json_stream._CHUNK", 100)
-    monkeypatch.setattr("mist_sim.traces.sharegpt._Cursor._read_more", _read_once)
+    monkeypatch.setattr("mist_sim.traces.json_stream._Cursor._read_more", _read_once)
     with pytest.raises(TraceError, match="Expecting value"):
         lengths(source)
 
