@@ -2,25 +2,30 @@
 
 In each space a search finds a winner with its goodput, as `mist search` does by default: in steady
 state, with bounds, a race and runs that end early. Then come long runs with a seed of their own, as
-they stand. The winner has to attain the rate at which it was found, but for the tolerance of the
-search; and no other configuration may attain a rate at which it would be ahead of the winner by
-more than that tolerance, but for those of which a bound proves that they do not. `python -m
-benchmarks.winners [FIRST [LAST]]` prints a row of a table as each space is done. Processor times
-are of one core; a space that takes more than three minutes is left.
+they stand, which find goodputs to half a percent. The winner has to attain the rate at which it was
+found, but for the tolerance of the search; and no other configuration may serve more than the
+winner by more than that tolerance. Those of which a bound proves that they do not are left out.
+Where one does, both are run again with four times as many requests.
+
+`python -m benchmarks.winners FILE [NUMBER ...]` prints a row of a table as each space is done, of
+all 50 or of those named, and appends it to the file; spaces that the file has are not done again.
+Processor times are of one core.
 """
 
 from __future__ import annotations
 
-import signal
+import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from time import process_time
 from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.spaces import SearchOptions, Space, search_space
+from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, search_space
 from mist_sim.search.spaces.prepared import Preparation, Prepared
 from mist_sim.search.trials import Trial, try_rate
 from mist_sim.studies.rates import Rates
@@ -28,88 +33,135 @@ from tests.reference.random_spaces import random_space
 
 NUM_SPACES = 50
 COUNTS = (1, 2)  # of engines: 8 or 16 configurations a space
-MOST_SECONDS = 180  # of a processor, for a space
-LONG = 30_000  # requests
+LONG, LONGER = 30_000, 120_000  # requests
 SEED = 20_000  # of the long runs: another one than that of the search
+FINE = 0.005  # to which long runs find a goodput
 OPTIONS = GoodputOptions()
 TOLERANCE = OPTIONS.tolerance
 
 
-def long_run(prepared: Prepared, rate: float) -> Trial:
-    """Run a configuration at a rate, requests per second; a hopeless run ends early."""
-    scenario = prepared.scenario
-    changes = Rates(scenario).at(rate) | {"workload.lengths.num_requests": LONG}
-    return try_rate(as_data(scenario), changes, SEED, rate, OPTIONS.target(scenario), LONG)
+@dataclass(frozen=True)
+class LongRuns:
+    """Long runs of the configurations of a space. num_requests: of each."""
+
+    space: Space
+    num_requests: int = LONG
+
+    def attains(self, prepared: Prepared, value: float) -> bool:
+        """Tell whether a configuration attains the rate that a value of the objective takes."""
+        return bool(self.run(prepared, value * self._scale(prepared)).attained)
+
+    def run(self, prepared: Prepared, rate: float) -> Trial:
+        """Run a configuration at a rate, requests per second; a hopeless run ends early."""
+        scenario = prepared.scenario
+        changes = Rates(scenario).at(rate) | {"workload.lengths.num_requests": self.num_requests}
+        target = OPTIONS.target(scenario)
+        return try_rate(as_data(scenario), changes, SEED, rate, target, self.num_requests)
+
+    def goodput(self, prepared: Prepared, near: float) -> tuple[float, float]:
+        """Return the value that is attained and the one that is missed, half a percent apart."""
+        low, high = near, near
+        if self.attains(prepared, near):
+            while self.attains(prepared, high := low * (1 + TOLERANCE)):
+                low = high
+        else:
+            while not self.attains(prepared, low := high / (1 + TOLERANCE)):
+                high = low
+        while high / low > 1 + FINE:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.attains(prepared, middle) else (low, middle)
+        return low, high
+
+    def ahead(
+        self, best: Prepared, near: float, others: Mapping[str, Prepared]
+    ) -> tuple[float, dict[str, float]]:
+        """Return the winner's goodput, and those that serve more by more than the tolerance.
+
+        near: about the winner's goodput. The values are the least and the most that are ahead of
+        it: of the winner what it misses, of the others what they attain.
+        """
+        _, missed = self.goodput(best, near)
+        found = {}
+        for name, each in others.items():
+            least = missed * (1 + TOLERANCE)
+            if least * self._scale(each) <= each.bound and self.attains(each, least):
+                found[name] = self.goodput(each, least)[0] / missed - 1
+        return missed, found
+
+    def _scale(self, prepared: Prepared) -> float:
+        (objective,) = self.space.objectives
+        return objective.scale(prepared.known)
 
 
-def ahead(
-    space: Space, winner: Mapping[str, Any], best: Prepared, others: Sequence[Prepared]
-) -> Iterator[tuple[float, str]]:
-    """Yield (by which share, name) of the configurations that are ahead in long runs.
-
-    Ahead of the rate that was found, or of a higher one that the winner attains in a long run.
-    """
-    (objective,) = space.objectives
-    value = winner["figures"][objective.name]
-    while long_run(best, value * (1 + TOLERANCE) * objective.scale(best.known)).attained:
-        value *= 1 + TOLERANCE
-    for each in others:
-        by, rate = 0.0, value * objective.scale(each.known)
-        while (at := rate * (1 + by + TOLERANCE)) <= each.bound and long_run(each, at).attained:
-            by += TOLERANCE
-        if by:
-            yield by, each.name
-
-
-def row(number: int) -> Iterator[str]:
-    """Yield the cells of a space: winner, its objective, share of good requests, who is ahead."""
-    space = random_space(number, counts=COUNTS)
+def judged(space: Space, found: SpaceSearch) -> dict[str, Any]:
+    """Return what long runs say of the winner of a search."""
     begin = process_time()
-    yield f"{number}"
-    try:
-        (winner, *_) = search_space(space, SearchOptions(), jobs=1).front
-    except ScenarioError as error:
-        yield f"{error}"[:60]
-        return
-    took = process_time() - begin
+    winner, (objective,) = found.front[0], space.objectives
     judge = Preparation(space.objectives, space.constraints, OPTIONS, judged=True)
-    several = judge.all(space.configurations())
-    best = several[winner["number"]]
-    begin = process_time()
-    trial = long_run(best, winner["figures"]["goodput"] * (1 - TOLERANCE))
-    others = [each for each in several if each is not best and each.failure is None]
-    found = sorted(ahead(space, winner, best, others), reverse=True)
-    long = process_time() - begin
-    (objective,) = winner["figures"].keys() & {each.name for each in space.objectives}
-    yield f"{winner['name']}"
-    yield f"{winner['figures'][objective]:.4g} {objective}"
-    yield f"{trial.verdict}, {100 * trial.attainment:.1f} %"
-    yield ", ".join(f"{name} by {100 * by:.0f} %" for by, name in found) or "nobody"
-    yield f"{len(several)}"
-    yield f"{took:.0f} s"
-    yield f"{long:.0f} s"
+    several = {each.name: each for each in judge.all(space.configurations())}
+    best = several.pop(winner["name"])
+    others = {name: each for name, each in several.items() if each.failure is None}
+    value = winner["figures"][objective.name]
+    runs = LongRuns(space)
+    trial = runs.run(best, winner["figures"]["goodput"] * (1 - TOLERANCE))
+    missed, ahead = runs.ahead(best, value, others)
+    longer: dict[str, float] = {}
+    if ahead:
+        rivals = {name: others[name] for name in ahead}
+        missed, longer = LongRuns(space, LONGER).ahead(best, missed, rivals)
+    return {
+        "winner": winner["name"],
+        "objective": objective.name,
+        "value": value,
+        "verdict": trial.verdict,
+        "good": trial.attainment,
+        "long": missed,
+        "ahead": ahead,
+        "longer": longer,
+        "said": found.sentence.partition(f"{value:.4g}")[2].strip(" ,;."),
+        "configurations": len(several) + 1,
+        "long_seconds": process_time() - begin,
+    }
+
+
+def row(number: int, search: Callable[[Space], SpaceSearch]) -> dict[str, Any]:
+    """Return what became of a space."""
+    space, begin = random_space(number, counts=COUNTS), process_time()
+    try:
+        found = search(space)
+    except ScenarioError as error:
+        return {"number": number, "error": str(error)}
+    took = process_time() - begin
+    return {"number": number, "seconds": took, **judged(space, found)}
+
+
+def cells(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the cells of a row: winner, its goodput, share of good requests, which is ahead."""
+    yield f"{data['number']}"
+    if "error" in data:
+        yield data["error"][:60]
+        return
+    yield f"{data['winner']}"
+    yield f"{data['value']:.4g} {data['objective']}"
+    yield f"{data['long']:.4g}"
+    yield f"{data['verdict']}, {100 * data['good']:.1f} %"
+    for ahead in (data["ahead"], data["longer"]):
+        yield ", ".join(f"{name} by {100 * by:.1f} %" for name, by in ahead.items()) or "-"
+    yield data["said"]
+    yield f"{data['seconds']:.0f} s + {data['long_seconds']:.0f} s"
 
 
 def main() -> None:
     """Print a row a space."""
-    last = NUM_SPACES - 1
-    first, last = map(int, (*sys.argv[1:], *("0", str(last))[len(sys.argv) - 1 :]))
-    signal.signal(signal.SIGPROF, _too_long)
-    for number in range(first, last + 1):
-        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-        try:
-            told = " | ".join(row(number))
-        except _TooLong:
-            told = f"{number} | took more than {MOST_SECONDS} s"
-        print(f"| {told} |", flush=True)
-
-
-class _TooLong(BaseException):
-    """A space takes too long; no search takes it for a run that failed."""
-
-
-def _too_long(*_: object) -> None:
-    raise _TooLong
+    log, numbers = Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    known = {data["number"]: data for data in map(json.loads, lines)}
+    for number in numbers or range(NUM_SPACES):
+        if number not in known:
+            known[number] = row(number, lambda space: search_space(space, SearchOptions(), jobs=1))
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(known[number]) + "\n")
+        print(f"| {' | '.join(cells(known[number]))} |", flush=True)
 
 
 if __name__ == "__main__":

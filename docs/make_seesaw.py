@@ -1,10 +1,13 @@
 """Simulates Seesaw's end-to-end cases (figures 10, 11), policies (2) and breakdown (12).
 
     python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
+        [--v1] [--host-ms 10]
 
 FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a
 case: the best layout that stays, over all that fit and three sizes of chunks; the best pair of
-layouts, of the two that appendix A ranks first; the gain beside the paper's.
+layouts, of the two that appendix A ranks first; the gain beside the paper's. Layouts that stay have
+the pipelines of the paper's vLLM 0.5.4, or with --v1 those of the newest version that is known.
+--host-ms gives their steps time of the host: 5 to 13 ms in 0.5.4 (vllm-project/vllm#6854).
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 
 GIB = 2**30
 MODELS = {"15B": ("llama-3-15b", 4), "34B": ("codellama-34b", 8), "70B": ("llama-2-70b", 8)}
+MODELS |= {"LLaMA3-70B": ("llama-3-70b", 8)}  # section 6.4 names it for the A100s, 6.1 the other
 MEANS = {"sharegpt": (300, 300), "arxiv": (6000, 200)}
 CHUNKS = (256, 512, 2048)
 PAPER = {"A10": 1.45, "L4": 1.29}  # geometric means of figure 10
@@ -113,13 +117,15 @@ def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: An
         pipeline_parallel_size=layout.pipeline,
         data_parallel_size=layout.data,
         kv_cache=KvCacheConfig(enable_prefix_caching=False, gpu_memory_utilization=0.9),
-        overhead=EngineOverhead(step=0.0, sequence=0.0),
-        async_scheduling=False,
-        **options,
+        **{"async_scheduling": False, "overhead": _overhead(0.0)} | options,
     )
     prompts, outputs, *times = work
     workload = Workload.from_lists(prompts, outputs, times[0] if times else [0.0] * len(prompts))
     return Simulation(clients=[client], workload=workload).run()
+
+
+def _overhead(host: float) -> EngineOverhead:
+    return EngineOverhead(step=host, sequence=0.0)
 
 
 def throughput(result: Result) -> float:
@@ -128,16 +134,43 @@ def throughput(result: Result) -> float:
     return float(result.summary["request_throughput"]) if done else 0.0
 
 
-def best_static(gpu: GpuSpec, name: str, num_gpus: int, work: Any, piggyback: float) -> Any:
-    """Return (requests/s, layout, chunk) of the best layout that stays."""
+def chunked(
+    gpu: GpuSpec,
+    name: str,
+    layout: Layout,
+    work: Any,
+    chunk: int,
+    *,
+    piggyback: float = 0.0,
+    host: float = 0.0,
+    v1: bool = False,
+) -> Result:
+    """Simulate a layout that stays, with chunks of prompts.
+
+    host: seconds of the host before each step. v1: pipelines have one scheduler for all batches,
+    and plan ahead, as in the newest version of vLLM here; else one for each batch, as in the 0.5.4
+    that the paper compares with.
+    """
+    form = {"async_scheduling": True} if v1 else {"virtual_engines": layout.pipeline > 1}
+    return simulated(
+        gpu,
+        name,
+        layout,
+        work,
+        scheduler=ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk),
+        predictor=partial(SeesawPredictor, piggyback=piggyback),
+        overhead=_overhead(host),
+        **form,
+    )
+
+
+def best_static(gpu: GpuSpec, name: str, num_gpus: int, work: Any, **options: Any) -> Any:
+    """Return (requests/s, layout, chunk) of the best layout that stays; options of `chunked`."""
     found = []
-    times = partial(SeesawPredictor, piggyback=piggyback)
     for layout in layouts_of(load_model(name), num_gpus):
         for chunk in CHUNKS:
-            scheduler = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk)
-            options = {"scheduler": scheduler, "predictor": times}
             try:
-                rate = throughput(simulated(gpu, name, layout, work, **options))
+                rate = throughput(chunked(gpu, name, layout, work, chunk, **options))
             except ScenarioError:  # does not fit
                 break
             found.append((rate, layout.label, chunk))
@@ -172,16 +205,17 @@ def resharded(gpu: GpuSpec, name: str, before: Layout, after: Layout, work: Any,
     )
 
 
-def end_to_end(folder: Path, gpus: list[str], piggyback: float) -> None:
-    """Print the cases of figures 10 and 11, a JSON row each, and the geometric means."""
+def end_to_end(folder: Path, gpus: list[str], **options: Any) -> None:
+    """Print the cases of figures 10 and 11, a JSON row each, and means; options of `chunked`."""
     for gpu_name in gpus:
         gpu, gains = table_1(gpu_name), []
-        models = ["70B"] if gpu_name.startswith("A100") else list(MODELS)
+        is_a100 = gpu_name.startswith("A100")
+        models = ["70B", "LLaMA3-70B"] if is_a100 else ["15B", "34B", "70B"]
         for model in models:
             name, num_gpus = MODELS[model]
             for kind in MEANS:
                 work = lengths(folder, kind, model)
-                static = best_static(gpu, name, num_gpus, work, piggyback)
+                static = best_static(gpu, name, num_gpus, work, **options)
                 pair = best_pair(gpu, name, num_gpus, work)
                 gains.append(pair[0] / static[0])
                 row = [gpu_name, model, kind, *static, *pair, round(gains[-1], 3)]
@@ -222,22 +256,11 @@ def breakdown(folder: Path) -> dict[str, dict[str, float]]:
     gpu, name, work = table_1("A10"), MODELS["34B"][0], lengths(folder, "arxiv", "34B")
     whole = ContinuousScheduler(max_num_seqs=256, max_num_batched_tokens=16384)
     apart = {"scheduler": whole, "predictor": SeesawPredictor}
-    chunked = [
-        simulated(
-            gpu,
-            name,
-            Layout(2, 2),
-            work,
-            scheduler=each,
-            predictor=SeesawPredictor,
-            virtual_engines=True,  # vLLM 0.5.4, as in the paper
-        )
-        for each in (ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=n) for n in CHUNKS)
-    ]
+    mixed = [chunked(gpu, name, Layout(2, 2), work, size) for size in CHUNKS]
     runs = {
         "TP4": (simulated(gpu, name, Layout(4), work, **apart), (1,)),
         "PP4": (simulated(gpu, name, Layout(1, 4), work, **apart), (4,)),
-        "TP2PP2, chunked": (max(chunked, key=throughput), (2,)),
+        "TP2PP2, chunked": (max(mixed, key=throughput), (2,)),
         "PP4 -> TP4": (resharded(gpu, name, Layout(1, 4), Layout(4), work), (1, 4)),
     }
     return {label: _by_kind(result, ranks) for label, (result, ranks) in runs.items()}
@@ -260,12 +283,11 @@ def _by_kind(result: Result, ranks: tuple[int, ...]) -> dict[str, float]:
     return {kind: float(value) for kind, value in found.items()}
 
 
-def links_and_buffers(folder: Path) -> None:
-    """Print requests/s of a pair by links to the host and buffer: 34B on 8 A10, arXiv."""
+def links(folder: Path) -> None:
+    """Print requests/s of a pair by links to the host: 34B on 8 A10, arXiv."""
     gpu, work = table_1("A10"), lengths(folder, "arxiv", "34B")
     pair = Layout(1, 8), Layout(4, 2)
     cases = [{"host_bandwidth": share * 16.0 * GIB} for share in (0.1, 0.2, 0.5, 1, 4, 50)]
-    cases += [{"host_memory": size * GIB} for size in (3.0, 5.0, 10.0, 20.0, 40.0, 80.0)]
     for options in cases:
         result = resharded(gpu, MODELS["34B"][0], *pair, work, **options)
         changes = len(result.summary["layouts"]) - 1
@@ -277,6 +299,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-PCIe-x16,A100-NVLink")
     parser.add_argument("--piggyback", type=float, default=0.0)
+    parser.add_argument("--host-ms", type=float, default=0.0)
+    parser.add_argument("--v1", action="store_true")
     parser.add_argument("--only", choices=["policies", "breakdown", "links", "cases"])
     given = parser.parse_args()
     if given.only in (None, "policies"):
@@ -286,9 +310,10 @@ def main() -> None:
         for label, seconds in breakdown(given.folder).items():
             print(label, {kind: round(value) for kind, value in seconds.items()}, flush=True)
     if given.only in (None, "links"):
-        links_and_buffers(given.folder)
+        links(given.folder)
     if given.only in (None, "cases"):
-        end_to_end(given.folder, given.cases.split(","), given.piggyback)
+        options = {"piggyback": given.piggyback, "host": given.host_ms / 1e3, "v1": given.v1}
+        end_to_end(given.folder, given.cases.split(","), **options)
 
 
 if __name__ == "__main__":

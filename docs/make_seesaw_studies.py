@@ -22,6 +22,7 @@ from make_seesaw import (
     MODELS,
     best_pair,
     best_static,
+    chunked,
     lengths,
     resharded,
     simulated,
@@ -30,7 +31,6 @@ from make_seesaw import (
 )
 
 from mist_sim import (
-    ChunkedScheduler,
     ContinuousScheduler,
     EngineOverhead,
     Simulation,
@@ -118,7 +118,7 @@ def links(folder: Path) -> Rows:
         rows.append(
             show(
                 factor=factor,
-                stays=best_static(gpu, MIDDLE, 8, work, 0.0),
+                stays=best_static(gpu, MIDDLE, 8, work),
                 re_shards=best_pair(gpu, MIDDLE, 8, work),
                 host_too=best_pair(with_host, MIDDLE, 8, work),
             )
@@ -153,7 +153,7 @@ def mixtures(folder: Path) -> Rows:
         num_long = round(2000 * share)
         pairs = [*short[: 2000 - num_long], *(4 * long)[:num_long]]
         work = tuple(map(list, zip(*(pairs[n] for n in order), strict=True)))
-        static, pair = best_static(gpu, MIDDLE, 8, work, 0.0), best_pair(gpu, MIDDLE, 8, work)
+        static, pair = best_static(gpu, MIDDLE, 8, work), best_pair(gpu, MIDDLE, 8, work)
         rows.append(
             show(share=share, stays=static, re_shards=pair, gain=round(pair[0] / static[0], 3))
         )
@@ -175,15 +175,13 @@ def on_line(folder: Path) -> Rows:
     gpu, rows = table_1("A10"), []
     prompts, outputs = (each[:400] for each in lengths(folder, "arxiv", "34B"))
     gaps = Streams(5).generator("arrivals").exponential(1.0, 400)
-    chunked = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=512)
     for rate in (0.3, 0.5, 0.7, 0.75, 0.8, 0.85):
         work = prompts, outputs, np.cumsum(gaps / rate).tolist()
         for policy in ("TP2PP4, chunked", *POLICIES):
             if policy in POLICIES:
                 result = resharded(gpu, MIDDLE, *PAIR, work, **POLICIES[policy])
             else:
-                stays = {"scheduler": chunked, "predictor": SeesawPredictor}
-                result = simulated(gpu, MIDDLE, Layout(2, 4), work, **stays)
+                result = chunked(gpu, MIDDLE, Layout(2, 4), work, 512)
             summary = result.summary
             ttft = result.requests["ttft"]
             rows.append(

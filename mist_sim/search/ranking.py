@@ -54,7 +54,7 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
 
 def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
     """Return those that may be better than the best by more than `NEAR`, or equal to it."""
-    least = _scaled(best, figure)[0]
+    least = lowest(best, figure)
     return [
         case
         for case in cases
@@ -63,6 +63,11 @@ def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
         and not isnan(case.figures[figure])
         and (_scaled(case, figure)[1] > least * (1 + NEAR) or _same(case, best, figure))
     ]
+
+
+def lowest(case: Ranked, figure: str) -> float:
+    """Return the lower end of the interval of a goodput, or of one over something known."""
+    return _scaled(case, figure)[0]
 
 
 def sentence(cases: Sequence[Ranked]) -> str:
@@ -132,7 +137,7 @@ def _same(case: Ranked, best: Ranked, figure: str) -> bool:
 
 
 def _scaled(case: Ranked, figure: str) -> tuple[float, float]:
-    """Return the interval of a goodput, or of that per GPU."""
+    """Return the interval of a goodput, or of one over something known, such as GPUs."""
     low, high = case.interval or (0.0, 0.0)
     rate = case.figures["goodput"]
     factor = case.figures[figure] / rate if rate else 0.0

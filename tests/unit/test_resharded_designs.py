@@ -112,6 +112,13 @@ def test_engines_of_other_sizes_stay_or_have_pairs_of_their_own():
     assert pairs[1] is None
 
 
+def test_pipelines_of_virtual_engines_re_shard_to_the_same_layouts_as_others():
+    sizes = {"clients__0__tensor_parallel_size": 2, "clients__0__pipeline_parallel_size": 2}
+    found = [designs_of(asked(**sizes, clients__0__virtual_engines=each)) for each in (True, False)]
+    assert list(re_sharding(found[0])) == list(re_sharding(found[1]))
+    assert "re-shard PP4 to TP4" in re_sharding(found[0])
+
+
 def test_a_plan_tries_it_when_it_is_named():
     options = PlanOptions(
         gpus=("l4",),

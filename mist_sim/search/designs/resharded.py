@@ -127,6 +127,7 @@ def _re_sharding(client: Client, pair: PairTimes) -> Client:
         "pipeline_parallel_size": after.pipeline,
         "all_reduce": client["all_reduce"] if after.tensor > 1 else None,
         "async_scheduling": False,
+        "virtual_engines": False,  # a pipeline of a layout that changes has them anyway
         "step_loop": "auto",
         "scheduler": {"type": "continuous", **seats},
         "kv_cache": client["kv_cache"] | {"enable_prefix_caching": False},

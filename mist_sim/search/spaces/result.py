@@ -16,7 +16,7 @@ from mist_sim.metrics.latency import limit_title
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.front_picture import can_draw, draw
 from mist_sim.report.presenters import SPACE
-from mist_sim.search.ranking import NEAR, Ranked, rivals
+from mist_sim.search.ranking import NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
@@ -216,17 +216,17 @@ def _sentence(
     if equal and first.source != "rate":
         return f"{told}, as {prepared[equal[0]].name}" + _others(len(equal) - 1) + "."
     if first.source == "rate":
-        return told + _how_sure(first, best, fit, prepared)
+        return told + _how_sure(first, best, outcomes, prepared)
     return told + "."
 
 
 def _how_sure(
     objective: Objective,
     best: int,
-    fit: Mapping[int, Outcome],
+    outcomes: Mapping[int, Outcome],
     prepared: Mapping[int, Prepared],
 ) -> str:
-    """Return whether another searched one may be as good, by the intervals."""
+    """Return whether another one may be as good, by the intervals of those that were run."""
     ranked = {
         number: Ranked(
             prepared[number].name,
@@ -234,17 +234,41 @@ def _how_sure(
             found.goodput.interval if found.goodput else None,
             None,
         )
-        for number, found in fit.items()
+        for number, found in outcomes.items()
+        if found.is_fit
     }
-    if not any(found.goodput and found.goodput.is_steady for found in fit.values()):
+    searched = [found.goodput for found in outcomes.values() if found.is_fit and found.goodput]
+    if not any(goodput.is_steady for goodput in searched):
         return ", for the workload as it stands; short ones flatter."
-    near = rivals(ranked[best], objective.name, list(ranked.values()))
+    near = [each.name for each in rivals(ranked[best], objective.name, list(ranked.values()))]
+    near += _untold(objective, lowest(ranked[best], objective.name), outcomes, prepared)
     if not near:
         return f", and no other may be more than {100 * NEAR:g} % better, by the 95 % intervals."
     return (
-        f"; undecided against {near[0].name}{_others(len(near) - 1)}, by the 95 % intervals: "
+        f"; undecided against {near[0]}{_others(len(near) - 1)}, by the 95 % intervals: "
         "--most-requests may tell."
     )
+
+
+def _untold(
+    objective: Objective,
+    least: float,
+    outcomes: Mapping[int, Outcome],
+    prepared: Mapping[int, Prepared],
+) -> list[str]:
+    """Return which were stopped by a run that did not tell, at a rate that would be clearly ahead.
+
+    least: what the best surely has. The ones with most good requests come first.
+    """
+    found = []
+    for number, outcome in outcomes.items():
+        trial = outcome.trial
+        if outcome.status != "stopped" or trial is None or trial.attained is not None:
+            continue
+        value = trial.rate / objective.scale(prepared[number].known)
+        if value > least * (1 + NEAR):
+            found.append((-trial.attainment, prepared[number].name))
+    return [name for _, name in sorted(found)]
 
 
 def _others(number: int) -> str:
