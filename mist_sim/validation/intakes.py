@@ -55,7 +55,7 @@ def as_of_engines(requests: pd.DataFrame, result: Result) -> pd.DataFrame:
     """
     import pandas as pd
 
-    visits = pd.DataFrame(result.recorder.visits.columns()).groupby("request_id")
+    visits = pd.DataFrame(dict(result.recorder.visits.columns())).groupby("request_id")
     came, first, over = visits["queued_at"], visits["first_token_at"], visits["finished_at"]
     found = pd.DataFrame({"queued_at": came.min(), "first_token_at": first.min()})
     found = found.assign(finished_at=over.max()).reindex(requests.index)
