@@ -11,9 +11,10 @@ some keys:
     prefill = {mfu = 0.7, mbu = 0.85}
 
 A partial table keeps the other keys of the base, except that an interconnect of a named kind
-replaces the base's. `GpuSpec.based_on` keeps the name of the catalog's entry. Missing efficiencies are those of the
-base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power (`draw`, or
-`TYPICAL_DRAW`); the confidence of changed figures is "spec-only" unless the file sets it.
+replaces the base's. `GpuSpec.based_on` keeps the name of the catalog's entry. Missing efficiencies
+are those of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power
+(`draw`, or `TYPICAL_DRAW`); the confidence of changed figures is "spec-only" unless the file sets
+it.
 """
 
 from __future__ import annotations
@@ -89,9 +90,7 @@ def _base(named: str, source: str, files: tuple[Path, ...]) -> dict[str, object]
     slug = name_of(named, _catalog())
     if slug is not None:
         return _entry(slug)
-    path = user_path(named)
-    if files and (beside := files[-1].parent / path).is_file():
-        path = beside
+    path = _beside(named, files)
     if not path.is_file():
         problem = f"{source}: based_on: no accelerator and no file is named"
         raise _unknown(named, problem, "a TOML spec file")
@@ -102,6 +101,31 @@ def _base(named: str, source: str, files: tuple[Path, ...]) -> dict[str, object]
     figures = {key: value for key, value in table.items() if key not in _NO_FIGURES}
     sources = dict.fromkeys(_flatten(figures), str(path)) | _flatten(table.get("sources", {}))
     return {key: value for key, value in table.items() if key != "name"} | {"sources": sources}
+
+
+def _beside(named: str, files: tuple[Path, ...]) -> Path:
+    """Return the path of a base: beside the file that names it, or in the working directory."""
+    path = user_path(named)
+    if files and (beside := files[-1].parent / path).is_file():
+        return beside
+    return path
+
+
+def base_files(path: Path) -> list[Path]:
+    """Return the files that a spec file is based on, one after the other; none of a broken one."""
+    found = [path]
+    while found[-1].suffix == ".toml":
+        try:
+            named = load_toml(found[-1]).get("based_on")
+        except ScenarioError:
+            break
+        if not isinstance(named, str) or name_of(named, _catalog()) is not None:
+            break
+        base = _beside(named, tuple(found))
+        if not base.is_file() or any(base.samefile(file) for file in found):
+            break
+        found.append(base)
+    return found[1:]
 
 
 def merge_tables(base: Table, own: Table) -> dict[str, object]:
