@@ -45,6 +45,7 @@ from mist_sim.rng import Streams
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 
 GIB = 2**30
+OLDEST = "vllm-0.12"  # the oldest version that is simulated; its memory stands for 0.5.4's
 MODELS = {"15B": ("llama-3-15b", 4), "34B": ("codellama-34b", 8), "70B": ("llama-2-70b", 8)}
 MODELS |= {"LLaMA3-70B": ("llama-3-70b", 8)}  # section 6.4 names it for the A100s, 6.1 the other
 MEANS = {"sharegpt": (300, 300), "arxiv": (6000, 200)}
@@ -117,7 +118,7 @@ def simulated(gpu: GpuSpec, model: str, layout: Layout, work: Any, **options: An
         pipeline_parallel_size=layout.pipeline,
         data_parallel_size=layout.data,
         kv_cache=KvCacheConfig(enable_prefix_caching=False, gpu_memory_utilization=0.9),
-        **{"async_scheduling": False, "overhead": _overhead(0.0)} | options,
+        **{"engine": OLDEST, "async_scheduling": False, "overhead": _overhead(0.0)} | options,
     )
     prompts, outputs, *times = work
     workload = Workload.from_lists(prompts, outputs, times[0] if times else [0.0] * len(prompts))
@@ -151,7 +152,8 @@ def chunked(
     and plan ahead, as in the newest version of vLLM here; else one for each batch, as in the 0.5.4
     that the paper compares with.
     """
-    form = {"async_scheduling": True} if v1 else {"virtual_engines": layout.pipeline > 1}
+    today = {"engine": "vllm-0.33", "async_scheduling": True}
+    form = today if v1 else {"virtual_engines": layout.pipeline > 1}
     return simulated(
         gpu,
         name,

@@ -20,6 +20,7 @@ import numpy as np
 from make_seesaw import (
     GIB,
     MODELS,
+    OLDEST,
     best_pair,
     best_static,
     chunked,
@@ -88,6 +89,7 @@ def figure_4() -> Rows:
             role,
             model=name,
             gpu=gpu,
+            engine=OLDEST,
             role=role,
             tensor_parallel_size=4,
             kv_cache=KvCacheConfig(enable_prefix_caching=False, gpu_memory_utilization=0.9),

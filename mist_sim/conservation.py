@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +68,7 @@ class Conservation:
 
     def _not_ended_once(self, recorder: ColumnRecorder, clients: Sequence[Client]) -> str | None:
         """Check that the ended requests have one row for each that entered, and no other row."""
-        entered, ended = _ints(self._entered), _columns(recorder.requests)["request_id"]
+        entered, ended = _ints(self._entered), recorder.requests.columns()["request_id"]
         if np.array_equal(_sorted(entered), _sorted(ended)) and (np.diff(_sorted(ended)) > 0).all():
             return None
         if twice := _repeated(entered, "entered") or _repeated(ended, "ended"):
@@ -104,8 +103,8 @@ def _visits_unlike_records(
     load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
 ) -> str | None:
     """For every request, clients have recorded as many visits as its walks got back."""
-    ids: Ids = _columns(recorder.requests)["request_id"]
-    visited: Ids = _columns(recorder.visits)["request_id"]
+    ids: Ids = recorder.requests.columns()["request_id"]
+    visited: Ids = recorder.visits.columns()["request_id"]
     rows = _rows_of(visited, ids)
     if (unknown := visited[ids[rows] != visited]).size:
         place = _whereabouts(unknown[0], recorder, clients)
@@ -131,7 +130,7 @@ def _stages_not_served(
 
     One that was sent again may have been served in some stages before.
     """
-    requests, visits = _columns(recorder.requests), _columns(recorder.visits)
+    requests, visits = recorder.requests.columns(), recorder.visits.columns()
     ids: Ids = requests["request_id"]
     rows = _rows_of(visits["request_id"], ids)
     num_served = np.bincount(rows, visits["num_served_stages"], ids.size).astype(np.int64)
@@ -150,7 +149,7 @@ def _stages_not_served(
 
 def _whereabouts(request_id: np.int64, recorder: ColumnRecorder, clients: Sequence[Client]) -> str:
     """Return the client of a request's last recorded visit, and the clients that hold any."""
-    visits = _columns(recorder.visits)
+    visits = recorder.visits.columns()
     mine = visits["client_id"][visits["request_id"] == request_id]
     last = f"at client {clients[mine[-1]].name!r}" if mine.size else "nowhere"
     holding = [repr(client.name) for client in clients if client.view.num_outstanding]
@@ -168,11 +167,6 @@ def _rows_of(request_ids: Ids, ids: Ids) -> NDArray[np.intp]:
 def _sorted(ids: Ids) -> Ids:
     """Return ids in order; a stable sort is fast where most of them are."""
     return np.sort(ids, kind="stable")
-
-
-def _columns(table: Any) -> dict[str, Any]:
-    columns: dict[str, Any] = table.columns()
-    return columns
 
 
 def _ints(values: Sequence[int]) -> Ids:

@@ -441,8 +441,8 @@ MUTANTS = [
     Mutant(
         "a prompt that is alone now gets large pieces for a whole run",
         f"{SCHEDULING}/chunked.py",
-        "            limit = 1  # it is alone",
-        "            limit += 0  # it is alone",
+        "being alone when one arrives\n            limit = 1",
+        "being alone when one arrives\n            limit += 0",
     ),
     Mutant(
         "a copy that is found when another is evicted does not end a run",
@@ -711,7 +711,7 @@ MUTANTS = [
     Mutant(
         "a plain run goes on although who waits may have the room of who leaves",
         f"{ENGINE}/plain.py",
-        "if arrived or (state.leaving and state.waiting):",
+        "if arrived or ahead.given_up or (state.leaving and state.waiting):",
         "if arrived:",
     ),
     Mutant(

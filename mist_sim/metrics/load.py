@@ -7,6 +7,7 @@ answers are either at most half as long as their prompts, or at least as long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def load_of(prompt_tokens: float, output_tokens: float, batch: float) -> str:
 
 
 def load_of_run(
-    recorder: ColumnRecorder, c: dict[str, Any], done: Mask, warmup: float
+    recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask, warmup: float
 ) -> str | None:
     """Return the kind of load that a run had; None if no request finished.
 
@@ -58,7 +59,7 @@ def mean_batch(recorder: ColumnRecorder, after: float = 0.0) -> float:
     """
     num_tokens = num_steps = 0
     for table in recorder.steps:
-        rows: dict[str, Any] = table.columns()
+        rows = table.columns()
         counted = (rows["start"] >= after) & (rows["num_decodes"] > 0)
         steps = rows["num_steps"][counted].astype(np.int64)
         num_steps += int(steps.sum())

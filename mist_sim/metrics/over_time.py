@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -76,7 +75,7 @@ def _edges(end: float, interval: float | None) -> Array:
 
 def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
     """Return a client's cumulative sums from the start of the run up to each time."""
-    visits: dict[str, Any] = recorder.visits.columns()
+    visits = recorder.visits.columns()
     mine = visits["client_id"] == client_id
     queued, begun, ended = (
         visits[name][mine] for name in ("queued_at", "started_at", "finished_at")
@@ -103,11 +102,11 @@ def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, A
 
 def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
     """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
-    rows: dict[str, Any] = recorder.steps[track].columns()
+    rows = recorder.steps[track].columns()
     ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
     prompts = np.repeat(rows["num_prefill_tokens"], rows["num_steps"])
     emitted = recorder.decode_tokens(track).astype(float)
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    tokens = recorder.tokens.columns()
     is_first = (tokens["track"] == track) & ~tokens["resumed"]
     emitted += np.bincount(tokens["first_step"][is_first] - 1, minlength=len(ends))
     start, end = run_periods(recorder, track)

@@ -112,7 +112,7 @@ class Result(Findings):
         """The form of the load: "open loop", "closed loop", or "offline", all at time 0."""
         if not self.open_loop:
             return "closed loop"
-        c: dict[str, Any] = self.recorder.requests.columns()
+        c = self.recorder.requests.columns()
         sent_by_users = c["parent_id"] == c["request_id"]
         return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
 
@@ -264,7 +264,7 @@ class Result(Findings):
         return result_columns.token_times(self.recorder, request_id)
 
     def __repr__(self) -> str:
-        c: dict[str, Any] = self.recorder.requests.columns()
+        c = self.recorder.requests.columns()
         own = c["parent_id"] == c["request_id"]
         done = own & (c["status"] == 0)
         end = c["finished_at"].max(initial=0.0)

@@ -15,7 +15,15 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import step_table
-from mist_sim.metrics.tabular import Columns, WithMissing, column, concatenated, in_order, texts
+from mist_sim.metrics.tabular import (
+    Coded,
+    Columns,
+    WithMissing,
+    column,
+    concatenated,
+    in_order,
+    texts,
+)
 
 
 def requests_columns(recorder: ColumnRecorder) -> Columns:
@@ -25,15 +33,15 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
         otherwise.
     model: the model requested; empty for any.
     """
-    c: dict[str, Any] = recorder.requests.columns()
-    reasons = texts(str(reason or "") for reason in recorder.reasons.values)
-    models = texts(str(name or "") for name in recorder.models.values)
+    c = recorder.requests.columns()
+    reasons = [str(reason or "") for reason in recorder.reasons.values]
+    models = [str(name or "") for name in recorder.models.values]
     columns: Columns = {
         "request_id": c["request_id"],
         "parent_id": WithMissing(c["parent_id"], c["parent_id"] == c["request_id"]),
         "session_id": WithMissing(c["session_id"], c["session_id"] < 0),
-        "model": models[c["model"]],
-        "status": texts(STATUSES)[c["status"]],
+        "model": Coded(c["model"], models),
+        "status": Coded(c["status"], STATUSES),
         "arrival_time": c["arrival_time"],
         "sent_at": c["sent_at"],
         "first_token_at": c["first_token_at"],
@@ -51,7 +59,7 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
         "num_attempts": c["num_attempts"],
         "wasted_input_tokens": c["wasted_input_tokens"],
         "wasted_output_tokens": c["wasted_output_tokens"],
-        "reason": reasons[c["reason"]],
+        "reason": Coded(c["reason"], reasons),
     }
     return in_order(columns, np.argsort(c["request_id"]))
 
@@ -62,11 +70,11 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
     Prefill and decode of one visit share the queue; decode starts at the first token. Stages
     that one client served in a row without a mark between them share their times.
     """
-    c: dict[str, Any] = recorder.visits.columns()
+    c = recorder.visits.columns()
     pipelines: list[Any] = recorder.pipelines.values
-    names = texts(client_names)
+    stages = list(dict.fromkeys(kind for kinds in pipelines for kind in kinds))
     parts = [
-        _of_stage(c, c["stages"] == code, kinds, position, names)
+        _of_stage(c, c["stages"] == code, kinds, position, stages, client_names)
         for code, kinds in enumerate(pipelines)
         for position in range(len(kinds))
     ]
@@ -82,13 +90,17 @@ _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "f
 
 
 def _of_stage(
-    visits: dict[str, Any],
+    visits: Mapping[str, Any],
     rows: NDArray[np.bool_],
     kinds: Sequence[str],
     position: int,
-    names: NDArray[np.object_],
-) -> dict[str, NDArray[Any]]:
-    """Return a row for each of the visits to these stages that served the one at a position."""
+    stages: Sequence[str],
+    client_names: Sequence[str],
+) -> dict[str, NDArray[Any] | Coded]:
+    """Return a row for each of the visits to these stages that served the one at a position.
+
+    stages: all kinds of stages in the table.
+    """
     of_engine = kinds[0] == "prefill"
     later, earlier = of_engine and position > 0, of_engine and position == 0
     ended, finished_at = visits["served"], visits["finished_at"]
@@ -97,12 +109,12 @@ def _of_stage(
         ended = has_token | ended
         finished_at = np.where(has_token, visits["first_token_at"], finished_at)
     rows = rows & ended
-    num_rows = int(rows.sum())
+    stage = np.full(int(rows.sum()), stages.index(kinds[position]), dtype=np.int16)
     return {
         "request_id": visits["request_id"][rows],
-        "position": np.full(num_rows, position),
-        "stage": np.full(num_rows, kinds[position], dtype=object),
-        "client": names[visits["client_id"][rows]],
+        "position": np.full(len(stage), position, dtype=np.int16),
+        "stage": Coded(stage, stages),
+        "client": Coded(visits["client_id"][rows], client_names),
         "queued_at": visits["first_token_at" if later else "queued_at"][rows],
         "started_at": visits["first_token_at" if later else "started_at"][rows],
         "finished_at": finished_at[rows],
@@ -125,29 +137,32 @@ def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     own, which has other tracks in each.
     """
     if not recorder.steps:
-        return dict(_runs(step_table(), np.empty(0), "", {"track": 0}))
+        return dict(_runs(step_table(), np.empty(0), 0, {"track": 0}, client_names))
     parts, some_change = [], any(recorder.track_layouts)
     for track, table in enumerate(recorder.steps):
-        client = client_names[recorder.track_clients[track]]
         layout = {"layout": recorder.track_layouts[track]} if some_change else {}
         ends = run_periods(recorder, track)[1]
-        parts.append(_runs(table, ends, client, {"track": track} | layout))
+        client_id = recorder.track_clients[track]
+        parts.append(_runs(table, ends, client_id, {"track": track} | layout, client_names))
     return concatenated(parts)
 
 
 def _runs(
-    table: Table, ends: Array, client: str, numbers: Mapping[str, int]
-) -> dict[str, NDArray[Any]]:
+    table: Table,
+    ends: Array,
+    client_id: int,
+    numbers: Mapping[str, int],
+    client_names: Sequence[str],
+) -> dict[str, NDArray[Any] | Coded]:
     """Return the runs of one track. numbers: columns whose value is the same in all rows."""
     columns = table.columns()
-    del columns["num_gaps"]
     of_track = {name: np.full(len(ends), number) for name, number in numbers.items()}
     return {
-        "client": np.full(len(ends), client, dtype=object),
+        "client": Coded(np.full(len(ends), client_id, dtype=np.int32), client_names),
         **of_track,
-        "start": columns.pop("start"),
+        "start": columns["start"],
         "end": ends,
-        **columns,
+        **{name: columns[name] for name in columns if name not in ("start", "num_gaps")},
     }
 
 
@@ -161,13 +176,13 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
         seconds, from the reservation of memory until all entries are there; a swap starts when the
         step that waits for it would have begun.
     """
-    c: dict[str, Any] = recorder.moves.columns()
-    clients = texts(client_names)[np.array(recorder.track_clients, dtype=int)]
-    names = texts(map(str, recorder.move_names.values))
+    c = recorder.moves.columns()
+    clients = np.array(recorder.track_clients, dtype=np.int32)
+    names = [str(name) for name in recorder.move_names.values]
     columns: Columns = {
         "request_id": c["request_id"],
-        "client": clients[c["track"]],
-        **{name: names[c[name]] for name in ("kind", "source", "destination")},
+        "client": Coded(clients[c["track"]], client_names),
+        **{name: Coded(c[name], names) for name in ("kind", "source", "destination")},
         "num_tokens": c["num_tokens"],
         "num_bytes": c["num_bytes"],
         "start": c["start"],
@@ -183,12 +198,12 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     decode steps give it no token and are left out. For a request that was sent several times, these
     are the tokens of its last attempt. Raises ValueError for an unknown request.
     """
-    requests: dict[str, Any] = recorder.requests.columns()
+    requests = recorder.requests.columns()
     mine = requests["request_id"] == request_id
     if not mine.any():
         num_requests = int((requests["request_id"] >= 0).sum())
         raise ValueError(f"request_id must be in [0, {num_requests}), got {request_id}")
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    tokens = recorder.tokens.columns()
     rows = np.flatnonzero(tokens["request_id"] == request_id)
     times = []
     for row in rows:
@@ -212,7 +227,7 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
 
 def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:
     """Return which of a track's steps [first, end) decoded something."""
-    c: dict[str, Any] = recorder.steps[track].columns()
+    c = recorder.steps[track].columns()
     run_ends = np.cumsum(c["num_steps"])
     runs = np.searchsorted(run_ends, np.arange(first, end), side="right")
     return c["num_decodes"][runs] > 0
@@ -236,7 +251,7 @@ def clients_columns(
     prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
     look-ups.
     """
-    visits: dict[str, Any] = recorder.visits.columns()
+    visits = recorder.visits.columns()
     rows = []
     for client_id, name in enumerate(client_names):
         tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
@@ -293,7 +308,7 @@ def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, A
 
 def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
     """Return the sums over a client's tracks for its row."""
-    steps: dict[str, Any] = recorder.steps[track].columns()
+    steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
     values = (
         float(steps["busy"].sum()),

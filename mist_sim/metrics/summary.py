@@ -84,7 +84,7 @@ def summarise(
     return summary
 
 
-def _peaks(recorder: ColumnRecorder, c: dict[str, Any], done: Mask) -> dict[str, Any]:
+def _peaks(recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask) -> dict[str, Any]:
     """Return the most chunks of output and requests in a second, counted from the first sending.
 
     As `calculate_metrics` in vllm/benchmarks/serve.py: finished requests alone, and one is there in
@@ -103,7 +103,7 @@ def _peaks(recorder: ColumnRecorder, c: dict[str, Any], done: Mask) -> dict[str,
 
 
 def _stability(
-    recorder: ColumnRecorder, c: dict[str, Any], of_users: Mask, *, open_loop: bool
+    recorder: ColumnRecorder, c: Mapping[str, Any], of_users: Mask, *, open_loop: bool
 ) -> dict[str, Any]:
     """Return whether the clients kept up at the end of the run, and throughout.
 
@@ -112,7 +112,7 @@ def _stability(
     arrival = c["arrival_time"][of_users]
     if not open_loop or not len(arrival) or arrival.min() == arrival.max():
         return {"unstable": False}
-    visits: dict[str, Any] = recorder.visits.columns()
+    visits = recorder.visits.columns()
     asked = visits["request_id"] >= 0
     begun = np.where(np.isnan(visits["started_at"]), visits["finished_at"], visits["started_at"])
     finished = of_users & (c["status"] == 0)
@@ -127,7 +127,7 @@ def _stability(
     }
 
 
-def _joined_at(visits: dict[str, Any], c: dict[str, Any]) -> Array:
+def _joined_at(visits: Mapping[str, Any], c: Mapping[str, Any]) -> Array:
     """Return when each visit began to wait: at a client, or before that in the front end.
 
     A request's time there counts in front of its first visit.
@@ -157,7 +157,7 @@ def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:
 
 
 def _lives(
-    recorder: ColumnRecorder, c: dict[str, Any], counted: Mask, warmup: float
+    recorder: ColumnRecorder, c: Mapping[str, Any], counted: Mask, warmup: float
 ) -> dict[str, Any]:
     """Return failures, starts and losses of clients."""
     lives = Lives(recorder, float(c["finished_at"].max(initial=0.0)))
@@ -177,7 +177,7 @@ def _latencies(
     }
 
 
-def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[str, Any]:
+def _memory(recorder: ColumnRecorder, c: Mapping[str, Any], counted: Mask) -> dict[str, Any]:
     """Return hits, preemptions and peak use of the KV cache."""
     memory: dict[str, Any] = {
         "num_truncated": int(c["truncated"][counted].sum()),
@@ -200,7 +200,7 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
 
 def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
     """Return the swaps of preempted requests in both directions, and their mean time."""
-    moves: dict[str, Any] = recorder.moves.columns()
+    moves = recorder.moves.columns()
     is_out = moves["kind"] == recorder.move_names.code("swap_out")
     is_swap = is_out | (moves["kind"] == recorder.move_names.code("swap_in"))
     mine = is_swap & np.isin(moves["request_id"], request_ids)
@@ -235,7 +235,7 @@ def _fetches(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
 
 def _moves_of(recorder: ColumnRecorder, kind: str, request_ids: Any) -> tuple[int, int, float]:
     """Return how many moves of a kind there were, their tokens, and their mean milliseconds."""
-    moves: dict[str, Any] = recorder.moves.columns()
+    moves = recorder.moves.columns()
     is_kind = moves["kind"] == recorder.move_names.code(kind)
     mine = is_kind & np.isin(moves["request_id"], request_ids)
     if not mine.any():
@@ -258,7 +258,7 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
     acceptance_rate: accepted draft tokens in percent. acceptance_length: tokens per step and
         request, the model's own token included.
     """
-    rows: dict[str, Any] = recorder.drafts.columns()
+    rows = recorder.drafts.columns()
     counted = rows["time"] >= after
     num_drafts = int(rows["num_drafts"][counted].sum())
     draft_tokens = int(rows["draft_tokens"][counted].sum())
@@ -274,7 +274,7 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
     }
 
 
-def _failures(c: dict[str, Any], counted: Mask) -> dict[str, int]:
+def _failures(c: Mapping[str, Any], counted: Mask) -> dict[str, int]:
     """Return the number of failed requests by status, and the cost of attempts in vain."""
     by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
     failures = {
@@ -292,7 +292,7 @@ def _failures(c: dict[str, Any], counted: Mask) -> dict[str, int]:
 
 def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> dict[str, float]:
     """Return the share of the tokens looked up that came from each tier below the GPU."""
-    moves: dict[str, Any] = recorder.moves.columns()
+    moves = recorder.moves.columns()
     is_load = moves["kind"] == recorder.move_names.code("load")
     mine = is_load & np.isin(moves["request_id"], requests["request_id"][counted]) & ~moves["again"]
     queried = requests["num_queried_tokens"][counted].sum()

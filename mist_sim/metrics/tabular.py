@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_PIECE = 65_536  # rows of text looked at together
+
+
 @dataclass(frozen=True, slots=True)
 class WithMissing:
     """Whole numbers, some of which are missing. missing: which; as long as `values`."""
@@ -32,8 +35,27 @@ class WithMissing:
         return WithMissing(self.values[rows], self.missing[rows])
 
 
-Column = NDArray[Any] | WithMissing
-"""Numbers, truth values, or text as Python strings (dtype object)."""
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Text that repeats. codes: of each row, its place in `texts`, the texts that there are."""
+
+    codes: NDArray[np.integer]
+    texts: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: NDArray[Any]) -> Coded:
+        return Coded(self.codes[rows], self.texts)
+
+    def array(self) -> NDArray[np.object_]:
+        """Return the text of each row, as Python strings."""
+        found: NDArray[np.object_] = texts(self.texts)[self.codes]
+        return found
+
+
+Column = NDArray[Any] | WithMissing | Coded
+"""Numbers, truth values, or text: as Python strings (dtype object), or as codes."""
 Columns = dict[str, Column]
 """Columns of one length, in order."""
 
@@ -59,26 +81,32 @@ def in_order(columns: Columns, rows: NDArray[np.int64]) -> Columns:
     return {name: columns.pop(name)[rows] for name in list(columns)}
 
 
-def concatenated(parts: list[dict[str, NDArray[Any]]]) -> Columns:
+def concatenated(
+    parts: Sequence[dict[str, NDArray[Any]] | dict[str, NDArray[Any] | Coded]],
+) -> Columns:
     """Return the rows of several tables with the same columns, one table after the other.
 
-    The tables are emptied, so that no column is held twice.
+    The tables are emptied, so that no column is held twice. Coded text has the same texts in all.
     """
-    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    return {name: _joined([part.pop(name) for part in parts]) for name in list(parts[0])}
+
+
+def _joined(parts: Sequence[Any]) -> NDArray[Any] | Coded:
+    if isinstance(parts[0], Coded):
+        return Coded(np.concatenate([part.codes for part in parts]), parts[0].texts)
+    return np.concatenate(parts)
 
 
 def frame_of(columns: Columns) -> pd.DataFrame:
     """Return the columns as a pandas frame; whole numbers with missing ones are `Int64`."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {
-            name: pd.arrays.IntegerArray(values.values, values.missing)
-            if isinstance(values, WithMissing)
-            else values
-            for name, values in columns.items()
-        }
-    )
+    def values_of(column: Column) -> Any:
+        if isinstance(column, WithMissing):
+            return pd.arrays.IntegerArray(column.values, column.missing)
+        return column.array() if isinstance(column, Coded) else column
+
+    return pd.DataFrame({name: values_of(column) for name, column in columns.items()})
 
 
 def write_parquet(columns: Columns, path: Path) -> None:
@@ -105,6 +133,8 @@ def _arrow(values: Column) -> pa.Array:
 
     if isinstance(values, WithMissing):
         return _of_buffers(pa.int64(), values.values, values.missing)
+    if isinstance(values, Coded):
+        return _coded(values) if len(values) else pa.nulls(0)
     if values.dtype == object:
         return _text(values.tolist()) if len(values) else pa.nulls(0)
     if values.dtype == bool:
@@ -141,6 +171,20 @@ def _text(values: list[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.large_string(), len(values), buffers, 0)
 
 
+def _coded(column: Coded) -> pa.Array:
+    """Return coded text for Arrow, made piece by piece: a text a row is many Python objects."""
+    import pyarrow as pa
+
+    content, encoded = bytearray(), [text.encode() for text in column.texts]
+    for first in range(0, len(column), _PIECE):
+        codes = column.codes[first : first + _PIECE].tolist()
+        content += b"".join(map(encoded.__getitem__, codes))
+    offsets = np.zeros(len(column) + 1, dtype=np.int64)
+    np.cumsum(_sizes(encoded)[column.codes], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_string(), len(column), buffers, 0)
+
+
 def _sizes(values: Sequence[str | bytes]) -> NDArray[np.int64]:
     return np.fromiter(map(len, values), np.int64, len(values))
 
@@ -171,7 +215,7 @@ def _types(values: Column) -> dict[str, str]:
     """Return the type of a column, and its type in a frame, by pandas' names."""
     if isinstance(values, WithMissing):
         return {"pandas_type": "int64", "numpy_type": "Int64"}
-    if values.dtype != object:
+    if not isinstance(values, Coded) and values.dtype != object:
         return {"pandas_type": values.dtype.name, "numpy_type": values.dtype.name}
     if not len(values):
         return {"pandas_type": "empty", "numpy_type": "object"}

@@ -41,7 +41,7 @@ class RequestTimes:
     @classmethod
     def of(cls, recorder: ColumnRecorder, warmup: float) -> RequestTimes:
         """Return those of user requests that were sent at or after `warmup` seconds."""
-        c = request_columns(recorder)
+        c: Mapping[str, Any] = request_columns(recorder)
         rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
         rows = rows[np.argsort(c["request_id"][rows])]
         c = {name: column[rows] for name, column in c.items()}

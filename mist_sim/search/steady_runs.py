@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -110,15 +110,15 @@ class _Watching(ColumnRecorder):
         return self._target.worst_limit(RequestTimes.of(self, self._warmup))
 
     def _seen(self) -> Seen:
-        c: dict[str, Any] = self.requests.columns()
+        c: Mapping[str, Any] = self.requests.columns()
         rows = np.flatnonzero(
             (c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= self._warmup)
         )
         rows = rows[np.argsort(c["request_id"][rows])]
         c = {name: column[rows] for name, column in c.items()}
         times = RequestTimes.of(self, self._warmup)
-        visits: dict[str, Any] = self.visits.columns()
-        visits = {name: column[visits["request_id"] >= 0] for name, column in visits.items()}
+        of_users = self.visits.columns()["request_id"] >= 0
+        visits = {name: column[of_users] for name, column in self.visits.columns().items()}
         started, left = visits["started_at"], visits["finished_at"]
         first = int(c["request_id"][0]) if len(rows) else 0
         shares = [share for share, _ in self._target.shares_in(times).values()]

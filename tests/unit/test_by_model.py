@@ -88,7 +88,7 @@ def test_good_tokens_of_clients_are_those_of_the_summary(result):
 
 
 def test_tokens_of_attempts_in_vain_are_not_good():
-    strict = {"workload__timeout": "3 s", "workload__retries": {"max_attempts": 3}}
+    strict = {"workload__timeout": "5 s", "workload__retries": {"max_attempts": 3}}
     result = simulate(scenario(**PRESSED, **strict, slo={"e2el": "1 h"}))
     done = result.requests.query("status == 'finished'")
     assert (done["num_attempts"] > 1).any()

@@ -479,7 +479,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
         (["mist", "list", "s"], ["schedulers", "samplers", "stages", "slos"]),
         (
             ["mist", "calibrate", ""],
-            ["splitwise", "closed_loop", "kernels", "catalog", "text", "rag"],
+            ["splitwise", "closed_loop", "kernels", "catalog", "text", "rag", "run"],
         ),
     ],
     ids=str,

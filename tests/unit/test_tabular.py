@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.metrics.records.columns import Table
+from mist_sim.metrics.spending.spent import Spent
 from mist_sim.metrics.tabular import (
+    Coded,
     WithMissing,
     column,
     concatenated,
@@ -21,6 +23,7 @@ from mist_sim.metrics.tabular import (
 )
 from tests.effort import examples
 
+WHOLE = st.one_of(st.integers(-9, 9), st.integers(-(2**63), 2**63 - 1))
 FLOATS = st.floats(allow_nan=True, width=64)
 ROWS = st.lists(
     st.tuples(st.text(max_size=5), FLOATS, st.integers(0, 9), st.booleans(), st.booleans()),
@@ -80,15 +83,13 @@ def test_rows_come_in_another_order_and_tables_one_after_the_other():
 @examples(60)
 @given(
     steps=st.lists(
-        st.one_of(
-            st.just("read"), st.just("pack"), st.tuples(st.integers(-9, 9), FLOATS, st.booleans())
-        ),
+        st.one_of(st.just("read"), st.just("pack"), st.tuples(WHOLE, FLOATS, st.booleans())),
         max_size=40,
     )
 )
 def test_a_table_has_every_row_once_whenever_it_is_read(steps):
     """Arrays that were handed out stay as they are when rows follow."""
-    table, rows, handed_out = Table(a="i4", b="f8", c="?"), [], []
+    table, rows, handed_out = Table(a="i8", b="f8", c="?"), [], []
     for step in [*steps, "read"]:
         if step == "read":
             handed_out.append((table.columns(), list(rows)))
@@ -102,9 +103,42 @@ def test_a_table_has_every_row_once_whenever_it_is_read(steps):
         np.testing.assert_equal(found, expected)
 
 
-def test_a_table_holds_each_value_once():
+def test_a_table_holds_whole_numbers_in_as_few_bytes_as_they_take():
+    for most, size in ((127, 1), (128, 2), (2**15, 4), (2**31, 8)):
+        table = Table(a="i8", b="f8")
+        table.rows.extend((k % 100, 0.5) for k in range(1_000))
+        first = table.columns()
+        assert table.nbytes == 1_000 * (1 + 8)
+        table.rows.append((most, 0.5))
+        assert table.columns()["a"].max() == most
+        assert table.nbytes == 1_001 * (size + 8)
+        assert len(first["a"]) == len(first["b"]) == 1_000
+
+
+def test_packing_lets_go_of_rows():
     table = Table(a="i8")
-    table.rows.extend((k,) for k in range(10_000))
-    first, again = table.columns()["a"], table.columns()["a"]
-    assert np.shares_memory(first, again)
-    assert not first.flags.owndata  # a view of what the table holds, and no copy
+    table.rows.extend((k % 100,) for k in range(100_000))
+    table.pack()
+    assert not table.rows
+    assert table.nbytes == 100_000
+
+
+@examples(40)
+@given(codes=st.lists(st.integers(0, 2), max_size=20))
+def test_coded_text_is_written_as_plain_text_is(codes, tmp_path_factory):
+    names, folder = ("", "fünf", "two words"), tmp_path_factory.mktemp("coded")
+    coded = Coded(np.array(codes, dtype=np.int8), names)
+    write_parquet({"text": coded}, folder / "coded")
+    write_parquet({"text": coded.array()}, folder / "plain")
+    assert (folder / "coded").read_bytes() == (folder / "plain").read_bytes()
+    assert frame_of({"text": coded})["text"].tolist() == [names[code] for code in codes]
+
+
+@examples(40)
+@given(values=st.lists(st.sampled_from([0.0, 0.1, 1e9, 3.7]), max_size=30))
+def test_spent_keeps_the_parts_of_all_requests_and_their_sum_to_the_bit(values):
+    by_request = np.array(values)
+    spent = Spent.of(by_request, 0.25)
+    assert spent.by_request.tobytes() == by_request.tobytes()
+    assert spent.total == float(by_request.sum()) + 0.25
+    assert len(spent.values) == np.count_nonzero(by_request)

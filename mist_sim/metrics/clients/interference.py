@@ -6,7 +6,6 @@ Source: TaiChi (Wang et al., 2025), §2.3.1 and figure 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,8 @@ def interference(recorder: ColumnRecorder) -> Array:
     in prompt tokens. Time outside the batch, as after a preemption, does not count. Like TPOT it
     describes the last attempt, and is NaN without a second token.
     """
-    requests: dict[str, Any] = recorder.requests.columns()
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    requests = recorder.requests.columns()
+    tokens = recorder.tokens.columns()
     order = np.argsort(requests["request_id"])
     place = np.searchsorted(requests["request_id"], tokens["request_id"], sorter=order)
     ended = place < len(order)  # others are still under way where a run was ended early
@@ -56,7 +55,7 @@ def _prefill_tokens(
     stay: the first step of each, and the one after its last. sent: seconds; earlier steps belong
     to an attempt before.
     """
-    steps: dict[str, Any] = recorder.steps[track].columns()
+    steps = recorder.steps[track].columns()
     if not len(steps["num_steps"]):
         return np.zeros(len(sent))
     ends = np.frombuffer(recorder.step_ends[track])

@@ -33,7 +33,7 @@ class Lives:
     def __init__(self, recorder: ColumnRecorder, end: float) -> None:
         self.end = end
         self._of: dict[int, list[Period]] = {}
-        rows: dict[str, Any] = recorder.states.columns()
+        rows = recorder.states.columns()
         names: list[Any] = recorder.state_names.values
         changes: dict[int, list[tuple[float, State]]] = {}
         columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
@@ -103,7 +103,7 @@ def lives_summary(
     """
     if not lives.is_told:
         return {}
-    losses: dict[str, Any] = recorder.losses.columns()
+    losses = recorder.losses.columns()
     ids = {period.client_id for period in lives.periods}
     seconds = max(lives.end - begin, 0.0)
     up = sum(lives.seconds(client_id, ("up", "draining"), begin) for client_id in ids)

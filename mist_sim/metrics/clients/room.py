@@ -7,7 +7,7 @@ number of tokens or sequences, or that leave fewer KV blocks free than a prompt 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, nan
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ def rooms(
     limits: of each client; None if unknown. warmup: seconds whose arrivals do not count. Room is
         unknown if all requests arrive at once.
     """
-    requests: dict[str, Any] = recorder.requests.columns()
+    requests = recorder.requests.columns()
     of_users = requests["parent_id"] == requests["request_id"]
     counted = of_users & (requests["arrival_time"] >= warmup)
     arrival: Array = requests["arrival_time"][counted]
@@ -103,7 +103,7 @@ def _room(
 
 
 def _at_limits(
-    steps: dict[str, Any], limits: StepLimits, sequences: int, needed: int
+    steps: Mapping[str, Any], limits: StepLimits, sequences: int, needed: int
 ) -> NDArray[np.bool_]:
     """Return which runs of steps are at which limit, a row a limit."""
     decodes = steps["num_decodes"].astype(np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
 
     after: gaps that end before this time are left out (seconds).
     """
-    extra: dict[str, Any] = recorder.gaps.columns()
+    extra = recorder.gaps.columns()
     counted = extra["time"] >= after
     yield extra["gap"][counted], extra["count"][counted]
     for track in range(len(recorder.steps)):
@@ -35,7 +35,7 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
 
 def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, Any], Array]]:
     """Yield the rows of some runs of a track, and the ends of their steps, in order."""
-    rows: dict[str, Any] = recorder.steps[track].columns()
+    rows = recorder.steps[track].columns()
     ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
     up_to = np.cumsum(rows["num_steps"])
     cuts = np.unique(np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE)))
@@ -57,7 +57,7 @@ def peak_token_rate(
     request_ids: in order. sent_at: when each was sent for the last time, seconds. begin: where the
     first second begins, seconds.
     """
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    tokens = recorder.tokens.columns()
     mine = np.isin(tokens["request_id"], request_ids)
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
     for track in np.unique(tokens["track"][mine]).tolist():
@@ -74,14 +74,14 @@ def peak_token_rate(
 
 
 def _chunks(
-    recorder: ColumnRecorder, track: int, rows: dict[str, Any], begin: NDArray[np.int64]
+    recorder: ColumnRecorder, track: int, rows: Mapping[str, Any], begin: NDArray[np.int64]
 ) -> Array:
     """Return to how many of some requests each step of a track gave output.
 
     rows: of the tokens, on that track. begin: the first step after each was sent.
     """
     num_all = len(recorder.step_ends[track])
-    runs: dict[str, Any] = recorder.steps[track].columns()
+    runs = recorder.steps[track].columns()
     first = np.clip(begin, rows["first_step"], rows["end_step"])
     joined = np.bincount(first, minlength=num_all + 1)
     left = np.bincount(rows["end_step"], minlength=num_all + 1)
@@ -109,7 +109,7 @@ def output_tokens_before(
     request_ids: in order. sent_at: last sending of each, seconds. A token without a known step,
         from a client without steps, does not count.
     """
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    tokens = recorder.tokens.columns()
     mine = np.isin(tokens["request_id"], request_ids)
     num_tokens = 0
     for track in np.unique(tokens["track"][mine]).tolist():
@@ -125,10 +125,10 @@ def output_tokens_before(
 
 
 def _decoded_between(
-    recorder: ColumnRecorder, track: int, rows: dict[str, Any], begin: Any, end: Any
+    recorder: ColumnRecorder, track: int, rows: Mapping[str, Any], begin: Any, end: Any
 ) -> int:
     """Return how many tokens the decode steps [begin, end) of a track gave in some token rows."""
-    runs: dict[str, Any] = recorder.steps[track].columns()
+    runs = recorder.steps[track].columns()
     is_decode = (runs["num_decodes"] > 0).astype(np.int64)
     first, last = rows["first_step"], rows["end_step"]
     low = np.clip(begin, first, last)
@@ -171,6 +171,6 @@ def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
 
 def run_periods(recorder: ColumnRecorder, track: int) -> tuple[Array, Array]:
     """Return when each run of a track began and ended, seconds."""
-    rows: dict[str, Any] = recorder.steps[track].columns()
+    rows = recorder.steps[track].columns()
     ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
     return rows["start"], ends[np.cumsum(rows["num_steps"]) - 1]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mist_sim.metrics.records.narrow import NarrowColumn
+
+_MOST_PACKED = 2**18  # bytes; more rows at a time cost fewer calls, and more memory a table
 
 
 class Table:
@@ -19,31 +25,67 @@ class Table:
     def __init__(self, **columns: str) -> None:
         self._row = np.dtype(list(columns.items()))
         self._pack_row = struct.Struct(_layout(self._row)).pack
-        self._values = {name: bytearray() for name in columns}
-        self._columns: dict[str, NDArray[np.generic]] | None = None  # views of the values
+        self._packed = bytearray()  # rows that are packed and not yet in columns
+        self._columns = {name: NarrowColumn(self._row[name]) for name in columns}
         self.rows: list[tuple[object, ...]] = []
 
-    def pack(self) -> None:
-        """Move the latest rows into the columns."""
-        if not self.rows:
-            return
-        rows = np.frombuffer(b"".join(starmap(self._pack_row, self.rows)), self._row)
-        self.rows.clear()
-        if self._columns is not None:  # arrays that were handed out stay as they are
-            self._columns = None
-            self._values = {name: bytearray(old) for name, old in self._values.items()}
-        for name, values in self._values.items():
-            values.extend(rows[name].tobytes())
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the packed rows take."""
+        return len(self._packed) + sum(column.nbytes for column in self._columns.values())
 
-    def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return all rows as one array a column."""
+    def pack(self) -> None:
+        """Pack the latest rows, and move many packed ones into the columns."""
+        if self.rows:
+            self._packed += b"".join(starmap(self._pack_row, self.rows))
+            self.rows.clear()
+            if len(self._packed) >= _MOST_PACKED:
+                self._split()
+
+    def columns(self) -> TableColumns:
+        """Return all rows as one array a column; an array is made when it is read."""
         self.pack()
-        if self._columns is None:
-            self._columns = {
-                name: np.frombuffer(values, self._row[name])
-                for name, values in self._values.items()
-            }
-        return dict(self._columns)
+        self._split()
+        return TableColumns(self._columns)
+
+    def _split(self) -> None:
+        """Move the packed rows into the columns."""
+        if self._packed:
+            rows = np.frombuffer(self._packed, self._row)
+            for name, column in self._columns.items():
+                column.extend(rows[name])
+            self._packed = bytearray()
+
+
+class TableColumns(Mapping[str, Any]):
+    """The columns of a table as it was; each array is made when it is read, and not kept.
+
+    Readers take a few columns at a time: all of them at once, in 8 bytes a value, are more than
+    the table itself.
+    """
+
+    def __init__(self, columns: Mapping[str, NarrowColumn]) -> None:
+        self._columns = columns
+        self._length = len(next(iter(columns.values()), ()))
+        self._others: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self._others:
+            return self._others[name]
+        return self._columns[name].array()[: self._length]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._columns
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(self._columns) + len(self._others)
+
+    def __or__(self, others: dict[str, NDArray[Any]]) -> TableColumns:
+        """Return these columns and others of other names."""
+        found = TableColumns(self._columns)
+        found._length, found._others = self._length, self._others | others
+        return found
 
 
 def _layout(row: np.dtype[np.void]) -> str:

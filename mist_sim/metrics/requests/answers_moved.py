@@ -16,7 +16,7 @@ def answers_moved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
     The hand-over from the client of the prompt to the first decode client does not count. Empty if
     no answer moved.
     """
-    visits: dict[str, Any] = recorder.visits.columns()
+    visits = recorder.visits.columns()
     pipelines: list[Any] = recorder.pipelines.values
     num_stages = np.array([len(kinds) for kinds in pipelines], dtype=int)
     left_some = visits["num_served_stages"] < num_stages[visits["stages"]]

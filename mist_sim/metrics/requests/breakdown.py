@@ -72,7 +72,7 @@ class Breakdown:
 
     def __init__(self, recorder: ColumnRecorder) -> None:
         self._recorder = recorder
-        self._requests: dict[str, Any] = recorder.requests.columns()
+        self._requests = recorder.requests.columns()
         # Of two at once the later one counts. An answer's memory may be reserved before its prompt.
         self._names = [_CHILDREN, DECODE, QUEUE]
 
@@ -110,7 +110,7 @@ class Breakdown:
 
     def _visits(self, rows: RequestRows) -> Iterator[_Intervals]:
         """Yield the waits of all visits, and the work done in them."""
-        visits: dict[str, Any] = self._recorder.visits.columns()
+        visits = self._recorder.visits.columns()
         row = rows.of(visits["request_id"])
         queued, begun, end = visits["queued_at"], visits["started_at"], visits["finished_at"]
         begun = np.where(np.isnan(begun), end, begun)
@@ -138,7 +138,7 @@ class Breakdown:
 
     def _moves(self, rows: RequestRows) -> _Intervals:
         """Return the times in which KV entries were on their way."""
-        moves: dict[str, Any] = self._recorder.moves.columns()
+        moves = self._recorder.moves.columns()
         row = rows.of(moves["request_id"])
         return self._spent(TRANSFER, row, moves["start"], moves["end"])
 
@@ -177,7 +177,7 @@ class Breakdown:
 
 def breakdown_columns(breakdown: Breakdown, recorder: ColumnRecorder) -> Columns:
     """A row a request, in their order: its latency (`e2el`), and the seconds of each part of it."""
-    c: dict[str, Any] = recorder.requests.columns()
+    c = recorder.requests.columns()
     latencies = {"e2el": c["finished_at"] - c["arrival_time"]}
     columns: Columns = {"request_id": c["request_id"], **latencies, **breakdown.seconds}
     return in_order(columns, np.argsort(c["request_id"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,7 @@ class _Figures:
     """Figures of some requests; the fields are as of `by_group`. columns: of all requests."""
 
     recorder: ColumnRecorder
-    columns: dict[str, Any]
+    columns: Mapping[str, Any]
     slo: Slo
     counted: Mask
     ended: Mask

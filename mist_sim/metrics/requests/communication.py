@@ -18,7 +18,7 @@ def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
     retrieval client; kinds without transfers are absent. Seconds are summed, also over simultaneous
     transfers. Bytes are NaN if unknown for any transfer.
     """
-    moves: dict[str, Any] = recorder.moves.columns()
+    moves = recorder.moves.columns()
     counted = np.isin(moves["request_id"], request_ids)
     seconds = moves["end"] - moves["start"]
     found = {}
@@ -36,7 +36,7 @@ def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
 
 def _retrieved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
     """Return the same for entries from levels of retrieval clients."""
-    rows: dict[str, Any] = recorder.retrievals.columns()
+    rows = recorder.retrievals.columns()
     mine = np.isin(rows["request_id"], request_ids) & (rows["level"] != NO_LEVEL)
     if not mine.any():
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,18 @@ import numpy as np
 from mist_sim.metrics import latency
 from mist_sim.metrics.goodput import Limits, Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.columns import TableColumns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rates import Mask, rate
-from mist_sim.metrics.tabular import Columns, texts
+from mist_sim.metrics.tabular import Coded, Columns
 
 
-def request_columns(recorder: ColumnRecorder) -> dict[str, Any]:
+def request_columns(recorder: ColumnRecorder) -> TableColumns:
     """Return the columns of requests; if the slo has classes, `group` is the class.
 
     Children of other requests belong to no class.
     """
-    c: dict[str, Any] = recorder.requests.columns()
+    c = recorder.requests.columns()
     if not recorder.groups:
         return c
     groups, ids = np.array(recorder.groups), c["request_id"]
@@ -36,10 +37,10 @@ def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
     c = request_columns(recorder)
     if "group" not in c:
         return {}
-    return {"class": texts(names)[c["group"]][np.argsort(c["request_id"])]}
+    return {"class": Coded(c["group"][np.argsort(c["request_id"])], names)}
 
 
-def volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
+def volume(c: Mapping[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
     """Return how long the run was, and how many requests and tokens it served."""
     num_done = int(done.sum())
     return {
@@ -51,7 +52,7 @@ def volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> dic
     }
 
 
-def samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
+def samples(c: Mapping[str, Any], done: Mask) -> dict[str, Array]:
     """Return the times of each finished request, seconds, by metric."""
     arrival = c["arrival_time"][done]
     return {
@@ -63,7 +64,7 @@ def samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
 
 
 def goodput(
-    slo: Slo, c: dict[str, Any], ended: Mask, counted: Mask, duration: float
+    slo: Slo, c: Mapping[str, Any], ended: Mask, counted: Mask, duration: float
 ) -> dict[str, Any]:
     """Return goodput and the verdict on each limit; empty without limits.
 
@@ -92,7 +93,7 @@ def goodput(
 
 
 def _verdicts(
-    limits: Limits, c: dict[str, Any], done: Mask, num_counted: int
+    limits: Limits, c: Mapping[str, Any], done: Mask, num_counted: int
 ) -> dict[str, dict[str, Any]]:
     """Return the verdicts on the limits of some requests. done: the finished ones among them."""
     times, num_gaps = samples(c, done), c["num_gaps"][done]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ Mask = NDArray[np.bool_]
 
 
 def throughput(
-    recorder: ColumnRecorder, c: dict[str, Any], ended: Mask, warmup: float, duration: float
+    recorder: ColumnRecorder, c: Mapping[str, Any], ended: Mask, warmup: float, duration: float
 ) -> dict[str, float]:
     """Return requests and tokens per second of the measured time, which starts after the warm-up.
 
@@ -32,7 +33,7 @@ def throughput(
 
 
 def _num_output_tokens(
-    recorder: ColumnRecorder, c: dict[str, Any], ended: Mask, warmup: float
+    recorder: ColumnRecorder, c: Mapping[str, Any], ended: Mask, warmup: float
 ) -> int:
     """Return how many output tokens of the requests came at the end of the warm-up or later."""
     num_tokens = int(c["num_output_tokens"][ended].sum())

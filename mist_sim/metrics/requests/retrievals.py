@@ -8,7 +8,7 @@ import numpy as np
 
 from mist_sim.metrics import stats
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.tabular import Columns, in_order, texts
+from mist_sim.metrics.tabular import Coded, Columns, in_order
 
 _MS = 1e3
 NO_LEVEL = 0
@@ -21,7 +21,7 @@ def retrievals_summary(recorder: ColumnRecorder, request_ids: Any) -> dict[str, 
     retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
     same by level. mean_retrieval_ms: of a batch, waiting not included.
     """
-    rows: dict[str, Any] = recorder.retrievals.columns()
+    rows = recorder.retrievals.columns()
     mine = np.isin(rows["request_id"], request_ids)
     if not mine.any():
         return {}
@@ -52,11 +52,11 @@ def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Col
         level.
     start, end: of the batch, seconds.
     """
-    c: dict[str, Any] = recorder.retrievals.columns()
+    c = recorder.retrievals.columns()
     columns: Columns = {
         "request_id": c["request_id"],
-        "client": texts(client_names)[c["client_id"]],
-        "level": texts(_names(recorder))[c["level"]],
+        "client": Coded(c["client_id"], client_names),
+        "level": Coded(c["level"], _names(recorder)),
         **{name: c[name] for name in ("num_tokens", "num_bytes", "start", "end")},
     }
     return in_order(columns, np.argsort(c["start"], kind="stable"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +15,7 @@ class RequestRows:
     """The rows of requests by their ids."""
 
     def __init__(self, recorder: ColumnRecorder) -> None:
-        requests: dict[str, Any] = recorder.requests.columns()
+        requests = recorder.requests.columns()
         self._rows: Rows = np.argsort(requests["request_id"])
         self._ids: Rows = requests["request_id"][self._rows]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def _energy(
 
 
 def _cost(
-    bill: Bill, requests: dict[str, Any], warmup: float, num_tokens: float, num_good: int | None
+    bill: Bill, requests: Mapping[str, Any], warmup: float, num_tokens: float, num_good: int | None
 ) -> dict[str, Any]:
     cost = bill.cost_after(warmup)
     found = {
@@ -87,19 +87,19 @@ def _cost(
     return found
 
 
-def _ended(requests: dict[str, Any], warmup: float) -> Mask:
+def _ended(requests: Mapping[str, Any], warmup: float) -> Mask:
     """Return which requests of users finished after the warm-up."""
     own = requests["parent_id"] == requests["request_id"]
     in_time = requests["finished_at"] >= warmup
     return np.asarray(own & (requests["status"] == 0) & in_time)
 
 
-def _good_tokens(requests: dict[str, Any], slo: Slo, warmup: float) -> int:
+def _good_tokens(requests: Mapping[str, Any], slo: Slo, warmup: float) -> int:
     """Return the output tokens of requests that finished after the warm-up and kept all limits."""
     return int(requests["num_output_tokens"][_good(requests, slo, warmup)].sum())
 
 
-def _good(c: dict[str, Any], slo: Slo, warmup: float) -> Mask:
+def _good(c: Mapping[str, Any], slo: Slo, warmup: float) -> Mask:
     """Return which requests of users finished after the warm-up and kept all limits."""
     kept = slo.kept(
         latency.ttft(c["arrival_time"], c["first_token_at"]),
@@ -114,7 +114,7 @@ def _good(c: dict[str, Any], slo: Slo, warmup: float) -> Mask:
 def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int) -> Array:
     """Return the output tokens that good requests got from each client in the whole run."""
     c = request_columns(recorder)
-    visits: dict[str, Any] = recorder.visits.columns()
+    visits = recorder.visits.columns()
     rows = RequestRows(recorder).of(visits["request_id"])
     mine = _good(c, slo, 0.0)[rows] & (visits["queued_at"] >= c["sent_at"][rows])
     tokens = np.where(mine, visits["num_output_tokens"], 0)
@@ -123,7 +123,7 @@ def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int
 
 def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None) -> Columns:
     """Return columns of the table of requests: joules, GPU seconds and dollars of each."""
-    requests: dict[str, Any] = recorder.requests.columns()
+    requests = recorder.requests.columns()
     clients = range(len(ledger.machines))
     nothing = np.zeros(len(requests["request_id"]))
     columns: dict[str, Any] = {}

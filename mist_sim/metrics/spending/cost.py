@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.metrics.clients.lives import RESERVED
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.spending.energy import Ledger, Spent
+from mist_sim.metrics.spending.energy import Ledger
+from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens
 
 _HOUR = 3600.0
@@ -103,7 +104,7 @@ class Bill:
         By use, waiting GPUs cost nothing, nor does their electricity.
         """
         ledger, energy, power = self._ledger, self._ledger.energy(client_id), self._per_joule
-        by_request, idle = np.zeros(len(energy.by_request)), 0.0
+        by_request, idle = np.zeros(energy.num_requests), 0.0
         for group, seconds in enumerate(ledger.gpu_seconds(client_id)):
             rent = self._rent(client_id, group)
             by_request = by_request + seconds.by_request * rent
@@ -112,7 +113,7 @@ class Bill:
                 idle += max(paid - ledger.busy_after(0.0, client_id, group), 0.0) * rent
         if self._pays_idle:
             idle += energy.idle * power
-        return Spent(by_request + energy.by_request * power, idle)
+        return Spent.of(by_request + energy.by_request * power, idle)
 
     def cost_after(self, begin: float) -> float:
         """Return the dollars of all clients from a time on."""
@@ -184,7 +185,7 @@ def _price(group: GpuGroup, options: CostOptions) -> Price:
     return price_of(group.gpu.based_on or group.gpu.name, options.price, options.provider)
 
 
-def api_cost(prices: ApiPrices, requests: dict[str, Any]) -> Array:
+def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:
     """Return an API's price of each request, in dollars; 0 for failed requests.
 
     requests: the recorder's columns. Prompt tokens found in a prefix cache at the first admission

@@ -25,6 +25,7 @@ from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import Watts
 
 
@@ -47,23 +48,6 @@ class PowerOptions:
             raise ValueError(f"host must be finite and >= 0 W, got {self.host}")
         if not 1 <= self.pue < np.inf:
             raise ValueError(f"pue must be finite and >= 1, got {self.pue}")
-
-
-@dataclass(frozen=True)
-class Spent:
-    """GPU seconds or joules of one client's steps, by request, and of its idle time.
-
-    by_request: in the order of the recorder's requests. idle: while no step ran. GPUs of a failed
-        client draw nothing and stay reserved; GPUs of a client that is off do neither.
-    """
-
-    by_request: Array
-    idle: float
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return float(self.by_request.sum()) + self.idle
 
 
 @dataclass(frozen=True)
@@ -110,7 +94,7 @@ class Ledger:
     @cached_property
     def end(self) -> float:
         """End of the last request or step, seconds."""
-        requests: dict[str, Any] = self._recorder.requests.columns()
+        requests = self._recorder.requests.columns()
         ends = [times[-1] for times in self._recorder.step_ends if len(times)]
         return float(max([*ends, requests["finished_at"].max(initial=0.0)]))
 
@@ -199,10 +183,8 @@ class Ledger:
 
     def _of_track(self, track: int, machine: GpuMachine) -> list[Runs]:
         """Return the runs of a track, one item for each group."""
-        rows: dict[str, Any] = {
-            name: column.astype(float)
-            for name, column in self._recorder.steps[track].columns().items()
-        }
+        columns = self._recorder.steps[track].columns()
+        rows: dict[str, Any] = {name: column.astype(float) for name, column in columns.items()}
         start, end = run_periods(self._recorder, track)
         counts = _step_counts(rows, self._tokens_given(track, rows), machine.num_drafts)
         tokens = counts.num_queries + counts.num_prefill_tokens
@@ -211,11 +193,11 @@ class Ledger:
         for number, group in enumerate(machine.groups):
             work = group.work(counts, rows["busy"])
             energy = self._watts(work.watts) * work.seconds
-            steps = rows["num_steps"], rows["num_decodes"]
+            steps = columns["num_steps"], columns["num_decodes"]
             found.append(Runs(track, number, start, end, work.seconds, energy, decodes, *steps))
         return found
 
-    def _tokens_given(self, track: int, rows: dict[str, Any]) -> Array:
+    def _tokens_given(self, track: int, rows: Mapping[str, Any]) -> Array:
         """Return the tokens that each run of a track gave its decodes in all."""
         if not self._recorder.step_tokens[track]:
             return np.asarray(rows["num_steps"] * rows["num_decodes"])
@@ -232,7 +214,7 @@ class Ledger:
     def _spend(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
         """Return the joules of a client, and the GPU seconds of each of its groups."""
         if self.machines[client_id] is None:
-            return Spent(np.zeros(len(self._rows)), 0.0), ()
+            return Spent.of(np.zeros(len(self._rows)), 0.0), ()
         prompts = self._prompt_weights(client_id)
         energy = self._by_token(self.runs[client_id], "energy", prompts)
         idle, seconds = 0.0, []
@@ -242,8 +224,8 @@ class Ledger:
             idle += max(powered - busy, 0.0) * self.idle_watts(group)
             unused = max(self.reserved_after(0.0, client_id, number) - busy, 0.0)
             runs = self._runs_of(client_id, number)
-            seconds.append(Spent(self._by_token(runs, "gpu_seconds", prompts), unused))
-        return Spent(energy, idle), tuple(seconds)
+            seconds.append(Spent.of(self._by_token(runs, "gpu_seconds", prompts), unused))
+        return Spent.of(energy, idle), tuple(seconds)
 
     def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
         """Return the totals of a client's runs, by request. prompts: weights of the prompts."""
@@ -255,7 +237,7 @@ class Ledger:
 
     def _decode_weights(self, runs: Runs, name: str) -> Array:
         """Return the totals of a track's decodes by request; those of a step share equally."""
-        tokens: dict[str, Any] = self._recorder.tokens.columns()
+        tokens = self._recorder.tokens.columns()
         mine = tokens["track"] == runs.track
         each = getattr(runs, name) * runs.decodes / np.maximum(runs.num_decodes, 1)
         steps = np.concatenate([[0.0], np.cumsum(runs.num_steps)])
@@ -266,7 +248,7 @@ class Ledger:
 
     def _prompt_weights(self, client_id: int) -> Array:
         """Return the prompt tokens that each request computed at a client, or else its visits."""
-        visits: dict[str, Any] = self._recorder.visits.columns()
+        visits = self._recorder.visits.columns()
         mine = visits["client_id"] == client_id
         weights = visits["num_input_tokens"][mine].astype(float)
         if not weights.any():
@@ -293,7 +275,7 @@ def _shared_out(amount: float, weights: Array, otherwise: Array) -> Array:
     return np.zeros(len(weights))
 
 
-def _step_counts(rows: dict[str, Any], given: Array, num_drafts: int) -> StepCounts:
+def _step_counts(rows: Mapping[str, Any], given: Array, num_drafts: int) -> StepCounts:
     """Return the tokens of runs, summed over the steps of each. given: tokens of its decodes."""
     steps, new, decodes = rows["num_steps"], rows["num_prefill_tokens"], rows["num_decodes"]
     queries = decodes * (1 + num_drafts)

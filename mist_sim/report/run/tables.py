@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 
 from mist_sim.core.front_end import FRONT_END, MEASURED
@@ -235,12 +236,13 @@ def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
 
 def _reasons(result: Result) -> list[tuple[int, str]]:
     """Return (count, an example) of reasons that differ in numbers or clients only."""
-    reasons: Any = result.columns("requests")["reason"]
-    found = sorted((_kind(reason), reason) for reason in reasons if reason)
+    times = np.bincount(result.recorder.requests.columns()["reason"])
+    reasons = zip(result.recorder.reasons.values, times.tolist(), strict=False)
+    found = sorted((_kind(str(r)), str(r), times) for r, times in reasons if r and times)
     groups = []
     for _, members in groupby(found, key=lambda item: item[0]):
-        examples = [reason for _, reason in members]
-        groups.append((len(examples), examples[0]))
+        examples = list(members)
+        groups.append((sum(times for _, _, times in examples), examples[0][1]))
     groups.sort(key=lambda group: (-group[0], group[1]))
     rest = sum(times for times, _ in groups[_MAX_REASONS:])
     return groups[:_MAX_REASONS] + ([(rest, "those with other reasons")] if rest else [])
