@@ -294,7 +294,7 @@ def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spe
         ("power", "name = 7\npower", "name must be a string, got 7"),
         ("power", 'sources = "me"\npower', "sources must be a table, got 'me'"),
         ("power", "sources.memory = 7\npower", "sources.memory must be a string, got 7"),
-        ("power", 'based_on = "h10"\npower', "based_on: no accelerator and no file is named 'h10'; did you"),
+        ("power", 'based_on = "h10"\npower', "no accelerator and no file is named 'h10'; did you"),
         ("power", "based_on = 5\npower", "based_on: no accelerator and no file is named '5'"),
         ("power", "memory = 1\npower", "not valid TOML"),
         ("power", "= 1\npower", "not valid TOML"),
