@@ -88,6 +88,19 @@ def require_scenario(name: str | None, commands: list[str]) -> None:
         )
 
 
+def _require_both(overrides: Collection[str]) -> None:
+    """Raise ScenarioError where vLLM's commands say the server alone, or the load alone."""
+    from mist_sim.errors import ScenarioError
+
+    said = {key.partition(".")[0] for key in overrides}
+    for part, command in (("clients", "vllm serve"), ("workload", "vllm bench serve")):
+        if part not in said:
+            raise ScenarioError(
+                f'{part} is required: add --from-vllm "{command} ...", or name a scenario that has '
+                "them, such as the preset demo, before --from-vllm"
+            )
+
+
 def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -> Scenario:
     """Return a scenario. name: None: the overrides contain all of it.
 
@@ -97,6 +110,7 @@ def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -
     from mist_sim.scenario import Scenario
 
     if name is None:
+        _require_both(overrides)
         return Scenario.from_dict({}, overrides)
     if name != STDIN:
         return Scenario.load(name, overrides, allow_programs=allow_programs)

@@ -60,16 +60,19 @@ class HandBatch:
         blocks = client.config.kv_cache.block_size * client.num_gpu_blocks
         sizes = [new + context for new, context in self.prompts]
         held = sum(sizes) + self.decodes * (self.context + per_decode)
-        rules: list[tuple[str, int, int | None]] = [
-            ("sequences", len(self.prompts) + self.decodes, scheduler.max_num_seqs),
-            ("tokens", tokens, getattr(scheduler, "max_num_batched_tokens", None)),
-            ("tokens of its longest sequence", max(lengths), longest),
-            ("tokens in the KV cache", held, blocks),
+        chunk = getattr(scheduler, "max_num_batched_tokens", None)
+        num_seqs = len(self.prompts) + self.decodes
+        rules: list[tuple[str, int, int | None, str]] = [
+            ("sequences", num_seqs, scheduler.max_num_seqs, "raise scheduler.max_num_seqs"),
+            ("tokens", tokens, chunk, "raise scheduler.max_num_batched_tokens"),
+            ("tokens of its longest sequence", max(lengths), longest, "raise max_model_len"),
+            ("tokens in the KV cache", held, blocks, "take fewer or shorter sequences"),
         ]
-        for what, asked, most in rules:
+        for what, asked, most, instead in rules:
             if most is not None and asked > most:
                 raise ScenarioError(
-                    f"{client.name}: a step must have at most {most:,} {what}, got {asked:,}"
+                    f"{client.name}: a step must have at most {most:,} {what}, got {asked:,}; "
+                    f"{instead}"
                 )
         return StepBatch(
             self.prompts,

@@ -7,6 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+MISSING = (
+    "roofline.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
+)
 _COLOURS = {"compute": "#bc4749", "memory": "#2a6f97", "latency": "#c9a227"}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import brief
+from mist_sim.hardware.devices.loading import base_files
 
 _ABSENT = "nothing"
 _LONGEST_PATH = 4_096
@@ -43,9 +44,14 @@ def named_files(value: Any) -> dict[str, str]:
         if text not in found and 0 < len(text) < _LONGEST_PATH and "\0" not in text:
             path = Path(text)
             if path.is_file():
-                with path.open("rb") as file:
-                    found[text] = file_digest(file, "sha256").hexdigest()
+                found[text] = _sum(path)
+                found |= {str(base): _sum(base) for base in base_files(path)}
     return found
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def difference(this: Any, that: Any, place: str = "") -> tuple[str, str, str] | None:

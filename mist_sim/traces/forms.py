@@ -49,7 +49,8 @@ def form_of(path: str) -> str:
     if found is None:
         raise ScenarioError(
             f"trace {path}: has no form that is known by its first line; say which it is with "
-            f"--format: {', '.join(TRACE_READERS)}"
+            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: name its columns arrived_at "
+            "(seconds), num_prefill_tokens, num_decode_tokens, and it is read as vidur's"
         )
     return found
 

@@ -278,7 +278,7 @@ def test_a_run_of_two_command_lines_needs_no_scenario(capsys):
     assert mist("run", "--from-vllm", f"{SERVE} -tp 2", "--from-vllm", BENCH, *said) == 0
     assert "meta-llama/Llama-3.1-8B-Instruct on 2 x h100-sxm" in capsys.readouterr().out
     assert mist("run", "--from-vllm", SERVE, *said) == BAD_INPUT
-    assert "workload: is required" in capsys.readouterr().err
+    assert "workload is required: add --from-vllm" in capsys.readouterr().err
     assert mist("run") == BAD_INPUT
     assert "SCENARIO" in capsys.readouterr().err
 

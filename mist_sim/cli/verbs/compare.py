@@ -184,10 +184,11 @@ def _loaded(
     names = _names(scenarios)
     settings_said = overrides_of(settings)
     said = of_vllm(commands, settings_said)
-    if "clients" in said:
+    if "clients" in said and len(scenarios) > 1:
         raise ScenarioError(
             "--from-vllm must be a vllm bench serve, since a server would replace the clients of "
-            "all scenarios; write it into a file with mist from-vllm, and compare that"
+            "all scenarios; give one scenario with --vary, --case or --designs, or write the "
+            "server into a file with mist from-vllm, and compare that"
         )
     overrides = said | settings_said
     return {

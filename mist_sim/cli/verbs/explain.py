@@ -45,9 +45,10 @@ def explain(
 
     Either the step that runs --at a time, or one by hand: --prompts, --decodes and --context.
     """
-    from mist_sim.cli.session import Session
+    from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
     from mist_sim.explain import HandBatch, explain_batch, explain_moment
+    from mist_sim.report.roofline_picture import MISSING, can_draw
     from mist_sim.units import DURATION
 
     require_out(force, out)
@@ -63,10 +64,12 @@ def explain(
     loaded = load(scenario, keys_of(commands, settings), allow_programs=allow_programs)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     if batch is not None:
-        session.search(lambda how: explain_batch(loaded, batch, client))
-        return
-    try:
-        time = DURATION.parse(at)
-    except ScenarioError as error:
-        raise ScenarioError(f"--at: {error}") from None
-    session.search(lambda how: explain_moment(loaded, time, client))
+        found = session.search(lambda how: explain_batch(loaded, batch, client))
+    else:
+        try:
+            time = DURATION.parse(at)
+        except ScenarioError as error:
+            raise ScenarioError(f"--at: {error}") from None
+        found = session.search(lambda how: explain_moment(loaded, time, client))
+    if out is not None and not quiet and found.peaks is not None and not can_draw():
+        note(MISSING)

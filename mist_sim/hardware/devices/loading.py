@@ -1,6 +1,7 @@
 """Finds an accelerator by name in the catalog, or reads the TOML spec file of one.
 
-A spec file carries units and may start from a catalog entry and change some keys:
+A spec file carries units and may start from a catalog entry, or from another spec file, and change
+some keys:
 
     based_on = "h100-sxm"
     memory = "120 GB"
@@ -10,15 +11,17 @@ A spec file carries units and may start from a catalog entry and change some key
     prefill = {mfu = 0.7, mbu = 0.85}
 
 A partial table keeps the other keys of the base, except that an interconnect of a named kind
-replaces the base's. `GpuSpec.based_on` keeps the base's name. Missing efficiencies are those of the
-base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power (`draw`, or
-`TYPICAL_DRAW`); the confidence of changed figures is "spec-only" unless the file sets it.
+replaces the base's. `GpuSpec.based_on` keeps the name of the catalog's entry. Missing efficiencies
+are those of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power
+(`draw`, or `TYPICAL_DRAW`); the confidence of changed figures is "spec-only" unless the file sets
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.specs import GpuSpec
@@ -48,7 +51,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
-    return gpu_from_table(load_toml(path), name=path.stem, source=str(path))
+    return _read_entry(_on_base(load_toml(path), str(path), (path,)), path.stem, str(path))
 
 
 def device_of(gpu: GpuSpec) -> GpuSpec:
@@ -62,19 +65,67 @@ def gpu_from_table(table: Table, *, name: str, source: str) -> GpuSpec:
     name: the accelerator's name unless the table has one.
     source: prefix of error messages, such as the file's path.
     """
+    return _read_entry(_on_base(table, source, ()), name, source)
+
+
+def _on_base(table: Table, source: str, files: tuple[Path, ...]) -> dict[str, object]:
+    """Return the table of a spec file, completed with what it is based on.
+
+    files: the spec file, and before it those that are based on it; a base is looked up beside it.
+    """
     own = {key: value for key, value in table.items() if key != "based_on"}
     if not isinstance(own.get("sources", {}), dict):
         raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")
     if "based_on" in table:
-        slug = name_of(str(table["based_on"]), _catalog())
-        if slug is None:
-            raise _unknown(str(table["based_on"]), f"{source}: based_on: no accelerator is named")
-        base = _entry(slug) | {"confidence": "spec-only"}
+        base = _base(str(table["based_on"]), source, files) | {"confidence": "spec-only"}
         draw = base.get("draw")
         if "draw" in own and isinstance(draw, dict):
             base["draw"] = {**draw, "confidence": "spec-only"}
         own = merge_tables(base, own) | {"sources": _merged_sources(base, own, source)}
-    return _read_entry(own, name, source)
+    return own
+
+
+def _base(named: str, source: str, files: tuple[Path, ...]) -> dict[str, object]:
+    """Return the table that a spec file starts from: of a catalog entry or of another file."""
+    slug = name_of(named, _catalog())
+    if slug is not None:
+        return _entry(slug)
+    path = _beside(named, files)
+    if not path.is_file():
+        problem = f"{source}: based_on: no accelerator and no file is named"
+        raise _unknown(named, problem, "a TOML spec file")
+    if any(path.samefile(file) for file in files):
+        raise ScenarioError(f"{source}: based_on must not lead back to {path}; name another base")
+    table = _on_base(load_toml(path), str(path), (*files, path))
+    _read_entry(table, path.stem, str(path))  # what is wrong in the base is said of the base
+    figures = {key: value for key, value in table.items() if key not in _NO_FIGURES}
+    sources = dict.fromkeys(_flatten(figures), str(path)) | _flatten(table.get("sources", {}))
+    return {key: value for key, value in table.items() if key != "name"} | {"sources": sources}
+
+
+def _beside(named: str, files: tuple[Path, ...]) -> Path:
+    """Return the path of a base: beside the file that names it, or in the working directory."""
+    path = user_path(named)
+    if files and (beside := files[-1].parent / path).is_file():
+        return beside
+    return path
+
+
+def base_files(path: Path) -> list[Path]:
+    """Return the files that a spec file is based on, one after the other; none of a broken one."""
+    found = [path]
+    while found[-1].suffix == ".toml":
+        try:
+            named = load_toml(found[-1]).get("based_on")
+        except ScenarioError:
+            break
+        if not isinstance(named, str) or name_of(named, _catalog()) is not None:
+            break
+        base = _beside(named, tuple(found))
+        if not base.is_file() or any(base.samefile(file) for file in found):
+            break
+        found.append(base)
+    return found[1:]
 
 
 def merge_tables(base: Table, own: Table) -> dict[str, object]:

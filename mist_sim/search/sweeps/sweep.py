@@ -84,7 +84,11 @@ def goodput_sweep(
         low, high = row["interval"] or (nan, nan)
         error = "" if mean == mean else row["reason"]
         points.append(At(row["values"], mean, low, high, error))
-    told = [f"{row['name']}: {text}" for row in found.rows for text in row["warnings"]]
+    told = [
+        f"{row['name']}: {text}"
+        for row, at in zip(found.rows, points, strict=True)
+        for text in (*row["warnings"], *([f"failed: {at.error}"] if at.error else []))
+    ]
     return Sweep(tuple(vary), tuple(points), "goodput", "more", share, found.title, tuple(told))
 
 
