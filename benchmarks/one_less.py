@@ -1,4 +1,4 @@
-"""What plans say of one engine less, beside long runs without that engine.
+"""Compares what a plan says of one engine less with long runs without that engine.
 
 For each task of `benchmarks.plans` a plan says what share of the requests is good when one of its
 engines is gone, and whether that is enough. A run of 30,000 requests with another seed, as they
