@@ -46,6 +46,9 @@ class Flow(ABC):
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
         """Return the decodes that leave now, at the end of a step, in this order."""
 
+    def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        """Look again at decodes that were to leave, and stay since nobody takes them."""
+
     @abstractmethod
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         """Return the token from which a leaving answer's time per token counts at the next client.
@@ -116,6 +119,9 @@ class SlowestFlow(Flow):
         """Algorithm 1, line 2."""
         start = pace_of(sequence)
         return now - start.time > self._limit * (num_output_tokens - start.num_tokens)
+
+    def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        _clock(lane).joined += sequences
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)
