@@ -619,6 +619,24 @@ MUTANTS = [
         'self._positions[n][0] == "p_heavy"',
     ),
     Mutant(
+        "who is to leave has no part in the step that is planned already",
+        f"{ENGINE}/flowing_lane.py",
+        "        if self.ahead is None:",
+        "        if True:",
+    ),
+    Mutant(
+        "who was preempted as he was to leave leaves all the same when he is back",
+        f"{ENGINE}/flowing_lane.py",
+        "for ticket, sequence in due if sequence.ticket == ticket]",
+        "for _, sequence in due if sequence.ticket]",
+    ),
+    Mutant(
+        "several steps are one run while somebody is to leave",
+        f"{ENGINE}/flowing_lane.py",
+        "super().plan(1 if self._due else limit, plan_on_the_spot)",
+        "super().plan(limit, plan_on_the_spot)",
+    ),
+    Mutant(
         "what happens behind a step counts for who leaves at its end",
         f"{ENGINE}/flowing_lane.py",
         "if run.went_on or (",

@@ -12,6 +12,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware import gpu_names, load_gpu
 from mist_sim.network import Fabric
+from mist_sim.scenario import build
 from mist_sim.scenario.load import as_data
 from mist_sim.search.designs import designs_of
 from mist_sim.search.designs.chunks import MOST, USUAL, chunks_to_try
@@ -104,6 +105,20 @@ def test_hybrids_flow_within_the_limits_of_the_scenario():
     policy = hybrid.hand_over.make().policy
     assert (policy.tpot, policy.counts_seats) == (0.04, True)
     assert hybrid.hand_over.make().first_token == "prefill", "TTFT is the same of all designs"
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({}, True), ({"async_scheduling": False}, False), ({"engine": "vllm-0.12"}, False)],
+)
+def test_all_designs_plan_ahead_or_none_does(options, found):
+    """Hybrids as well: else they would lose to the others by that alone."""
+    changes = {f"clients.0.{name}": value for name, value in options.items()}
+    designs = designs_of(together(**changes)).scenarios
+    assert any("hybrid" in name for name in designs)
+    assert any("decode" in name for name in designs)
+    for name, each in designs.items():
+        assert {client.async_scheduling for client in build(each).clients} == {found}, name
 
 
 def test_prompts_that_are_apart_have_the_largest_chunk():
