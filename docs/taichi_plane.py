@@ -1,11 +1,11 @@
 """Which design wins under which limits? Chat in steady state, for docs/background/taichi.md.
 
 `python docs/taichi_plane.py FILE` compares pure designs and hybrids on four A100s under pairs of
-limits, without and with asynchronous scheduling. Latencies of a run of a pure design answer all
+limits, with and without asynchronous scheduling. Latencies of a run of a pure design answer all
 limits at once; a hybrid's router and flows keep limits, so that it runs once a pair, 2 % below the
-best pure goodput, and is searched only where it keeps them there. Rows are written to FILE as they come,
-and what is there is not run again. With `--page` nothing is run: the picture is drawn. It takes
-some six minutes of a core.
+best pure goodput, and is searched only where it keeps them there. Rows are written to FILE as they
+come, and what is there is not run again. With `--page` nothing is run: the picture is drawn. It
+takes some six minutes of a core.
 """
 
 from __future__ import annotations

@@ -124,20 +124,18 @@ def goodput(
     known: goodputs of seeds that were found before.
     """
     found = dict(known or {})
+
+    def search(seed: int, number: int, near: float, step: float) -> float:
+        return crossing(lambda rate: service.times(rate, seed, number).margin(limits), near, step)
+
     for seed in seeds:
         if seed in found:
             continue
         if found:
             near = fmean(found.values())
         else:
-            short = max(number // 4, 400)
-            near = crossing(
-                lambda rate: service.times(rate, seeds[0], short).margin(limits), guess, 1.1
-            )
-        found[seed] = crossing(
-            lambda rate, seed=seed: service.times(rate, seed, number).margin(limits),
-            near / sqrt(STEP),
-        )
+            near = search(seeds[0], max(number // 4, 400), guess, 1.1)
+        found[seed] = search(seed, number, near / sqrt(STEP), STEP)
         yield seed, found[seed]
 
 

@@ -1,10 +1,10 @@
-"""Where does a hybrid win by most? A search over lengths, limits and ratios, for docs/background/taichi.md.
+"""Where does a hybrid win by most? For docs/background/taichi.md.
 
-`python docs/taichi_search.py FILE` tries some hundred settings with short runs, and goes on with
-those in which hybrids look best, with more hybrids and longer runs (successive halving: Jamieson
-and Talwalkar, AISTATS 2016). What a round has found is written to FILE, and not searched again.
-With `--page` nothing is searched: the tables are made of FILE. It takes a quarter of an hour of a
-core.
+`python docs/taichi_search.py FILE` tries some hundred settings (lengths, bursts, limits, two or
+four GPUs) with short runs, and goes on with those in which hybrids look best, with more hybrids and
+longer runs (successive halving: Jamieson and Talwalkar, AISTATS 2016). What a round has found is
+written to FILE, and not searched again. With `--page` nothing is searched: the tables are made of
+FILE. It takes a quarter of an hour of a core.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import islice, product
 from math import exp, inf, log
 from pathlib import Path
@@ -123,7 +123,11 @@ def rate_or_none(find: Callable[[], float]) -> float:
 
 
 class Entry(NamedTuple):
-    """A setting in the race. pures: their goodputs. gains: of hybrids, estimated, a part."""
+    """A setting in the race. pures: their goodputs. gains: of hybrids, a part.
+
+    In short runs a gain is the time to spare at the best pure goodput: by how much the quantile of
+    time over limit could be higher. Else it is that of the goodput.
+    """
 
     setting: Setting
     pures: dict[str, float]
@@ -136,10 +140,7 @@ class Entry(NamedTuple):
 
 
 def tried(setting: Setting, number: int, most: int, ahead: bool = True) -> Entry:
-    """Return what a few hybrids gain, each judged by one run at the best pure goodput.
-
-    The gain is what times are below their limits there, a part: for small gains and steep times.
-    """
+    """Return what a few hybrids have to spare, each in one run at the best pure goodput."""
     rates = goodput_of_pures(setting, number, ahead)
     rate, gains = max(rates.values()), {}
     if rate:
@@ -222,15 +223,14 @@ def search(path: Path) -> None:
     left = [*settings()]
     for number, most, stay in ROUNDS:
         entries = [
-            step(path, f"{number}", each, lambda each=each: tried(each, number, most))
-            for each in left
+            step(path, f"{number}", each, partial(tried, each, number, most)) for each in left
         ]
         best = best_of(entries, stay)
         left = [entry.setting for entry in best]
-    best = [step(path, "middle", each.setting, lambda each=each: searched(each)) for each in best]
+    best = [step(path, "middle", each.setting, partial(searched, each)) for each in best]
     last = best_of(best, LAST)
-    known = step(path, f"{ROUNDS[-1][0]}", NUMBER_47, lambda: tried(NUMBER_47, *ROUNDS[-1][:2]))
-    for entry in (*last, step(path, "middle", NUMBER_47, lambda: searched(known))):
+    known = step(path, f"{ROUNDS[-1][0]}", NUMBER_47, partial(tried, NUMBER_47, *ROUNDS[-1][:2]))
+    for entry in (*last, step(path, "middle", NUMBER_47, partial(searched, known))):
         decided(entry, path)
 
 
@@ -238,15 +238,18 @@ def search(path: Path) -> None:
 
 
 def rounds(rows: list[Row]) -> Iterator[str]:
-    """Yield how many settings each round had, and what the best hybrids seemed to gain."""
-    yield "| requests a run | settings | the best hybrid gains: median | best |"
-    yield "|---|---|---|---|"
+    """Yield how many settings each round had, and what the best hybrids had to spare or gained."""
+    yield "| requests a run | settings | of the best hybrid | median | most |"
+    yield "|---|---|---|---|---|"
     for name in dict.fromkeys(row["round"] for row in rows if row["round"] != "long"):
         found = [
-            100 * max(row["gains"].values()) for row in rows if row["round"] == name and row["gains"]
+            100 * max(row["gains"].values())
+            for row in rows
+            if row["round"] == name and row["gains"]
         ]
-        kind = f"{MIDDLE:,}" if name == "middle" else f"{int(name):,}"
-        yield f"| {kind} | {len(found)} | {np.median(found):+.0f} % | {max(found):+.0f} % |"
+        is_last = name == "middle"
+        kind = f"{MIDDLE:,} | {len(found)} | gain" if is_last else f"{name} | {len(found)} | spare"
+        yield f"| {kind} | {np.median(found):+.0f} % | {max(found):+.0f} % |"
 
 
 def long_runs(rows: list[Row]) -> Iterator[str]:

@@ -46,6 +46,7 @@ class Flow(ABC):
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
         """Return the decodes that leave now, at the end of a step, in this order."""
 
+    @abstractmethod
     def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
         """Look again at decodes that were to leave, and stay since nobody takes them."""
 
@@ -209,6 +210,9 @@ class LongestFlow(Flow):
             return inf
         num_taken = lane.num_running + len(lane.loading) + len(lane.moved)
         return self._rule.watermark * lane.max_num_seqs - num_taken
+
+    def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        """Do nothing: the rule looks at all decodes every time."""
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         return pace_of(sequence)
