@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -18,6 +18,7 @@ Designs = dict[str, Scenario]
 LARGE = USUAL[1:]  # chunks of P-heavy clients
 SMALL = (128, USUAL[0])  # of D-heavy ones
 WATERMARKS = (0.5, 0.95)
+MORE = (128, 256)  # chunks of clients that do both, where hybrids with small ones look best
 
 
 def served(
@@ -40,12 +41,12 @@ def served(
     )
 
 
-def pures(scenario: Scenario) -> Designs:
-    """Return clients that do both, with three chunks, and every ratio of prompts and answers."""
+def pures(scenario: Scenario, chunks: Sequence[int] = USUAL) -> Designs:
+    """Return clients that do both, with each chunk, and every ratio of prompts and answers."""
     fleet = Fleet(scenario)
     found = {
         f"together {chunk}": fleet.having(fleet.divided(fleet.num_clients, Side(None, chunk), _D))
-        for chunk in USUAL
+        for chunk in chunks
     }
     for num_p in range(1, fleet.num_clients):
         name = f"apart {num_p}:{fleet.num_clients - num_p}"

@@ -20,7 +20,7 @@ from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
-from taichi_designs import Designs, hybrids, pures, served
+from taichi_designs import MORE, Designs, hybrids, pures, served
 from taichi_runs import Limits, Row, Service, append, crossing, goodput, mean_and_width, read
 
 from mist_sim import Scenario
@@ -156,10 +156,12 @@ def tried(setting: Setting, number: int, most: int, ahead: bool = True) -> Entry
 
 def searched(entry: Entry, ahead: bool = True) -> Entry:
     """Return the best few designs of a setting with goodputs from longer runs."""
-    made = dict(hybrids(entry.setting.scenario(ahead=ahead), entry.setting.limits))
+    scenario, limits = entry.setting.scenario(ahead=ahead), entry.setting.limits
     rate = max(entry.pures.values())
-    pure = {name: pures(entry.setting.scenario(ahead=ahead))[name] for name in top(entry.pures, 2)}
-    limits = entry.setting.limits
+    small = pures(scenario, MORE)
+    pure = {name: pures(scenario)[name] for name in top(entry.pures, 2)}
+    pure |= {f"together {chunk}": small[f"together {chunk}"] for chunk in MORE}
+    made = dict(hybrids(scenario, limits))
 
     def rates_of(designs: Designs) -> dict[str, float]:
         options: dict[str, Any] = {"seeds": [0], "number": MIDDLE}
@@ -188,7 +190,7 @@ def decided(entry: Entry, path: Path) -> None:
     names += top(entry.gains, 2)
     for ahead, name in product((True, False), names):
         scenario = entry.setting.scenario(ahead=ahead)
-        made = pures(scenario) | dict(hybrids(scenario, limits))
+        made = pures(scenario) | pures(scenario, MORE) | dict(hybrids(scenario, limits))
         done = {
             row["seed"]: row["goodput"]
             for row in read(path)
