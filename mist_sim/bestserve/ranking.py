@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import BESTSERVE
 from mist_sim.search.goodput_result import Goodput

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
-from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.report.run.overloads import overload_line

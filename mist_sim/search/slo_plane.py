@@ -238,7 +238,7 @@ class SloPlane:
 
         The picture, slo_plane.png, needs matplotlib (the extra `plot`).
         """
-        from mist_sim.report.plane_picture import can_draw, draw
+        from mist_sim.report.pictures.findings.plane_picture import can_draw, draw
 
         write_text(folder / "slo_plane.json", json_text(self.summary))
         write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))

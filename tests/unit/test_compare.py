@@ -18,8 +18,8 @@ from rich.console import Console, Group
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.replications import estimate
-from mist_sim.report import plane_picture
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.run.expected import expected_of_each
 from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput

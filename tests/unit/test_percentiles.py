@@ -16,7 +16,7 @@ from mist_sim.search import GoodputOptions, SearchOptions, find_goodput, search_
 from mist_sim.search.percentiles import Percentile, percentiles_of
 from mist_sim.search.request_times import RequestTimes, Target
 from mist_sim.search.spaces import read_space
-from mist_sim.search.steady_state import OfClass, Seen, look
+from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
 from tests.effort import examples
 
 ASKED = {

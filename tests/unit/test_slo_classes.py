@@ -25,7 +25,7 @@ from mist_sim.search.request_times import RequestTimes, Share, Target
 from mist_sim.search.spaces import SearchOptions, Space, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
-from mist_sim.search.steady_state import OfClass, Seen, look
+from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
 from mist_sim.traces import FixedLength, Mix, RequestClass, UniformLength
 
 CHAT = {
