@@ -17,7 +17,7 @@ from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.bracketing import Bracket
-from mist_sim.search.request_times import Target
+from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 
 if TYPE_CHECKING:

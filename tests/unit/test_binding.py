@@ -19,7 +19,7 @@ from mist_sim.search.binding_result import Binding, worth
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.request_times import Target
+from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying

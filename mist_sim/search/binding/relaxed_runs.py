@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.scenario import Scenario, build
 from mist_sim.search.binding.relaxing import relaxed
-from mist_sim.search.request_times import Array, RequestTimes, Target, none_counts
+from mist_sim.search.verdicts.request_times import Array, RequestTimes, Target, none_counts
 from mist_sim.search.verdicts.steady_runs import lengthened
 from mist_sim.search.verdicts.steady_state import log_ratios, quantile
 
