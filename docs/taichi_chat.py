@@ -3,7 +3,7 @@
 `python docs/taichi_chat.py FILE` searches the designs of the page with several seeds, without and
 with asynchronous scheduling. Rows are written to FILE as they come, and what is there is not
 searched again. With `--page` nothing is searched: tables and picture are made of the rows. All of
-it takes some quarter of an hour of a core.
+It takes some quarter of an hour of a core.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def draw(groups: Groups) -> None:
         axes.set_title(cell, loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in rows[1]:
-        axes.set_xlabel("requests a second; grey: 2,000 a run, blue: steady, orange: async too")
+        axes.set_xlabel("requests a second")
+    figure.suptitle("grey: 2,000 requests a run; blue: steady state; orange: async scheduling, too")
     figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
 
 

@@ -58,6 +58,19 @@ def pures(scenario: Scenario, chunks: Sequence[int] = USUAL) -> Designs:
 _D = Side("decode")
 
 
+def by_length(scenario: Scenario, limits: Limits) -> Designs:
+    """Return clients that do both behind the hybrids' router.
+
+    It looks at the tokens of prompts, so that hybrids may win by their router alone.
+    """
+    router = {"type": "length_aware", "ttft": f"{limits[0]!r} s", "if_none": "soonest"}
+    return {
+        f"{name}, by length": Scenario.from_dict(as_data(each), {"router": router})
+        for name, each in pures(scenario, (MORE[-1], *USUAL)).items()
+        if name.startswith("together")
+    }
+
+
 def hybrids(scenario: Scenario, limits: Limits) -> Iterator[tuple[str, Scenario]]:
     """Yield hybrids under some limits: ratios, chunks of both sides and watermarks.
 

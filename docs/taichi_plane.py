@@ -2,8 +2,9 @@
 
 `python docs/taichi_plane.py FILE` compares pure designs and hybrids on four A100s under pairs of
 limits, with and without asynchronous scheduling. Latencies of a run of a pure design answer all
-limits at once; a hybrid's router and flows keep limits, so that it runs once a pair, 2 % below the
-best pure goodput, and is searched only where it keeps them there. Rows are written to FILE as they
+limits at once. Hybrids have a router and flows that keep limits, and clients that do both are also
+tried behind that router: they run once a pair, 2 % below the best goodput of the others, and are
+searched only where they keep the limits there. Rows are written to FILE as they
 come, and what is there is not run again. With `--page` nothing is run: the picture is drawn. It
 takes some six minutes of a core.
 """
@@ -19,7 +20,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
-from taichi_designs import hybrids, pures, served
+from taichi_designs import by_length, hybrids, pures, served
 from taichi_runs import Limits, Row, Service, append, crossing, read
 
 from mist_sim import Scenario
@@ -67,15 +68,16 @@ def compare(path: Path) -> None:
             rates = {}
             for name, service in services.items():
                 rates[name] = found_at(service, limits, max(rates.values(), default=0) or GUESS)
-            rates |= rates_of_hybrids(scenario, limits, max(rates.values()))
+            rates |= rates_of_others(scenario, limits, max(rates.values()))
             row = {"ahead": ahead, "ttft": limits[0], "tpot": limits[1], "rates": rates}
             append(path, row | {"seconds": process_time() - begun})
 
 
-def rates_of_hybrids(scenario: Scenario, limits: Limits, best: float) -> dict[str, float]:
-    """Return goodputs of hybrids that are `LEVEL` behind the best pure one or less; 0 of others."""
-    found = {}
-    for name, each in islice(hybrids(scenario, limits), HYBRIDS if best else 0):
+def rates_of_others(scenario: Scenario, limits: Limits, best: float) -> dict[str, float]:
+    """Return goodputs of designs whose router knows the limits, if `LEVEL` behind or less; or 0."""
+    found: dict[str, float] = {}
+    made = by_length(scenario, limits) | dict(islice(hybrids(scenario, limits), HYBRIDS))
+    for name, each in made.items() if best else ():
         service = Service(each)
         try:
             keeps = service.times((1 - LEVEL) * best, SEED, NUMBER).margin(limits) <= 0

@@ -20,7 +20,7 @@ from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
-from taichi_designs import MORE, Designs, hybrids, pures, served
+from taichi_designs import MORE, Designs, by_length, hybrids, pures, served
 from taichi_runs import Limits, Row, Service, append, crossing, goodput, mean_and_width, read
 
 from mist_sim import Scenario
@@ -161,6 +161,7 @@ def searched(entry: Entry, ahead: bool = True) -> Entry:
     small = pures(scenario, MORE)
     pure = {name: pures(scenario)[name] for name in top(entry.pures, 2)}
     pure |= {f"together {chunk}": small[f"together {chunk}"] for chunk in MORE}
+    pure |= by_length(scenario, limits)
     made = dict(hybrids(scenario, limits))
 
     def rates_of(designs: Designs) -> dict[str, float]:
@@ -190,7 +191,8 @@ def decided(entry: Entry, path: Path) -> None:
     names += top(entry.gains, 2)
     for ahead, name in product((True, False), names):
         scenario = entry.setting.scenario(ahead=ahead)
-        made = pures(scenario) | pures(scenario, MORE) | dict(hybrids(scenario, limits))
+        made = pures(scenario) | pures(scenario, MORE) | by_length(scenario, limits)
+        made |= dict(hybrids(scenario, limits))
         done = {
             row["seed"]: row["goodput"]
             for row in read(path)
@@ -267,6 +269,9 @@ def long_runs(rows: list[Row]) -> Iterator[str]:
         cells = []
         for ahead in (True, False):
             mine = {d: rates for (s, d, a), rates in found.items() if (s, a) == (setting, ahead)}
+            if design not in mine:
+                cells += ["–", "–"]
+                continue
             pure = {d: np.mean([*r.values()]) for d, r in mine.items() if "hybrid" not in d}
             best = mine[max(pure, key=lambda name, pure=pure: pure[name])]
             rates = mine[design]

@@ -121,6 +121,18 @@ def test_all_designs_plan_ahead_or_none_does(options, found):
         assert {client.async_scheduling for client in build(each).clients} == {found}, name
 
 
+def test_a_router_that_only_hybrids_have_is_said():
+    """Until all have it, as the line says."""
+    line = designs_of(together()).assumed["hybrids"]
+    assert "a hybrid may win by its router alone" in line
+    said = {"type": "length_aware", "ttft": "0.15 s", "if_none": "soonest"}
+    assert "{type: length_aware, ttft: 0.15 s, if_none: soonest}" in line
+    even = designs_of(together(router=said))
+    assert "hybrids" not in even.assumed
+    routers = [each.router.parameters() for each in even.scenarios.values()]
+    assert all(each == routers[0] for each in routers)
+
+
 def test_prompts_that_are_apart_have_the_largest_chunk():
     small = {"clients.0.scheduler": {"max_num_batched_tokens": 1024}}
     designs = designs_of(together(**small)).scenarios
@@ -441,7 +453,7 @@ def test_figures_left_out_and_assumptions_are_in_the_file(mist, tmp_path):
     assert data == json.loads((tmp_path / "found/comparison.json").read_text())
     assert list(data["scenarios"]) == OF_THREE
     assert list(data["left_out"]) == ["bundles of attention and FFN workers"]
-    assert list(data["assumed"]) == ["network"]
+    assert list(data["assumed"]) == ["network", "hybrids"]
     one = designs_of(together()).scenarios["1 prefill + 2 decode"]
     figures = data["scenarios"]["1 prefill + 2 decode"]
     assert figures["p99_ttft_ms"] == simulate(one).summary["p99_ttft_ms"]
