@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -70,7 +70,7 @@ class Result(Findings):
         whose host was not named (`Client.assumed_host`). settings: settings of the clients that
         time steps (`Client.settings`), from which TTFT and TPOT get expected errors. engines:
         engine whose defaults each client has.
-    scenario: the resolved scenario as YAML text, if the run came from one. title: description of
+    scenario_text: returns `scenario`; None: the run came from no scenario. title: description of
         what was simulated. client_groups: for each client the name of its group of equal clients;
         empty if there are no groups. machines: the GPUs of each client, None without any.
     layouts: how the model lay on the GPUs, by client, for clients that changed their layout during
@@ -94,7 +94,7 @@ class Result(Findings):
     assumed_hosts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: dict[str, Mapping[str, Setting | Borrowed | None]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
-    scenario: str | None = None
+    scenario_text: Callable[[], str] | None = None
     title: str = ""
     client_groups: list[str] = field(default_factory=list)
     machines: list[GpuMachine | None] = field(default_factory=list)
@@ -106,6 +106,11 @@ class Result(Findings):
     sliders: tuple[tuple[float, Sliders], ...] | None = None
     step_limits: list[StepLimits | None] = field(default_factory=list)
     presenter: Presenter = ONE_LINE
+
+    @cached_property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None if the run came from none."""
+        return None if self.scenario_text is None else self.scenario_text()
 
     @cached_property
     def loop(self) -> str:

@@ -15,6 +15,7 @@ from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
+from mist_sim.scenario.load import later_text
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
@@ -42,9 +43,8 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     simulation = build(scenario)
     result = simulation.run(progress)
     groups = [client.name for client in scenario.clients for _ in client.names]
-    return replace(
-        result, title=scenario.headline, scenario=scenario.resolved(), client_groups=groups
-    )
+    text = later_text(scenario)
+    return replace(result, title=scenario.headline, scenario_text=text, client_groups=groups)
 
 
 def build(scenario: Scenario) -> Simulation:

@@ -78,7 +78,7 @@ class DecodeAttention:
         begun = seconds + self.fixed
         memory = keys * self.per_key + (queries * self.per_query + begun)
         compute = pairs * self.per_pair + begun
-        return max(memory, compute)
+        return memory if memory > compute else compute  # max() would be a call  # noqa: FURB136
 
     def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
         """Do the same for arrays; `keys` is overwritten."""
@@ -113,11 +113,10 @@ class PromptAttention:
         The same operations as `begin` and `add`, without a call for each prompt.
         """
         per_query, per_key, per_pair = self.per_query, self.per_key, self.per_pair
-        if len(chunks) == 1:
-            new, context = chunks[0]
-            longest = new + context
-        else:
-            longest = max([new + context for new, context in chunks])
+        longest = 0
+        for new, context in chunks:
+            if new + context > longest:  # max() would be a call  # noqa: PLR1730
+                longest = new + context
         seconds = longest * self.serial + (seconds + self.fixed)
         for new, context in chunks:
             seconds = (context + new) * per_key + (new * per_query + seconds)
