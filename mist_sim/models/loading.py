@@ -55,9 +55,8 @@ def load_model(name_or_path: str) -> ModelSpec:
     Raises ScenarioError with the file and the key when there is no such model, when the file
     cannot be read, or when it describes a model that is not simulated.
     """
-    for name, config in _catalog().items():
-        if name_or_path.lower() in _names(name, config):
-            return _catalog_model(name)
+    if (name := _entries().get(name_or_path.lower())) is not None:
+        return _catalog_model(name)
     is_nearest = name_or_path.startswith(APPROXIMATE)
     path = user_path(name_or_path.removeprefix(APPROXIMATE))
     if path.is_dir() and name_or_path:
@@ -69,7 +68,7 @@ def load_model(name_or_path: str) -> ModelSpec:
             return ModelSpec.from_config(config, name=name, source=str(path), is_nearest=is_nearest)
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
-    hint = did_you_mean(name_or_path.lower(), _all_names())
+    hint = did_you_mean(name_or_path.lower(), _entries())
     raise ScenarioError(
         f"no model and no file is named {brief(name_or_path)}{hint} "
         f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
@@ -124,8 +123,14 @@ def _names(name: str, config: Mapping[str, object]) -> list[str]:
     return [name, *(str(other).lower() for other in others)]
 
 
-def _all_names() -> list[str]:
-    return [alias for name, config in _catalog().items() for alias in _names(name, config)]
+@cache
+def _entries() -> Mapping[str, str]:
+    """The catalog's entry by each of its names, in small letters."""
+    found: dict[str, str] = {}
+    for name, config in _catalog().items():
+        for each in _names(name, config):
+            found.setdefault(each, name)
+    return found
 
 
 def _read_config(path: Path) -> Mapping[str, object]:
