@@ -289,7 +289,8 @@ class Engine:
         return self._run is not None and self._run.has(lane)
 
     def _end_for_forgotten(self, lane: Lane) -> None:
-        """Cut a run if aborted loads have freed blocks that its plan did not count on."""
+        """End a run with the step in flight if a request was given up with memory it had not used.
+        """
         if lane.state.forgotten and self._run is not None:
             self._end_after(self._run, self._num_begun(self._run))
 
@@ -379,7 +380,9 @@ class Engine:
                     self._end_after(run, num_steps)
 
     def _is_ahead(self, lane: Lane) -> PlanAhead | None:
-        """Return the lane's `PlanAhead` if steps of the lane are in flight, else None."""
+        """Return the lane's `PlanAhead`; None while the engine, or this one of several lanes, is
+        idle.
+        """
         ahead = lane.ahead
         if ahead is None or self._idle or (self._lane is None and ahead.latest is None):
             return None
