@@ -289,8 +289,7 @@ class Engine:
         return self._run is not None and self._run.has(lane)
 
     def _end_for_forgotten(self, lane: Lane) -> None:
-        """End a run with the step in flight if a request was given up with memory it had not used.
-        """
+        """End a run with the step in flight if a sequence was given up with unused memory."""
         if lane.state.forgotten and self._run is not None:
             self._end_after(self._run, self._num_begun(self._run))
 
@@ -380,9 +379,7 @@ class Engine:
                     self._end_after(run, num_steps)
 
     def _is_ahead(self, lane: Lane) -> PlanAhead | None:
-        """Return the lane's `PlanAhead`; None while the engine, or this one of several lanes, is
-        idle.
-        """
+        """Return the lane's `PlanAhead`; None while nothing of the lane is computed or planned."""
         ahead = lane.ahead
         if ahead is None or self._idle or (self._lane is None and ahead.latest is None):
             return None

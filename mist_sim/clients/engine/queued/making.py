@@ -1,4 +1,4 @@
-"""The lanes of a client, with the state of those that have one scheduler for a pipeline."""
+"""Makes the lanes of a client; pipelines with one scheduler have a state of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
 def queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any]) -> QueuedState:
-    """Return the state, with nobody in it. options: of `LaneState`."""
+    """Return the state, empty. options: of `LaneState`."""
     pool = memory.pool()
     if not memory.caches_prefixes:
         return QueuedState(KvCacheManager(pool), FreshQueue(queue), **options)
@@ -51,7 +51,7 @@ def lane_maker(
     tracks: list[StepRecords],
     has_taker: Callable[[], bool] | None,
 ) -> Callable[..., Lane]:
-    """Return what makes a lane of a form, of one from which answers flow, or a plain one."""
+    """Return a function that makes lanes: queued ones, ones whose answers flow, or plain ones."""
     if form is not None:
         return partial(QueuedLane, form=form, tracks=tracks)
     if flow is not None:
