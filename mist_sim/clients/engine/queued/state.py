@@ -200,7 +200,7 @@ class QueuedState(LaneState):
     def num_known(
         self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
     ) -> int:
-        """Return the tokens whose content the prefix cache may know."""
+        """Return the computed tokens of a sequence that the next plan knows and can cache."""
         return self._known_if_served if was_served else self._known
 
     def preempt_leaving(self, sequence: SequenceState) -> None:

@@ -119,7 +119,7 @@ class StretchLoop:
     def extend(self, found: Stretch, free: tuple[int, int], most: int) -> None:
         """Compute what follows `most` returns, or fewer if a plan does something else.
 
-        free: the number of free blocks after each number of steps.
+        free: the number of free blocks, and of all blocks.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
         (num_free, num_blocks), stagger = free, self._form.stagger
