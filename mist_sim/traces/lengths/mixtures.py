@@ -43,9 +43,10 @@ class Mix:
     num_requests: how many (>= 1), of all classes. classes: by name, which requests carry as their
         label; limits of the slo may be for a class. A class has `prompt` and `output`, laws of
         lengths as of `synthetic`; `share`, by default 1, relative to those of the others; and
-        `priority`, by default 0. The class of each request is drawn at random, in the proportion of
-        the shares. Each class has random streams of its own: changing the lengths of one does not
-        change the others.
+        `priority`, by default 0.
+
+    The class of each request is drawn at random, in the proportion of the shares. Each class has
+    random streams of its own: changing the lengths of one does not change the others.
     """
 
     num_requests: int

@@ -23,8 +23,10 @@ class Synthetic:
 
     num_requests: how many (>= 1). prompt, output: distributions of their lengths in tokens.
     max_total_tokens: of prompt and output together (>= 2); requests with more are drawn again, both
-        parts of them. None: any. Prompt and output have random streams of their own: another
-        `output` does not change the prompts, except those that `max_total_tokens` drops.
+        parts of them. None: any.
+
+    Prompt and output have random streams of their own: another `output` does not change the
+    prompts, except those that `max_total_tokens` drops.
     """
 
     num_requests: int
