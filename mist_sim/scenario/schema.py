@@ -23,7 +23,7 @@ from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.headline import headline, imitated
-from mist_sim.scenario.load import as_data, as_text, from_text, load, validated
+from mist_sim.scenario.loading import as_data, as_text, from_text, load, validated
 from mist_sim.scenario.sections.clients import (
     AnyClient,
     EngineName,

@@ -10,10 +10,10 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.admission import bring_entries
-from mist_sim.clients.scheduling.flow import Flow, flow_of
+from mist_sim.clients.scheduling.flowing import Flowing, flowing_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.core.visit import Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.stages import Decode
@@ -35,14 +35,14 @@ class FlowingLane(Lane):
         scheduler: Scheduler,
         state: LaneState,
         *,
-        flow: Flow,
+        flow: Flowing,
         has_taker: Callable[[], bool] | None = None,
         **others: Any,
     ) -> None:
         super().__init__(env, scheduler, state, **others)
         self._flow = flow
         self._has_taker = has_taker
-        self._next_flow: Flow | None = None  # from a step on that ends after `_turned_at`
+        self._next_flow: Flowing | None = None  # from a step on that ends after `_turned_at`
         self._turned_at = nan
 
     def plan(
@@ -75,7 +75,7 @@ class FlowingLane(Lane):
         self._adopt()
         self.scheduler = scheduler
         self._turned_at = self.env.now
-        self._next_flow = None if rule is None else flow_of(rule)
+        self._next_flow = None if rule is None else flowing_of(rule)
 
     def _adopt(self) -> None:
         """Apply the rule that was given last."""

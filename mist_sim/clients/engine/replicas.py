@@ -17,7 +17,7 @@ from mist_sim.clients.engine.queued.lane import QueuedLane
 from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from mist_sim.clients.kv_cache.answers import Answers
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.reusable_decodes import Answers
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.queued.state import QueuedState
