@@ -60,6 +60,11 @@ class Scenario(Strict):
 
     seed: int = Field(0, ge=0, le=SEED, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
+    approximate: bool = Field(
+        False,
+        description="whether a model that is not known is taken as the nearest known one, which "
+        "results name, and which takes their error bar away",
+    )
     engine: EngineName | None = Field(
         None, description="whose defaults clients have that name no other, such as vllm-0.19"
     )
