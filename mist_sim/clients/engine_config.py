@@ -35,6 +35,7 @@ from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Pred
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
+from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.expert_padding import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
@@ -95,6 +96,7 @@ class EngineConfig:
         .toml spec, or a mapping of a spec's keys. By default a slow one without peer access, and
         the results show the effect of this assumption.
     speculative_config: drafts tokens, and verifies several per request in one step.
+    lora: serves LoRA adapters beside the model; requests name them (workload.adapters).
     resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
         continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
@@ -140,6 +142,7 @@ class EngineConfig:
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
+    lora: LoraConfig | None = None
     resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()
@@ -192,6 +195,7 @@ class EngineConfig:
             known = ", ".join(STEP_LOOPS)
             raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
         self._check_flowing()
+        self._check_adapters()
         self._check_planning_ahead()
         if self.resharding is not None:
             self._check_resharding(self.resharding)
@@ -220,6 +224,28 @@ class EngineConfig:
                 raise ScenarioError(
                     f"{name} must {rule} with role {self.role}; answers that flow are not "
                     "simulated otherwise"
+                )
+
+    def _check_adapters(self) -> None:
+        """Raise ScenarioError for options that are not simulated together with LoRA adapters."""
+        if self.lora is None:
+            return
+        scheduler = self.scheduler
+        for name, is_wrong, rule in (
+            ("role", self.role is not None, "be left out"),
+            ("pipeline_parallel_size", self.pipeline_parallel_size > 1, "be 1"),
+            ("enable_expert_parallel", self.enable_expert_parallel, "be false"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("resharding", self.resharding is not None, "be left out"),
+            ("step_loop", self.step_loop == "plain", "not be plain"),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
+            ("scheduler", not isinstance(scheduler, ChunkedScheduler | None), "be chunked"),
+            ("scheduler.order", getattr(scheduler, "order", "fcfs") != "fcfs", "be fcfs"),
+            ("scheduler.preemption", scheduler is not None and scheduler.swaps, "be recompute"),
+        ):
+            if is_wrong:
+                raise ScenarioError(
+                    f"{name} must {rule} with lora; adapters are not simulated otherwise"
                 )
 
     def _check_resharding(self, other: Resharding) -> None:

@@ -38,6 +38,7 @@ from mist_sim.scenario.sections.limits import LIMITS, class_problems
 from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody
 from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
+    adapter_problems,
     model_problems,
     poll_problems,
     router_problems,
@@ -248,6 +249,7 @@ class Scenario(Strict):
         yield from router_problems(self.routers, self.workload, self.clients, self.model)
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
+        yield from adapter_problems(self.workload, self.clients)
         limits = self.slo.make()
         yield from useless_options(
             self.workload,

@@ -243,6 +243,16 @@ ELSEWHERE = {
         ),
         "test_execution.py::test_every_option_changes_what_is_measured",
     ),
+    **dict.fromkeys(
+        (
+            "lora.max_loras",
+            "lora.max_lora_rank",
+            "lora.max_cpu_loras",
+            "lora.fully_sharded_loras",
+            "lora.storage_bandwidth",
+        ),
+        "test_adapters.py::test_every_option_of_adapters_changes_a_result",
+    ),
 }
 """Tests in this folder of options that need a package, a file or a program of their own."""
 

@@ -20,7 +20,7 @@ from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.hardware.setting import CAPPED, Borrowed, Setting, comparable
+from mist_sim.hardware.setting import ADAPTED, CAPPED, Borrowed, Setting, comparable
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.models.expert_padding import check_moe_backend, moe_backend_of
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
@@ -191,6 +191,8 @@ def _settings(
     setting = comparable(source, model, cluster) if source else None
     if setting is not None and config.power_limit is not None:
         setting = CAPPED
+    if setting is not None and config.lora is not None:
+        setting = ADAPTED
     timed = moe_backend_of(cluster.gpu.architecture)
     if setting is not None and config.moe_backend not in (None, timed):
         setting = Borrowed(f"not known: experts by {config.moe_backend}; what was timed is {timed}")

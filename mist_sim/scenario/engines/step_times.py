@@ -21,11 +21,13 @@ from mist_sim.hardware.predictors import (
     pipeline_predictor,
     with_drafting,
 )
+from mist_sim.hardware.predictors.adapters import AdapterTimes, WithAdapters
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.predictors.sampling import with_sampling
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.models import ModelSpec
+from mist_sim.models.adapters import check_adapters
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links
 from mist_sim.scenario.engines.default_overhead import (
     assumed_times,
@@ -79,6 +81,11 @@ def step_times(
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)
         predictor = with_drafting(predictor, config.speculative_config, draft)
+    if config.lora is not None:
+        check_adapters(model, config.lora, cluster.tensor_parallel_size)
+        times = AdapterTimes(model, cluster, config.lora)
+        predictor = predictor.with_first(WithAdapters(predictor.ranks[0], times))
+        assumed += ("lora",)
     if config.sampling and config.sampling.filter:
         sampler = version_of(config.engine).default(SAMPLER)
         predictor = with_sampling(

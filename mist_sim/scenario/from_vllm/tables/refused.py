@@ -63,9 +63,7 @@ REFUSED: Mapping[str, Refused] = {
     "--enable-elastic-ep": Refused("the number of ranks is fixed", "leave it out", ("False",)),
     "--cpu-offload-gb": Refused(_NO_OFFLOADING, "leave it out", ("0", "0.0")),
     "--offload-group-size": Refused(_NO_OFFLOADING, "leave it out", ("0",)),
-    "--enable-lora": Refused("adapters are not simulated", "leave it out", ("False",)),
-    "--lora-modules": Refused("adapters are not simulated", "leave it out"),
-    "--default-mm-loras": Refused("adapters are not simulated", "leave it out"),
+    "--default-mm-loras": Refused("adapters of images are not simulated", "leave it out"),
     "--performance-mode": Refused(
         "it changes several limits", "--max-num-seqs and --max-num-batched-tokens", ("balanced",)
     ),
