@@ -77,6 +77,8 @@ class EngineConfig:
     quantization: quantizes the weights in this way instead of the checkpoint's.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each hold some of the layers.
+    decode_context_parallel_size: of the GPUs that share every layer, those that share out the
+        tokens of each context, where all would hold the same KV entries.
     virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
         (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
         of which are v1, where that is simulated (docs/background/parallelism.md).
@@ -135,6 +137,9 @@ class EngineConfig:
     pipeline_parallel_size: Count = field(default=1, metadata=_flag("--pipeline-parallel-size"))
     virtual_engines: bool = field(default=False, metadata=_NOT_IN_VLLM)
     role: Role | None = field(default=None, metadata=_flag("--kv-transfer-config"))
+    decode_context_parallel_size: Count = field(
+        default=1, metadata=_flag("--decode-context-parallel-size")
+    )
     data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
@@ -157,7 +162,12 @@ class EngineConfig:
     step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        for name in (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "decode_context_parallel_size",
+        ):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.data_parallel_size > COPIES:
@@ -196,6 +206,7 @@ class EngineConfig:
             raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
         self._check_flowing()
         self._check_adapters()
+        self._check_contexts()
         self._check_planning_ahead()
         if self.resharding is not None:
             self._check_resharding(self.resharding)
@@ -246,6 +257,27 @@ class EngineConfig:
             if is_wrong:
                 raise ScenarioError(
                     f"{name} must {rule} with lora; adapters are not simulated otherwise"
+                )
+
+    def _check_contexts(self) -> None:
+        """Raise ScenarioError for options that are not simulated with contexts in parts."""
+        if self.decode_context_parallel_size == 1:
+            return
+        for name, is_wrong, rule in (
+            ("role", self.role is not None, "be left out"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("resharding", self.resharding is not None, "be left out"),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
+            (
+                "scheduler.preemption",
+                self.scheduler is not None and self.scheduler.swaps,
+                "be recompute",
+            ),
+        ):
+            if is_wrong:
+                raise ScenarioError(
+                    f"{name} must {rule} with decode_context_parallel_size "
+                    f"{self.decode_context_parallel_size}; that combination is not simulated"
                 )
 
     def _check_resharding(self, other: Resharding) -> None:

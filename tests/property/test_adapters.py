@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.predictors.adapters import WithAdapters
+from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.models.adapters import AdapterMoves, LoraConfig
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import cases, with_arrivals_on_boundaries
@@ -31,8 +31,11 @@ class Linear:
         num_adapters, num_tokens = batch.adapters or (0, 0)
         return self.each * num_adapters + self.per_token * num_tokens
 
+    def changes(self, batch: StepBatch) -> bool:
+        return False
 
-TIMED = WithAdapters(AffinePredictor(), Linear())  # type: ignore[arg-type]
+
+TIMED = Beside(AffinePredictor(), Linear(), "adapters", "memory")
 
 
 @st.composite

@@ -81,6 +81,11 @@ CASES = [
     Case("quantization", "fp8"),
     Case("tensor_parallel_size", 2),
     Case("pipeline_parallel_size", 2),
+    Case(
+        "decode_context_parallel_size",
+        2,
+        H100 | {"model": "qwen2.5-1.5b", "tensor_parallel_size": 4},
+    ),
     Case("virtual_engines", True, {"pipeline_parallel_size": 2}),
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),

@@ -10,19 +10,14 @@ bits by the GPU's figures; nobody timed them here, so results name them among wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce
 from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.phase_time import Term
-from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
-from mist_sim.hardware.predictors.explained import OperatorTime, explained
 from mist_sim.models.adapters import Adapted, LoraConfig, adapted
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.operators import Operator
@@ -75,6 +70,10 @@ class AdapterTimes:
         share = _share_reached(self._moe, *work) if self._moe else 1.0
         kernels = self._by_phase[bool(batch.chunks)]
         return sum([kernel.seconds(*work, share) for kernel in kernels])
+
+    def changes(self, batch: StepBatch) -> bool:
+        """Tell whether the seconds change from step to step of a run: members do not."""
+        return False
 
 
 def _share_reached(moe: MoeSpec, num_adapters: int, num_tokens: int) -> float:
@@ -138,37 +137,3 @@ def _exchange(cluster: Cluster, lora: LoraConfig, each: Adapted) -> Callable[[fl
     link, ranks = cluster.gpu.interconnect, cluster.tensor_parallel_size
     of = all_reduce if each.is_row else all_gather
     return of(link, ranks, cluster.spans.tensor)
-
-
-@dataclass(slots=True)
-class WithAdapters:
-    """Step times of a predictor, and on top those of the adapters in a step."""
-
-    predictor: Predictor
-    times: AdapterTimes
-
-    @property
-    def traits(self) -> PredictorTraits:
-        """Those of what is timed."""
-        inside = traits_of(self.predictor)
-        if inside.step_time_on_the_spot is None:
-            return inside
-        return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
-
-    def step_time(self, batch: StepBatch) -> float:
-        return self.predictor.step_time(batch) + self.times.seconds(batch)
-
-    def step_time_on_the_spot(self, batch: StepBatch) -> float:
-        """Return the seconds of a step that was planned when it began."""
-        on_the_spot = traits_of(self.predictor).step_time_on_the_spot or self.predictor.step_time
-        return on_the_spot(batch) + self.times.seconds(batch)
-
-    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
-        seconds = self.predictor.run(batch, growth, num_steps)
-        return np.add(seconds, self.times.seconds(batch), seconds)
-
-    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
-        """Return the operators of a step, the adapters among them."""
-        found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
-        seconds = self.times.seconds(batch)
-        return [*found, OperatorTime("adapters", seconds, "memory")] if seconds else found

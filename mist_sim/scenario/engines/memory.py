@@ -101,6 +101,18 @@ def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -
     return replace(config, kv_cache=kv_cache)
 
 
+def with_longer_blocks(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose blocks hold the tokens of all ranks that share out a context.
+
+    On each of them a block has `block_size` of these (vLLM: `KVCacheManager` multiplies the block
+    size by `dcp_world_size`).
+    """
+    size, kv_cache = config.decode_context_parallel_size, config.kv_cache
+    if size == 1:
+        return config
+    return replace(config, kv_cache=replace(kv_cache, block_size=size * kv_cache.block_size))
+
+
 def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:
     """Return the part of an engine's KV cache that each request has to fit in."""
     num_ranks, ahead = config.pipeline_parallel_size, bool(config.async_scheduling)
