@@ -50,7 +50,7 @@ def by_family(points: pd.DataFrame) -> list[str]:
     def rows() -> Iterator[list[str]]:
         yield ["all", *_scores(points)]
         others = points[~points["is_own"]]
-        yield ["models whose kernels nothing was fitted to", *_scores(others)]
+        yield ["models whose own mixers nothing was fitted to", *_scores(others)]
         for (family, step), part in points.groupby(["family", "step"], sort=False):
             yield [f"{family}, {step}", *_scores(part)]
 
