@@ -8,16 +8,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import AdapterWork
 from mist_sim.models.adapters import AdapterMoves, LoraConfig
 
-if TYPE_CHECKING:
-    from mist_sim.clients.scheduling.lane_state import LaneState
+
+class RunsSequences(Protocol):
+    """What of a lane tells which sequences run (see `LaneState`)."""
+
+    running: dict[SequenceState, None]
+    leaving: dict[SequenceState, tuple[int, int]]
+    prefilling: list[SequenceState]
+    paused: tuple[SequenceState, ...]
+    clock: DecodeClock
 
 
 def adapter_of(sequence: SequenceState) -> str | None:
@@ -36,9 +44,9 @@ class AdapterQueue(WaitingQueue):
         self._queues: dict[str | None, OrderedDict[SequenceState, int]] = {}
         self._first, self._last = 0, 0  # places in the order
         self._length = 0
-        self._lane: LaneState
+        self._lane: RunsSequences
 
-    def watch(self, lane: LaneState) -> None:
+    def watch(self, lane: RunsSequences) -> None:
         """Admit to this lane."""
         self._lane = lane
 
@@ -87,7 +95,7 @@ class AdapterQueue(WaitingQueue):
         return (sequence for queue in self._queues.values() for sequence in queue)
 
 
-def in_use_by(lane: LaneState) -> Iterator[str]:
+def in_use_by(lane: RunsSequences) -> Iterator[str]:
     """Yield the adapters of the sequences that run and go on, in order of admission."""
     for sequence in lane.running:
         adapter = adapter_of(sequence)
@@ -105,7 +113,7 @@ class AdapterSlots:
         self._moves = moves
         self._on_gpu, self._in_host = _Recent(lora.max_loras), _Recent(lora.num_in_host)
 
-    def begin(self, lane: LaneState, plan: StepPlan) -> None:
+    def begin(self, lane: RunsSequences, plan: StepPlan) -> None:
         """Note the adapters of a plan's steps; the first one waits until all are there."""
         tokens = dict(_tokens_by_sequence(lane, plan))
         work = [(adapter, tokens[each]) for each in tokens if (adapter := adapter_of(each))]
@@ -135,7 +143,7 @@ class _Recent:
         return is_new
 
 
-def _tokens_by_sequence(lane: LaneState, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
+def _tokens_by_sequence(lane: RunsSequences, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
     """Yield who computes how many tokens in each step of a plan, in order of admission."""
     chunks = dict(plan.prefills)
     idle = {*lane.prefilling, *lane.leaving, *lane.paused}
