@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.widths import columns
 
 _MOST_ROWS = 12  # of the candidates tried; all are in the files
 

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import Fitting, columns, listed
+from mist_sim.report.elements.widths import Fitting, columns, listed
 
 _TITLES = {
     "request_throughput": ("requests", "/s"),

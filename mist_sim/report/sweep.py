@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.widths import columns
 
 _LONGEST = 30  # cells of a bar
 _SHARES = ("good_request_fraction",)

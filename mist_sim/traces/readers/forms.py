@@ -1,4 +1,4 @@
-"""Forms of trace files, recognised by what their first line says."""
+"""Forms of trace files, recognised by their first line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def form_of(path: str) -> str:
 def reader_of(path: str, form: str | None = None, num_requests: int | None = None) -> TraceReader:
     """Return the reader of a file. form: its name; None: by the file's first line.
 
-    Raises ScenarioError as `form_of`, and UnknownPluginError for a form that there is not.
+    Raises ScenarioError as `form_of` does, and UnknownPluginError for an unknown form.
     """
     made: Any = TRACE_READERS[form or form_of(path)]
     reader: TraceReader = made(path=path, num_requests=num_requests)
@@ -98,7 +98,7 @@ def _of_text(path: str) -> str | None:
 
 
 def _of_object(line: str, text: str) -> str | None:
-    """Return the form of a first object. line: the first one. text: that and more."""
+    """Return the form of a first object. line: the first line. text: that and more."""
     try:
         record: Any = json.JSONDecoder().raw_decode(line.lstrip())[0]
     except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ def _has_blocks_of_16(record: dict[str, Any]) -> bool:
 
 
 def _of_cut_object(text: str) -> str | None:
-    """Return the form of an object that goes on over many lines, by the keys of its beginning."""
+    """Return the form of an object over many lines, by the keys at its beginning."""
     for form in ("otel", "agentic"):
         if any(all(f'"{key}"' in text for key in needed) for needed in _KEYS[form]):
             return form

@@ -93,7 +93,7 @@ def as_text(scenario: BaseModel) -> str:
 
 
 def as_data(scenario: BaseModel) -> dict[str, Any]:
-    """Return what the resolved scenario says as plain mappings, lists and values."""
+    """Return the resolved scenario as plain mappings, lists and values."""
     data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
     workload = data["workload"]
     del workload["trace" if workload["trace"] is None else "lengths"]
