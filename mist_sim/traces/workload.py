@@ -77,17 +77,11 @@ class Workload:
     that of their row. time_limits: how long their senders wait; None: for ever.
     retries: which requests are sent again after a failure; without it, none. models: share of the
     requests that name each model, drawn at random; without it, they name that of their row.
-<<<<<<< HEAD
     adapters: share of the requests that name each LoRA adapter, drawn at random (`BASE`: none); all
     of a conversation name the same. Without it, none does.
-    max_concurrency: most requests of an open loop that are under way; others wait with their
-    sender, and count from when they are sent. max_tokens: most tokens of an answer; longer ones
-    end there. None: no limit.
-=======
     max_concurrency: most requests of an open loop in flight; others wait with their sender, and
     their latencies count from when they are sent. max_tokens: longest answer; longer ones end
     there. None: no limit.
->>>>>>> main
     """
 
     source: Source

@@ -178,15 +178,10 @@ def _pair_bytes(
 
 
 def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
-<<<<<<< HEAD
-    """Return what times the attention of decodes in so many layers."""
+    """Return the times of the attention of decodes in so many layers."""
     phase, parts = Phase(cluster.gpu, cluster.gpu.decode), cluster.decode_context_parallel_size
     # ranks that share out contexts attend to a part of them with the heads of all
     t = cluster.tensor_parallel_size // parts
-=======
-    """Return the times of the attention of decodes in so many layers."""
-    t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.decode)
->>>>>>> main
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
         return operators.attention(model, queries, keys / parts, pairs / parts, t, prefill=False)
