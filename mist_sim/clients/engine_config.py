@@ -35,6 +35,7 @@ from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Pred
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
+from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.expert_padding import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
@@ -76,6 +77,8 @@ class EngineConfig:
     quantization: quantizes the weights in this way instead of the checkpoint's.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each hold some of the layers.
+    decode_context_parallel_size: of the GPUs that share every layer, those that share out the
+        tokens of each context, where all would hold the same KV entries.
     virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
         (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
         of which are v1, where that is simulated (docs/background/parallelism.md).
@@ -95,6 +98,7 @@ class EngineConfig:
         .toml spec, or a mapping of a spec's keys. By default a slow one without peer access, and
         the results show the effect of this assumption.
     speculative_config: drafts tokens, and verifies several per request in one step.
+    lora: serves LoRA adapters beside the model; requests name them (workload.adapters).
     resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
         continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
@@ -133,6 +137,9 @@ class EngineConfig:
     pipeline_parallel_size: Count = field(default=1, metadata=_flag("--pipeline-parallel-size"))
     virtual_engines: bool = field(default=False, metadata=_NOT_IN_VLLM)
     role: Role | None = field(default=None, metadata=_flag("--kv-transfer-config"))
+    decode_context_parallel_size: Count = field(
+        default=1, metadata=_flag("--decode-context-parallel-size")
+    )
     data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
@@ -140,6 +147,7 @@ class EngineConfig:
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
+    lora: LoraConfig | None = None
     resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()
@@ -154,7 +162,12 @@ class EngineConfig:
     step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        for name in (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "decode_context_parallel_size",
+        ):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.data_parallel_size > COPIES:
@@ -192,6 +205,8 @@ class EngineConfig:
             known = ", ".join(STEP_LOOPS)
             raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
         self._check_flowing()
+        self._check_adapters()
+        self._check_contexts()
         self._check_planning_ahead()
         if self.resharding is not None:
             self._check_resharding(self.resharding)
@@ -220,6 +235,49 @@ class EngineConfig:
                 raise ScenarioError(
                     f"{name} must {rule} with role {self.role}; answers that flow are not "
                     "simulated otherwise"
+                )
+
+    def _check_adapters(self) -> None:
+        """Raise ScenarioError for options that are not simulated together with LoRA adapters."""
+        if self.lora is None:
+            return
+        scheduler = self.scheduler
+        for name, is_wrong, rule in (
+            ("role", self.role is not None, "be left out"),
+            ("pipeline_parallel_size", self.pipeline_parallel_size > 1, "be 1"),
+            ("enable_expert_parallel", self.enable_expert_parallel, "be false"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("resharding", self.resharding is not None, "be left out"),
+            ("step_loop", self.step_loop == "plain", "not be plain"),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
+            ("scheduler", not isinstance(scheduler, ChunkedScheduler | None), "be chunked"),
+            ("scheduler.order", getattr(scheduler, "order", "fcfs") != "fcfs", "be fcfs"),
+            ("scheduler.preemption", scheduler is not None and scheduler.swaps, "be recompute"),
+        ):
+            if is_wrong:
+                raise ScenarioError(
+                    f"{name} must {rule} with lora; adapters are not simulated otherwise"
+                )
+
+    def _check_contexts(self) -> None:
+        """Raise ScenarioError for options that are not simulated with contexts in parts."""
+        if self.decode_context_parallel_size == 1:
+            return
+        for name, is_wrong, rule in (
+            ("role", self.role is not None, "be left out"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("resharding", self.resharding is not None, "be left out"),
+            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
+            (
+                "scheduler.preemption",
+                self.scheduler is not None and self.scheduler.swaps,
+                "be recompute",
+            ),
+        ):
+            if is_wrong:
+                raise ScenarioError(
+                    f"{name} must {rule} with decode_context_parallel_size "
+                    f"{self.decode_context_parallel_size}; that combination is not simulated"
                 )
 
     def _check_resharding(self, other: Resharding) -> None:

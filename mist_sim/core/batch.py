@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy import arange
 from numpy.typing import NDArray
+
+
+class AdapterWork(NamedTuple):
+    """The LoRA adapters of a step: how many, and the tokens that have one."""
+
+    num_adapters: int
+    num_tokens: int
 
 
 @dataclass(slots=True)
@@ -24,6 +32,7 @@ class StepBatch:
     longest_context: longest context among the decoding requests before the step, in tokens; None
         unless the predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens per decode that the step verifies (speculative decoding).
+    adapters: adapters of its tokens; None: the engine serves none.
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
@@ -32,6 +41,7 @@ class StepBatch:
     window_sum: int | None = None
     longest_context: int | None = None
     num_drafts: int = 0
+    adapters: AdapterWork | None = None
 
     @property
     def num_decode_queries(self) -> int:
@@ -110,6 +120,7 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
         None if window_sum is None else window_sum + _added(growth.window_sum, num_steps),
         None if longest is None else longest + num_steps * growth.longest_context,
         batch.num_drafts,
+        batch.adapters,
     )
 
 

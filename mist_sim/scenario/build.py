@@ -157,6 +157,7 @@ def _workload(spec: WorkloadSpec) -> Workload:
         time_limits=spec.make_time_limits(),
         retries=spec.retries.make() if spec.retries else None,
         models=spec.models,
+        adapters=spec.adapters,
         max_concurrency=spec.max_concurrency,
         max_tokens=spec.max_tokens,
     )

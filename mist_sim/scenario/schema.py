@@ -38,6 +38,7 @@ from mist_sim.scenario.sections.limits import LIMITS, class_problems
 from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody
 from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
+    adapter_problems,
     model_problems,
     poll_problems,
     router_problems,
@@ -60,6 +61,11 @@ class Scenario(Strict):
 
     seed: int = Field(0, ge=0, le=SEED, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
+    approximate: bool = Field(
+        False,
+        description="whether a model that is not known is taken as the nearest known one, which "
+        "results name, and which takes their error bar away",
+    )
     engine: EngineName | None = Field(
         None, description="whose defaults clients have that name no other, such as vllm-0.19"
     )
@@ -243,6 +249,7 @@ class Scenario(Strict):
         yield from router_problems(self.routers, self.workload, self.clients, self.model)
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
+        yield from adapter_problems(self.workload, self.clients)
         limits = self.slo.make()
         yield from useless_options(
             self.workload,

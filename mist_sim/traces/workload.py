@@ -16,6 +16,7 @@ from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import validate_pipeline
+from mist_sim.traces.adapters import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,
@@ -76,6 +77,8 @@ class Workload:
     that of their row. time_limits: how long their senders wait; None: for ever.
     retries: which requests are sent again after a failure; without it, none. models: share of the
     requests that name each model, drawn at random; without it, they name that of their row.
+    adapters: share of the requests that name each LoRA adapter, drawn at random (`BASE`: none); all
+    of a conversation name the same. Without it, none does.
     max_concurrency: most requests of an open loop in flight; others wait with their sender, and
     their latencies count from when they are sent. max_tokens: longest answer; longer ones end
     there. None: no limit.
@@ -88,6 +91,7 @@ class Workload:
     time_limits: TimeLimits | None = None
     retries: Retries | None = None
     models: Mapping[str, float] | None = None
+    adapters: Mapping[str, float] | None = None
     max_concurrency: int | None = None
     max_tokens: int | None = None
 
@@ -100,7 +104,11 @@ class Workload:
                 "max_concurrency must be left out with a closed loop, whose concurrency is its "
                 f"users, got {self.max_concurrency}"
             )
-        for name, shares in (("priorities", self.priorities), ("models", self.models)):
+        for name, shares in (
+            ("priorities", self.priorities),
+            ("models", self.models),
+            ("adapters", self.adapters),
+        ):
             for value, share in (shares or {}).items():
                 if not 0 < share < math.inf:
                     raise ValueError(f"{name}[{value}] must be > 0 and finite, got {share}")
@@ -168,6 +176,9 @@ class Workload:
         requests = self._requests(streams)
         if self.models:
             requests = _naming(requests, _drawn(self.models, streams.generator("models")))
+        if self.adapters:
+            drawn = _drawn(self.adapters, streams.generator("adapters"))
+            requests = with_adapters(requests, drawn, list(self.adapters))
         if self.time_limits is None:
             return requests
         return self.time_limits.applied(requests, streams.generator("patience"))

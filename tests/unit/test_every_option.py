@@ -81,6 +81,11 @@ CASES = [
     Case("quantization", "fp8"),
     Case("tensor_parallel_size", 2),
     Case("pipeline_parallel_size", 2),
+    Case(
+        "decode_context_parallel_size",
+        2,
+        H100 | {"model": "qwen2.5-1.5b", "tensor_parallel_size": 4},
+    ),
     Case("virtual_engines", True, {"pipeline_parallel_size": 2}),
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),
@@ -242,6 +247,16 @@ ELSEWHERE = {
             "predictor.seed",
         ),
         "test_execution.py::test_every_option_changes_what_is_measured",
+    ),
+    **dict.fromkeys(
+        (
+            "lora.max_loras",
+            "lora.max_lora_rank",
+            "lora.max_cpu_loras",
+            "lora.fully_sharded_loras",
+            "lora.storage_bandwidth",
+        ),
+        "test_adapters.py::test_every_option_of_adapters_changes_a_result",
     ),
 }
 """Tests in this folder of options that need a package, a file or a program of their own."""

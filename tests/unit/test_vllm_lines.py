@@ -28,7 +28,7 @@ from tests.effort import examples
 
 DATA = Path(__file__).parent / "data" / "vllm_lines.yaml"
 LINES = yaml_text.parse(DATA.read_text(encoding="utf-8"), DATA.name)
-NUM_ACCEPTED = 58
+NUM_ACCEPTED = 59
 """Lines that gave a scenario in November 2026; 6 did before wrappers were read."""
 
 JSON_FLAGS = {
@@ -349,13 +349,13 @@ def test_nvidias_checkpoints_have_an_fp8_cache():
 def test_all_faults_are_said_at_once():
     with pytest.raises(ScenarioError) as caught:
         from_vllm(
-            ["vllm serve m --enable-lora -dcp 2 --foo 1 -tp x", "vllm bench serve --no-stream"]
+            ["vllm serve m --enable-dbo -pcp 2 --foo 1 -tp x", "vllm bench serve --no-stream"]
         )
     said = str(caught.value)
     assert said.startswith("6 arguments cannot be honoured:\n")
     for part in (
         "serve m:",
-        "--enable-lora",
+        "--enable-dbo",
         "-context-parallel-size 2",
         "--foo",
         "'x'",
@@ -490,7 +490,7 @@ def test_images_of_other_versions_take_the_nearest(capsys):
 
 
 def test_the_account_is_shown(capsys):
-    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret -dcp 2 --stream-interval 8"
+    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret -pcp 2 --stream-interval 8"
     with pytest.raises(SystemExit) as leaving:
         main(("from-vllm", line, "--gpu", "l4", "--explain"))
     assert leaving.value.code == BAD_INPUT

@@ -10,12 +10,14 @@ import typer
 from mist_sim.cli.options import Force, Out, Quiet, Resume, require_out
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
+    Approximate,
     FromVllm,
     ScenarioName,
     Settings,
     keys_of,
     load,
     require_scenario,
+    with_nearest,
 )
 from mist_sim.cli.vary_input import Vary, vary_of
 
@@ -40,6 +42,7 @@ def run(
     jobs: int | None = typer.Option(
         None, metavar="N", help="Runs at a time, of replications and --vary; one a core without it."
     ),
+    approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -75,7 +78,7 @@ def run(
     from mist_sim.report.run.verdicts import shortcomings
 
     require_scenario(scenario, commands)
-    overrides = keys_of(commands, settings)
+    overrides = keys_of(commands, with_nearest(settings, approximate))
     if seed is not None:
         overrides["seed"] = seed
     if replications is not None:

@@ -171,14 +171,22 @@ class Lane:
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
                 num_copied += self._note(plan)
             if plan.prefills or plan.decodes:
-                if num_copied:
-                    plan.swap_time = self.state.swaps.copy_time(num_copied)
+                if num_copied or self.state.adapters is not None:
+                    self._delay(plan, num_copied)
                 if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
             self._check_moves(plan)
             if plan_on_the_spot:
                 plan_on_the_spot()
+
+    def _delay(self, plan: StepPlan, num_copied: int) -> None:
+        """Let the first step wait for copies of blocks, and for adapters."""
+        state = self.state
+        if num_copied:
+            plan.swap_time = state.swaps.copy_time(num_copied)
+        if state.adapters is not None:
+            state.adapters.begin(state, plan)
 
     def _check_moves(self, plan: StepPlan) -> None:
         """Raise InvariantError for a plan that neither computes nor changes anything."""

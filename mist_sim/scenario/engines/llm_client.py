@@ -20,13 +20,19 @@ from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.hardware.setting import CAPPED, Borrowed, Setting, comparable
+from mist_sim.hardware.setting import ADAPTED, CAPPED, IN_PARTS, Borrowed, Setting, comparable
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.models.expert_padding import check_moe_backend, moe_backend_of
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
-from mist_sim.scenario.engines.memory import PREFIXES, engine_memory, of_a_lane, with_state_pages
+from mist_sim.scenario.engines.memory import (
+    PREFIXES,
+    engine_memory,
+    of_a_lane,
+    with_longer_blocks,
+    with_state_pages,
+)
 from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.signatures import taking
@@ -82,7 +88,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
     _check_experts(config, model, cluster.gpu)
     caches_prefixes = config.kv_cache.enable_prefix_caching
-    config = with_state_pages(config, model, cluster)
+    config = with_longer_blocks(with_state_pages(config, model, cluster))
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
@@ -191,6 +197,10 @@ def _settings(
     setting = comparable(source, model, cluster) if source else None
     if setting is not None and config.power_limit is not None:
         setting = CAPPED
+    if setting is not None and config.lora is not None:
+        setting = ADAPTED
+    if setting is not None and config.decode_context_parallel_size > 1:
+        setting = IN_PARTS
     timed = moe_backend_of(cluster.gpu.architecture)
     if setting is not None and config.moe_backend not in (None, timed):
         setting = Borrowed(f"not known: experts by {config.moe_backend}; what was timed is {timed}")
@@ -220,6 +230,7 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
             gpu,
             tensor_parallel_size=config.tensor_parallel_size,
             pipeline_parallel_size=config.pipeline_parallel_size,
+            decode_context_parallel_size=config.decode_context_parallel_size,
             data_parallel_size=config.data_parallel_size,
             enable_expert_parallel=config.enable_expert_parallel,
             expert_load_imbalance=config.expert_load_imbalance,

@@ -24,6 +24,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models import ModelSpec
+from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.scenario.engines.step_times import StepTimes
 from mist_sim.scenario.engines.version_names import version_of
@@ -53,6 +54,7 @@ def engine_memory(
         profile=version_of(config.engine).profile,
         num_graphs=num_graphs(times.graphs, decodes),
         moe_backend=config.moe_backend,
+        lora=config.lora,
     )
     blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
     return EngineMemory(
@@ -62,7 +64,15 @@ def engine_memory(
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
         num_layers=model.num_layers,
+        adapter_moves=_adapter_moves(config, model, cluster),
     )
+
+
+def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:
+    if config.lora is None:
+        return AT_ONCE
+    bandwidth = cluster.gpu.host_bandwidth
+    return adapter_moves(model, config.lora, cluster.tensor_parallel_size, bandwidth)
 
 
 def _groups(model: ModelSpec, cluster: Cluster, draft: Drafter | None) -> KvGroups | None:
@@ -89,6 +99,18 @@ def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -
     size = -(-max(config.kv_cache.block_size, layout.block_size) // 16) * 16
     kv_cache = replace(config.kv_cache, block_size=size, enable_prefix_caching=False)
     return replace(config, kv_cache=kv_cache)
+
+
+def with_longer_blocks(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose blocks hold the tokens of all ranks that share out a context.
+
+    On each of them a block has `block_size` of these (vLLM: `KVCacheManager` multiplies the block
+    size by `dcp_world_size`).
+    """
+    size, kv_cache = config.decode_context_parallel_size, config.kv_cache
+    if size == 1:
+        return config
+    return replace(config, kv_cache=replace(kv_cache, block_size=size * kv_cache.block_size))
 
 
 def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:

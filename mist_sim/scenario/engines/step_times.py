@@ -21,11 +21,15 @@ from mist_sim.hardware.predictors import (
     pipeline_predictor,
     with_drafting,
 )
+from mist_sim.hardware.predictors.adapters import AdapterTimes
+from mist_sim.hardware.predictors.analytic.context_parallel import with_context_exchange
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
+from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.predictors.sampling import with_sampling
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.models import ModelSpec
+from mist_sim.models.adapters import check_adapters
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links
 from mist_sim.scenario.engines.default_overhead import (
     assumed_times,
@@ -75,10 +79,17 @@ def step_times(
         assumed += ("host",)
     if planned_ahead:
         overhead = with_exposed_time(overhead, predictor, planned_ahead)
+    if cluster.decode_context_parallel_size > 1:
+        predictor = with_context_exchange(predictor)
     draft = None
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)
         predictor = with_drafting(predictor, config.speculative_config, draft)
+    if config.lora is not None:
+        check_adapters(model, config.lora, cluster.tensor_parallel_size)
+        times = AdapterTimes(model, cluster, config.lora)
+        predictor = predictor.with_first(Beside(predictor.ranks[0], times, "adapters", "memory"))
+        assumed += ("lora",)
     if config.sampling and config.sampling.filter:
         sampler = version_of(config.engine).default(SAMPLER)
         predictor = with_sampling(

@@ -55,6 +55,7 @@ _NUMBERS: Mapping[str, Callable[[str], float]] = {
 }
 _SAMPLED = {"--temperature": "temperature", "--top-p": "top_p", "--top-k": "top_k"}
 _TEXTS = ("--dataset-name", "--dataset-path", "--extra-body")
+_LISTS = ("--goodput", "--lora-modules")
 _OF_DATASET = {
     "random": ("--random-", "--input-len", "--output-len"),
     "prefix_repetition": (_REPETITION, "--input-len", "--output-len"),
@@ -72,7 +73,7 @@ def _arities() -> dict[str, Arity]:
     found: dict[str, Arity] = dict.fromkeys(valued, "one")
     switches = [f"--{name}" for names in SWITCHES.values() for name in names.split()]
     found |= dict.fromkeys((*switches, *REFUSED_SWITCHES), "switch")
-    return found | {"--goodput": "many", "--metadata": "many", "--header": "many"}
+    return found | dict.fromkeys((*_LISTS, "--metadata", "--header"), "many")
 
 
 ARITIES: Mapping[str, Arity] = _arities()
@@ -101,6 +102,9 @@ def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
             _read(flag, said, account)
     requests = _requests(said, account)
     keys: dict[str, Any] = {"workload": {**requests, **_arrivals(said, account)}}
+    if names := said.get("--lora-modules"):
+        keys["workload"]["adapters"] = dict.fromkeys(names, 1)
+        account.applied("--lora-modules", f"workload.adapters: {brief(names)}")
     asked = _sampled(said, account) | _extra_body(said, keys["workload"], account)
     if asked:
         keys[SAMPLING] = said_by_vllm(asked)
@@ -134,7 +138,7 @@ def _read(flag: Flag, said: dict[str, Any], account: Account) -> None:
     elif flag.name in WITHOUT_EFFECT:
         _pass_over(flag, account)
     else:
-        said[flag.name] = list(flag.values) if flag.name == "--goodput" else flag.value
+        said[flag.name] = list(flag.values) if flag.name in _LISTS else flag.value
 
 
 def _pass_over(flag: Flag, account: Account) -> None:

@@ -13,6 +13,7 @@ from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import NamesModels, TraceReader
+from mist_sim.traces.adapters import BASE
 
 _LOOK_AT_NO_LOAD = (RandomRouter, RoundRobinRouter)
 
@@ -114,6 +115,20 @@ def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[
             if name not in served:
                 place = ("workload", "pipeline", position, key)
                 yield Problem(place, f"got {brief(name)}: {_nobody_serves(name, served)}")
+
+
+def adapter_problems(workload: WorkloadSpec, clients: Sequence[ClientPart]) -> Iterable[Problem]:
+    """Yield adapters that requests name, where a client that may get them serves none."""
+    if set(workload.adapters or ()) <= {BASE}:
+        return
+    for number, client in enumerate(clients):
+        generates = Prefill.kind in client.stages or Decode.kind in client.stages
+        if generates and client.parameters().get("lora") is None:
+            yield Problem(
+                ("clients", number),
+                f"must have lora, such as {{max_loras: {len(workload.adapters or ())}}}, since "
+                "requests name adapters (workload.adapters)",
+            )
 
 
 def check_rows(source: object, served: set[str] | None) -> None:

@@ -109,6 +109,12 @@ class WorkloadSpec(Strict):
         description="share of the requests that name each model and go to clients that serve it, "
         "such as {llama-3.1-8b: 0.7, llama-3.1-70b: 0.3}; without it, they go to any",
     )
+    adapters: dict[str, Number] | None = Field(
+        None,
+        description="share of the requests that name each LoRA adapter, such as {base: 0.2, sql: "
+        "0.5, chat: 0.3}, where base stands for none; all of a conversation name the same one. "
+        "Needs clients with lora",
+    )
     max_concurrency: AtLeastOne | None = Field(
         None,
         description="most requests of an open loop that are under way; the others wait with "
@@ -147,7 +153,7 @@ class WorkloadSpec(Strict):
             yield Problem(
                 ("priorities",), "must be left out with lengths of classes, which have their own"
             )
-        yield from self._problems_of_models()
+        yield from self._problems_of_names()
         if (self.trace is None) == (self.lengths is None):
             both = "both" if self.trace else "neither"
             yield Problem((), f"must have either trace or lengths, got {both}")
@@ -175,12 +181,13 @@ class WorkloadSpec(Strict):
         except ValueError as error:
             yield Problem(("pipeline",), str(error))
 
-    def _problems_of_models(self) -> Iterable[Problem]:
-        for model, share in (self.models or {}).items():
-            if share <= 0:
-                yield Problem(("models", model), f"must be > 0, got {share}")
-        if self.models == {}:
-            yield Problem(("models",), "must have at least one entry, got {}")
+    def _problems_of_names(self) -> Iterable[Problem]:
+        for key, shares in (("models", self.models), ("adapters", self.adapters)):
+            for name, share in (shares or {}).items():
+                if share <= 0:
+                    yield Problem((key, name), f"must be > 0, got {share}")
+            if shares == {}:
+                yield Problem((key,), "must have at least one entry, got {}")
         if self.models and self._rows_name_models:
             yield Problem(
                 ("models",), "must be left out where the rows of the trace name their models"

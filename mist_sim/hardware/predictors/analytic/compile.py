@@ -179,10 +179,12 @@ def _pair_bytes(
 
 def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
     """Return the times of the attention of decodes in so many layers."""
-    t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.decode)
+    phase, parts = Phase(cluster.gpu, cluster.gpu.decode), cluster.decode_context_parallel_size
+    # ranks that share out contexts attend to a part of them with the heads of all
+    t = cluster.tensor_parallel_size // parts
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
-        return operators.attention(model, queries, keys, pairs, t, prefill=False)
+        return operators.attention(model, queries, keys / parts, pairs / parts, t, prefill=False)
 
     return decode_times(phase, attention_kernel(model, "decode"), layers, attention)
 

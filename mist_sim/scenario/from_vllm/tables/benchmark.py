@@ -58,8 +58,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     ),
     "--ramp-up-start-rps": ("it belongs to --ramp-up-strategy; leave it out", ""),
     "--ramp-up-end-rps": ("it belongs to --ramp-up-strategy; leave it out", ""),
-    "--lora-modules": ("adapters are not simulated; leave it out", ""),
-    "--lora-assignment": ("adapters are not simulated; leave it out", ""),
+    "--lora-assignment": ("adapters are drawn at random; leave it out", "random"),
     "--sharegpt-output-len": (
         "answers of the file have their own lengths; instead: --set workload.max_tokens=N",
         "",
