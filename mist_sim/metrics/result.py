@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
@@ -42,6 +42,8 @@ from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mist_sim.metrics.summary_types import Summary
 
 TABLES = (
     "requests",
@@ -117,8 +119,11 @@ class Result(Findings):
         return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
+        return cast("Summary", self._summarised())
+
+    def _summarised(self) -> dict[str, Any]:
         engines = {"engines": dict(self.engines)} if self.engines else {}
         found = engines | summarise(
             self.recorder,
