@@ -144,6 +144,7 @@ from mist_sim.traces import AzureReader as AzureReader
 from mist_sim.traces import BurstyArrivals as BurstyArrivals
 from mist_sim.traces import ClosedLoop as ClosedLoop
 from mist_sim.traces import ConstantArrivals as ConstantArrivals
+from mist_sim.traces import CsvReader as CsvReader
 from mist_sim.traces import FixedLength as FixedLength
 from mist_sim.traces import GammaArrivals as GammaArrivals
 from mist_sim.traces import GeometricLength as GeometricLength

@@ -31,6 +31,7 @@ from mist_sim.traces.distributions import (
     UniformLength,
 )
 from mist_sim.traces.mixtures import Mix, RequestClass
+from mist_sim.traces.own_csv import CsvReader
 from mist_sim.traces.parquet_traces import ChatParquetReader, MistReader
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers import (
@@ -69,6 +70,7 @@ __all__ = [
     "ChatParquetReader",
     "ClosedLoop",
     "ConstantArrivals",
+    "CsvReader",
     "DynamoReader",
     "FixedLength",
     "GammaArrivals",
