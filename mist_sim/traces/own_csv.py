@@ -93,7 +93,9 @@ class CsvReader(FileReader):
     def _bad_time(self, what: str, text: str, line: int) -> TraceError:
         column = self.time_column
         return TraceError(
-            self.path, line, f"{column} must be {what}, got {brief(text)}; correct or remove the row"
+            self.path,
+            line,
+            f"{column} must be {what}, got {brief(text)}; correct or remove the row",
         )
 
 

@@ -79,5 +79,3 @@ def many(result: mist.Result) -> list[float]:
     """Read keys that are put together."""
     summary: Mapping[str, Any] = result.summary
     return [float(summary[f"p99_{name}_ms"]) for name in ("ttft", "tpot")]
-
-

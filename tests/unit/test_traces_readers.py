@@ -369,13 +369,15 @@ def test_the_arxiv_lengths(shared):
 
 def test_a_log_of_ones_own_is_read_by_the_names_of_its_columns(tmp_path):
     path = tmp_path / "gateway.csv"
-    path.write_text("user,out,ts_ms,in\na,80,1764000000000,900\nb,200,1764000000350,420\na,1,1764000001000,5\n")
+    path.write_text(
+        "user,out,ts_ms,in\na,80,1764000000000,900\nb,200,1764000000350,420\na,1,1764000001000,5\n"
+    )
     names = {"prompt_column": "in", "output_column": "out", "session_column": "user"}
     rows = CsvReader(path=str(path), time_column="ts_ms", time_unit="ms", **names).rows()
-    assert [(r.num_prompt_tokens, r.num_output_tokens, r.arrival_time, r.session_id) for r in rows] == [
-        (900, 80, 0.0, 0),
-        (420, 200, 0.35, 1),
-        (5, 1, 1.0, 0),
+    assert list(rows) == [
+        TraceRow(900, 80, 0.0, 0),
+        TraceRow(420, 200, 0.35, 1),
+        TraceRow(5, 1, 1.0, 0),
     ]
 
 

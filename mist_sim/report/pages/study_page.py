@@ -70,7 +70,9 @@ def study_page(summary: Mapping[str, Any], title: str) -> Page:
     )
     known = numbers_in(summary)
     drawings = [
-        Drawing(key, name, metric_picture(summary, key)) for key, name in _METRICS.items() if key in known
+        Drawing(key, name, metric_picture(summary, key))
+        for key, name in _METRICS.items()
+        if key in known
     ]
     return printed_page(title, verdict, study_table(summary), figures=drawings)
 
