@@ -1,6 +1,6 @@
-"""The types of a summary: its keys, and what each holds. `docs/reference/metrics.md` says what they mean.
+"""The types of a summary: its keys, and what each holds.
 
-At run time a summary is a plain dictionary.
+`docs/reference/metrics.md` says what they mean. At run time a summary is a plain dictionary.
 """
 
 from __future__ import annotations

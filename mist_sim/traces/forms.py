@@ -51,8 +51,8 @@ def form_of(path: str) -> str:
         raise ScenarioError(
             f"trace {path}: has no form that is known by its first line; say which it is with "
             f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: in a scenario, trace: "
-            "{type: csv, path: FILE, time_column: NAME, prompt_column: NAME, output_column: NAME}; here, "
-            "name its columns timestamp (seconds), prompt_tokens and output_tokens"
+            "{type: csv, path: FILE, time_column: NAME, prompt_column: NAME, output_column: NAME}; "
+            "here, name its columns timestamp (seconds), prompt_tokens and output_tokens"
         )
     return found
 

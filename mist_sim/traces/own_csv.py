@@ -26,12 +26,12 @@ TimeUnit = Literal["s", "ms", "ns", "date"]
 @TRACE_READERS.register("csv")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvReader(FileReader):
-    """A log of your own: a CSV file with a time, a prompt and an answer in each row, in order of time.
+    """A log of your own: a CSV file, a request a row, in order of time.
 
     path: the file. num_requests: read the first so many rows; None reads all.
     time_column: name in the header. Times count from the first row's.
-    time_unit: of the times: seconds, milliseconds or nanoseconds from any moment on, or `date`, such
-        as 2026-03-01T12:00:00.250Z.
+    time_unit: of the times: seconds, milliseconds or nanoseconds from any moment on, or `date`,
+        such as 2026-03-01T12:00:00.250Z.
     prompt_column, output_column: names of the columns with numbers of tokens.
     session_column: name of the column with the conversation; None: the file has none.
     """

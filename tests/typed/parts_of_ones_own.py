@@ -72,7 +72,7 @@ def verdicts(summary: mist.Summary) -> dict[str, str]:
 
 def dollars(summary: mist.Summary) -> float | None:
     """Read what is there only with prices."""
-    return summary["cost_usd"] if "cost_usd" in summary else None
+    return summary.get("cost_usd")
 
 
 def many(result: mist.Result) -> list[float]:

@@ -128,7 +128,10 @@ def _study(
     jobs: int | None,
     shown: tuple[str, ...],
 ) -> list[str]:
-    """Run all points; return their shortcomings. shown: numbers in the table; empty: the main ones."""
+    """Run all points; return their shortcomings.
+
+    shown: numbers in the table; empty: the main ones.
+    """
     from dataclasses import replace
 
     from mist_sim.metrics.replications import Replications

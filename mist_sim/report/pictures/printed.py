@@ -71,14 +71,20 @@ def printed(figure: Figure) -> Printed:
         _dress(axes, figure, name)
     _match(figure, panels)
     for place, trace in enumerate(figure.data):
-        _draw(panels[trace.yaxis or "y"], trace, _shift(figure, place))
+        axes = panels[trace.yaxis or "y"]
+        if trace.type == "bar":
+            _bars(axes, trace, _shift(figure, place))
+        elif trace.fill == "tonexty":  # the trace before it is the lower edge of the band
+            _fill(axes, figure.data[place - 1], trace)
+        elif trace.line.width != 0:
+            _points(axes, trace)
     for shape in figure.layout.shapes:
         _mark(panels, shape)
     _titles(figure, panels, num_columns)
     _share(figure, panels)
     if len(found := _legend(panels.values())) > 1:
-        place: dict[str, Any] = {"loc": "outside lower left", "frameon": False, "ncols": 6}
-        canvas.legend(list(found.values()), list(found), **place)
+        corner: dict[str, Any] = {"loc": "outside lower left", "frameon": False, "ncols": 6}
+        canvas.legend(list(found.values()), list(found), **corner)
     return canvas
 
 
@@ -114,20 +120,10 @@ def _share(figure: Figure, panels: Mapping[str, Axes]) -> None:
             axes.set_ylim(bottom=0)
 
 
-def _draw(axes: Axes, trace: Any, shift: tuple[float, float]) -> None:
-    if trace.type == "bar":
-        _bars(axes, trace, shift)
-    elif trace.type == "scatter":
-        _points(axes, trace)
-
-
 def _points(axes: Axes, trace: Any) -> None:
     mode = trace.mode or "lines"
     label = trace.name if trace.showlegend is not False else None
     style: dict[str, Any] = {"color": trace.line.color or trace.marker.color, "label": label}
-    if trace.line.width == 0:
-        _fill(axes, trace)
-        return
     if "lines" in mode:
         way = "steps-post" if trace.line.shape == "hv" else "default"
         style |= {"ls": _DASHES.get(trace.line.dash or "solid", "-"), "lw": 1.3, "drawstyle": way}
@@ -138,15 +134,11 @@ def _points(axes: Axes, trace: Any) -> None:
     axes.plot(list(trace.x), list(trace.y), **style)
 
 
-def _fill(axes: Axes, trace: Any) -> None:
-    """Fill a band: its lower edge comes first, its upper one with the colour."""
-    if trace.fill != "tonexty":
-        axes._lower_edge = list(trace.y)  # type: ignore[attr-defined]
-        return
-    *parts, alpha = trace.fillcolor.removeprefix("rgba(").removesuffix(")").split(",")
+def _fill(axes: Axes, low: Any, high: Any) -> None:
+    """Fill the band between two traces."""
+    *parts, alpha = high.fillcolor.removeprefix("rgba(").removesuffix(")").split(",")
     colour = (*(int(part) / 255 for part in parts), float(alpha))
-    low = axes._lower_edge  # type: ignore[attr-defined]
-    axes.fill_between(list(trace.x), low, list(trace.y), color=colour, lw=0)
+    axes.fill_between(list(high.x), list(low.y), list(high.y), color=colour, lw=0)
 
 
 def _bars(axes: Axes, trace: Any, shift: tuple[float, float]) -> None:

@@ -23,7 +23,7 @@ def side_by_side(runs: Mapping[str, Result | RunData], name: str = "latency") ->
 
     runs: by the title of their column, two to four: results, or folders that `mist run` wrote
         (`RunFolder`). name: as of `Result.plot`.
-    Raises ScenarioError for another number of runs, for what `Result.plot` does, and without Plotly.
+    Raises ScenarioError for another number of runs, and as `Result.plot` does.
     """
     if not 2 <= len(runs) <= MOST_RUNS:
         raise ScenarioError(f"runs must be 2 to {MOST_RUNS} to stand side by side, got {len(runs)}")

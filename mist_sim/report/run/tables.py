@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from mist_sim.core.front_end import FRONT_END, MEASURED
+from mist_sim.errors import in_words
 from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
@@ -98,7 +99,7 @@ def _lives(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if summary["num_retried_visits"]:
         yield "sent to another client", count(summary["num_retried_visits"]), "times"
     failed, started = summary["num_client_failures"], summary["num_client_starts"]
-    what = f"on average; {failed:,} failures, {started:,} starts"
+    what = f"on average; {in_words(failed, 'failure')}, {in_words(started, 'start')}"
     yield "clients up", number(summary["mean_clients_up"]), what
 
 
