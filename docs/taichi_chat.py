@@ -20,7 +20,7 @@ from typing import Any
 from taichi_settings import SOONEST, Cell, paper_sliders, scenario
 
 from mist_sim import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import find_goodput
 from mist_sim.search.sliders import Slidable, Sliders
 

@@ -16,7 +16,7 @@ from mist_sim.clients.stores.base import StoredKv
 from mist_sim.clients.stores.inbox import Inbox
 from mist_sim.clients.stores.other_clients import EntryForm
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, ClientState

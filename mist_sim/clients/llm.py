@@ -27,7 +27,7 @@ from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
-from mist_sim.clients.scheduling.flow import flow_of
+from mist_sim.clients.scheduling.flowing import flowing_of
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_limits import step_limits
@@ -36,7 +36,7 @@ from mist_sim.clients.stores.of_engines import EngineStores
 from mist_sim.clients.stores.other_clients import EntryForm
 from mist_sim.clients.stores.tiers import store_of
 from mist_sim.clients.traits import ClientTraits, KvForm, Role, TimesOrigin
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import WAITING
@@ -262,7 +262,7 @@ class LlmClient(LaidOutClient):
         return not (is_general or self.flow is not None or self.needs_general_loop)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
-        flow = flow_of(self.flow) if self.flow is not None else None
+        flow = flowing_of(self.flow) if self.flow is not None else None
         queue = EntriesFirst() if flow else self.scheduler.new_queue()
         options: dict[str, Any] = {
             "max_num_seqs": max_num_seqs,

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import count, number, percent, section, warnings
-from mist_sim.report.elements.layout import columns, listed
 from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.elements.widths import columns, listed
 
 _MOST_ROWS = 15  # of a table; all are in the files
 _FEW_ROWS = 6  # all of which are shown, also equal ones

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.report.elements.cells import section, warnings
-from mist_sim.report.elements.layout import Fitting, columns, listed
 from mist_sim.report.elements.metric_cells import metric_cell, metric_title
+from mist_sim.report.elements.widths import Fitting, columns, listed
 
 _TITLES = {
     "request_throughput": ("requests", "/s"),

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import section, warnings
-from mist_sim.report.elements.layout import columns
 from mist_sim.report.elements.metric_cells import metric_cell
+from mist_sim.report.elements.widths import columns
 
 _LONGEST = 30  # cells of a bar
 

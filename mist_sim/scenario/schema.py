@@ -23,7 +23,7 @@ from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.headline import headline, imitated
-from mist_sim.scenario.load import as_data, as_text, from_text, load, validated
+from mist_sim.scenario.loading import as_data, as_text, from_text, load, validated
 from mist_sim.scenario.sections.clients import (
     AnyClient,
     EngineName,
@@ -130,6 +130,7 @@ class Scenario(Strict):
         return [with_engine(client, engine) for client in clients]
 
     def model_post_init(self, context: Any) -> None:
+        """Keep the origin that the validation context gives."""
         if isinstance(context, Origin):
             self._origin = context
 
@@ -176,11 +177,10 @@ class Scenario(Strict):
         return validated(cls, deepcopy(dict(data)), overrides or {}, origin)
 
     def changed(self, overrides: Mapping[str, Any], *, trusted: bool = True) -> Scenario:
-        """Return what its file says with more overrides; defaults follow from what is set then.
+        """Return the scenario with more overrides; defaults are worked out again.
 
-        overrides: as in `load`. trusted: False: a file says them, and what holds for programs that
-            a file names holds for theirs.
-        Raises ScenarioError as `load` does.
+        overrides: as in `load`. trusted: False if they come from a file, whose programs then need
+            permission. Raises ScenarioError as `load` does.
         """
         origin = self._origin
         data = as_data(self) if origin.said is None else origin.said
@@ -196,8 +196,8 @@ class Scenario(Strict):
     def resolved(self) -> str:
         """Return the scenario as YAML text, with every default and with units.
 
-        The text loads to an equal scenario. Relative paths in it are relative to the working
-        directory, which is where they are found again when the text lies somewhere else.
+        The text loads to an equal scenario. Relative paths in it start at the working directory,
+        wherever the text lies.
         """
         return as_text(self)
 
@@ -218,7 +218,7 @@ class Scenario(Strict):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the headline, and behind it the resolved scenario."""
+        """Return HTML for notebooks: the headline, which unfolds to the resolved scenario."""
         head, text = escape(self.headline).replace("\n", "<br>"), escape(self.resolved())
         return f"<details><summary>{head}</summary><pre>{text}</pre></details>"
 
@@ -229,7 +229,7 @@ class Scenario(Strict):
         return hash(self.resolved())
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong with the scenario as a whole."""
+        """Yield problems of the scenario as a whole."""
         if not self.clients:
             yield Problem(("clients",), "must have at least one entry, got []")
             return
@@ -264,7 +264,7 @@ class Scenario(Strict):
         )
 
     def _hand_overs(self) -> Iterable[Problem]:
-        """Yield what is wrong with roles: no network, different models, a network without roles.
+        """Yield problems of roles: no network, different models, a network without roles.
 
         Clients of types of one's own may hand over, too.
         """

@@ -10,7 +10,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Replications
 from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.studies.driver import studying
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Task

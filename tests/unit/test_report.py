@@ -126,7 +126,7 @@ def test_a_run_is_called_what_it_is(arrivals, words):
 def test_equal_clients_are_one_row(result):
     rows = section(text(results_table(result), 120), "Clients").splitlines()[2:]
     clients = result.clients
-    assert len(rows) == 1
+    assert len(rows) == 2  # and what they can keep
     assert rows[0].startswith("  3 x llm ")
     low, high = clients["num_visits"].min(), clients["num_visits"].max()
     assert low < high

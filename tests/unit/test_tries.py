@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from mist_sim import ScenarioError, load_gpu
 from mist_sim.cli.app import app
-from mist_sim.studies.plain import named_files
+from mist_sim.studies.question import named_files
 
 OWN = """
 memory = "288 GB"
@@ -112,7 +112,9 @@ def test_a_step_too_large_names_the_option():
 
 
 def test_a_roofline_that_was_not_drawn_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("mist_sim.report.roofline_picture.can_draw", lambda: False)
+    monkeypatch.setattr(
+        "mist_sim.report.pictures.findings.roofline_picture.can_draw", lambda: False
+    )
     words = ("explain", "demo", "--decodes", "8", "--context", "100", "--out", str(tmp_path / "a"))
     said = mist(*words)
     assert said.exit_code == 0

@@ -68,7 +68,7 @@ def _page(folders: list[Path], names: list[str]) -> Page:
     """Return the page of one run, or of several side by side."""
     from mist_sim.cli.titles import title_of
     from mist_sim.errors import ScenarioError
-    from mist_sim.metrics.run_folder import RunFolder
+    from mist_sim.metrics.tables.run_folder import RunFolder
     from mist_sim.report.pages.plots_page import beside_page, plots_page
 
     if len(folders) == 1:

@@ -22,14 +22,13 @@ Times = NDArray[np.float64]
 class PipelineLane:
     """Lanes whose batches go through the ranks together, and their run of passes.
 
-    members: one lane, or those of equal number of pipelines in lockstep. They plan together, and
-        a rank is busy until the slowest is done; who has nothing to compute takes part with an
-        empty batch.
-    ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
+    members: one lane, or the lanes of equal number of pipelines in lockstep. They plan together,
+    and a rank is busy until the slowest is done; a lane with nothing to compute takes part with an
+    empty batch.
+    ready: when its latest pass returned or its work arrived, and it may enter rank 0.
     idle: whether it has nothing to do.
-    run: the steps that its members have planned, `num_steps` of which are carried out; None between
-        two runs.
-    has_entered: whether all passes of the run have entered rank 0; true between two runs.
+    run: the planned steps, `num_steps` of which are carried out; None between two runs.
+    has_entered: whether all passes of the run have entered rank 0; True between two runs.
     times, rows: seconds of each step on each rank, as an array and as lists.
     rank_delay: seconds between two ranks.
     entries, ends: when the passes known so far entered rank 0 and returned.
@@ -51,7 +50,7 @@ class PipelineLane:
 
     @property
     def key(self) -> tuple[float, int]:
-        """What orders lanes at rank 0."""
+        """The order of lanes at rank 0: when they were ready, then their numbers."""
         return self.ready, self.number
 
     @property

@@ -1,4 +1,4 @@
-"""Seconds of steps of decodes alone, where they are a line of the keys that the decodes read."""
+"""Step times of decodes alone, if they are a line in the number of keys that are read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 
 class DecodeLine(NamedTuple):
-    """What steps of so many decodes, without drafts and prompts, take in seconds.
+    """Seconds of steps of a number of decodes, without drafts and prompts.
 
-    That is max(keys x per_key + fixed, least) + beyond, in this order of operations, so that the
-    bits are those of the predictor's `step_time` and `run`. keys: tokens that the cache holds for
-    the decodes before the step, and their newest ones. per_key: >= 0.
+    A step takes max(keys x per_key + fixed, least) + beyond, in this order of operations, so that
+    the bits are those of the predictor's `step_time` and `run`. keys: tokens that the cache holds
+    for the decodes before the step, plus their newest ones. per_key: >= 0.
 
-    A predictor may have a method `decode_line(num_decodes)` that returns one, or None where its
-    times are no such line.
+    A predictor may have a method `decode_line(num_decodes)` that returns one, or None if its times
+    are not such a line.
     """
 
     per_key: float
@@ -33,7 +33,7 @@ class DecodeLine(NamedTuple):
         return seconds + self.beyond
 
     def run(self, keys: int, num_decodes: int, num_steps: int) -> NDArray[np.float64]:
-        """Return the seconds of consecutive steps; each adds a key for every decode."""
+        """Return the seconds of consecutive steps; each step adds a key for every decode."""
         per_key, fixed, least, beyond = self
         end = keys + num_steps * num_decodes
         # a dtype by name would double what a short array costs
@@ -47,9 +47,9 @@ class DecodeLine(NamedTuple):
         return seconds
 
     def beside(self, host: float) -> DecodeLine | None:
-        """Return it with a host that works meanwhile, so that the longer of the two counts."""
+        """Return the line with a host that works at the same time: the longer of the two counts."""
         return None if self.beyond else self._replace(least=max(self.least, host))
 
     def then(self, seconds: float) -> DecodeLine | None:
-        """Return it with so many seconds more."""
+        """Return the line with so many seconds added."""
         return None if self.beyond else self._replace(beyond=seconds)

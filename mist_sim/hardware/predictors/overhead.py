@@ -32,29 +32,30 @@ EXPOSED = ("exposed_step", "exposed_sequence")
 class EngineOverhead:
     """An engine's own time beside the kernels.
 
-    None takes the value of the GPU's entry (`GpuSpec.overhead`, as `mist calibrate` finds it), and
-    without one there, none; but see `step` and `sequence`.
+    An option that is None takes the value of the GPU's entry (`GpuSpec.overhead`, as
+    `mist calibrate` finds it), or 0 if the entry has none; `step` and `sequence` have defaults of
+    their own.
 
     step: seconds of host time per step; in a pipeline once per pass, on the first rank, whose host
-        schedules it. By default 1.3 ms around a predictor that times kernels only
-        (`kernels_only`), such as the roofline: what vLLM 0.12 needs beyond the kernels on H100
-        (Qwen3-32B, closed loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms
-        around the kernels of `silicon`, fitted on the same runs; none around others.
-        With async scheduling the host works while the GPU does, so that the longer of the two
-        counts: what is below the kernels' time shows only in steps that were not planned ahead.
+        schedules it. By default 1.3 ms around a predictor that times kernels only (`kernels_only`),
+        such as the roofline: what vLLM 0.12 needs beyond the kernels on H100 (Qwen3-32B, closed
+        loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms around the kernels of
+        `silicon`, fitted on the same runs; none around others. With async scheduling the host works
+        at the same time as the GPU, and the longer of the two counts: host time below the kernels'
+        time shows only in steps that were not planned ahead.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
-        launches kernels that no CUDA graph replays. Never hidden by async scheduling. By default
-        3 ms around profiles of layers (`table`), which is assumed; none around others.
+        launches kernels that no CUDA graph replays. Never hidden by async scheduling. By default 3
+        ms around profiles of layers (`table`), which is assumed; none around others.
     sequence: seconds of host time more for each sequence of a step: to schedule it, and to sample,
-        detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and
-        45 us around those of `silicon`, from the same fits; none around others.
+        detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and 45
+        us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
         They are part of the host's time: a step takes the longer of that and of the kernels with
-        this wait. By default what is known of the version of `engine`, around predictors of
-        kernels or layers; of no use without async scheduling.
+        this wait. The default depends on the version of `engine`, around predictors of kernels or
+        layers; it has no effect without async scheduling.
     exposed_sequence: seconds more of that for each sequence of a step.
-    request: seconds from a request's arrival until the engine can schedule it, beyond those of the
-        scenario's `front_end`, whose default does not hold where this is said.
+    request: seconds from a request's arrival until the engine can schedule it, on top of the
+        scenario's `front_end`; setting it turns off the default of `front_end`.
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the
         engine.
     """
@@ -74,7 +75,7 @@ class EngineOverhead:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
     def or_else(self, measured: Mapping[str, float]) -> EngineOverhead:
-        """Return the same with what is None taken from a GPU's entry."""
+        """Return a copy in which None is replaced by values of a GPU's entry."""
         unsaid: dict[str, Any] = {
             name: measured.get(name) for name in OVERHEADS if getattr(self, name) is None
         }
@@ -84,8 +85,9 @@ class EngineOverhead:
         """Return a predictor that adds the overhead of a step to another's step times.
 
         predictor: of the first rank.
-        overlapped: whether the host prepares the next step while the GPU computes, so that only
-            the longer of the two counts; but see `step_time_on_the_spot` in `PredictorTraits`.
+        overlapped: whether the host prepares the next step while the GPU computes, so that only the
+            longer of the two counts (except for steps of `step_time_on_the_spot`, see
+            `PredictorTraits`).
         """
         step, sequence = self._of_a_step(predictor)
         prefill_step = self.prefill_step
@@ -196,7 +198,7 @@ class _WithOverhead:
 
 
 def own_time_in(predictor: Predictor) -> EngineOverhead:
-    """Return the engine's own time of a step in what a predictor of `EngineOverhead.around` says.
+    """Return the engine's own time of a step that predictors of `EngineOverhead.around` add.
 
     With every default, but without the times before a request can be scheduled.
     """

@@ -1,4 +1,4 @@
-"""Step times with sampling, as one more operator behind the kernels of the model."""
+"""Step times with sampling, as one more operator after the model's kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mist_sim.hardware.sampling import SamplingTimes
 
 
 def with_sampling(predictor: PipelinePredictor, times: SamplingTimes) -> PipelinePredictor:
-    """Return the same with sampling on the last rank, which has the logits."""
+    """Return a predictor with sampling on the last rank, which has the logits."""
     return predictor.with_last(_WithSampling(predictor.ranks[-1], times))
 
 

@@ -13,12 +13,12 @@ from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.figures import request_columns
-from mist_sim.metrics.requests.rates import Mask
 from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.metrics.requests.window_rates import Mask
 from mist_sim.metrics.spending.cost import Bill, api_cost
 from mist_sim.metrics.spending.energy import Ledger
 from mist_sim.metrics.stats import share
-from mist_sim.metrics.tabular import Columns, column, in_order
+from mist_sim.metrics.tables.tabular import Columns, column, in_order
 
 _MILLION = 1e6
 

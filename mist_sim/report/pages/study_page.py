@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.replications import Estimate
+from mist_sim.report.elements.metric_cells import metric_title
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pictures.catalog import require_plotly
@@ -69,10 +70,9 @@ def study_page(summary: Mapping[str, Any], title: str) -> Page:
         "plain", f"{summary['num_points']} points.", f"{summary['num_runs']} runs, {failed}."
     )
     known = numbers_in(summary)
+    wanted = dict.fromkeys(summary.get("shown", ()), "") or _METRICS
     drawings = [
-        Drawing(key, name, metric_picture(summary, key))
-        for key, name in _METRICS.items()
-        if key in known
+        Drawing(key, _title(key), metric_picture(summary, key)) for key in wanted if key in known
     ]
     return printed_page(title, verdict, study_table(summary), figures=drawings)
 
@@ -107,10 +107,15 @@ def metric_picture(summary: Mapping[str, Any], metric: str) -> Figure:
     names = [point["name"] or "all" for point in points]
     means = [point["figures"][metric] for point in points]
     half = [_half(point["confidence_intervals"].get(metric)) for point in points]
-    figure = panels([_METRICS.get(metric, metric.replace("_", " "))], shared_time=False)
+    figure = panels([_title(metric)], shared_time=False)
     _means(figure, names, [Estimate(*each) for each in zip(means, half, strict=True)], 1)
     figure.update_layout(height=110 + 28 * len(names), hovermode="closest")
     return figure
+
+
+def _title(metric: str) -> str:
+    name, unit = metric_title(metric)
+    return _METRICS.get(metric, f"{name}, {unit}" if unit else name)
 
 
 def _half(interval: Sequence[float | None] | None) -> float:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import count, number, percent, who
-from mist_sim.report.elements.layout import listed
+from mist_sim.report.elements.widths import listed
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result

@@ -23,9 +23,9 @@ def own_time(
 def with_exposed_time(
     overhead: EngineOverhead, predictor: PipelinePredictor, version: EngineVersion
 ) -> EngineOverhead:
-    """Return the engine's own time with what asynchronous scheduling does not hide in a version.
+    """Return the engine's own time, with the part that async scheduling does not hide in a version.
 
-    Step times that were measured whole have it in them, as those of a plug-in are taken to.
+    Step times that were measured as a whole include it; those of plugins are taken to.
     """
     return replace(overhead, **_exposed(overhead, predictor, version))
 
@@ -33,7 +33,7 @@ def with_exposed_time(
 def _exposed(
     overhead: EngineOverhead, predictor: PipelinePredictor, version: EngineVersion
 ) -> dict[str, Any]:
-    """Return what a version does not hide, as far as nobody says it."""
+    """Return the time that a version does not hide, for options that are not set."""
     traits = predictor.traits
     if not (traits.kernels_only or traits.beyond_prompts):
         return {}
@@ -47,13 +47,13 @@ def assumed_times(
     gpu: GpuSpec,
     planned_ahead: EngineVersion | None = None,
 ) -> tuple[str, ...]:
-    """Return the options that are not set, on a GPU for which their default is an assumption.
+    """Return the options that are not set and whose default is an assumption on this GPU.
 
-    The front end of vLLM is among them around kernels and layers, unless `overhead.request` says
-    how requests get to the engine; the scenario may still set it.
+    vLLM's front end is among them around kernels and layers, unless `overhead.request` is set; the
+    scenario may still set it.
 
-    overhead: with what the GPU's entry says.
-    planned_ahead: the version of an engine that schedules asynchronously; None: it does not.
+    overhead: with the values of the GPU's entry.
+    planned_ahead: the version of an engine that schedules asynchronously; None if it does not.
     """
     said: dict[str, float | None] = {}
     elsewhere = device_of(gpu).name != FITTED_ON

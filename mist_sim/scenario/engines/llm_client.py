@@ -1,4 +1,4 @@
-"""An engine for a language model, put together from model, GPUs, scheduler and predictor."""
+"""Makes an engine for a language model from model, GPUs, scheduler and predictor."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from mist_sim.stages import Decode, Prefill
 def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
-    config: what the engine is. options: those of `EngineConfig`, whose docstring says what each
-        means, in place of a config.
+    config: the engine's options. options: the same as keywords; see the docstring of
+        `EngineConfig`.
 
     Models and GPUs may be given as names, as paths or as the specs themselves. Clients may share a
     scheduler and a predictor.
@@ -72,7 +72,7 @@ def llm_clients(
 
 
 def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
-    """Return what makes a client of a name."""
+    """Return a function that makes a client from its name."""
     said_length = config.max_model_len
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
@@ -123,7 +123,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
 
 
 def _check_ahead(config: EngineConfig) -> None:
-    """Raise ScenarioError for a pipeline that is to plan ahead in a version that cannot."""
+    """Raise ScenarioError for a pipeline with async scheduling in a version without it."""
     version = version_of(config.engine)
     if not version.rules.async_pipelines:
         raise ScenarioError(
@@ -134,7 +134,7 @@ def _check_ahead(config: EngineConfig) -> None:
 
 
 def _check_experts(config: EngineConfig, model: ModelSpec, gpu: GpuSpec) -> None:
-    """Raise ScenarioError for a kernel of experts that does not go with model or GPU."""
+    """Raise ScenarioError for a kernel of experts that does not suit the model or the GPU."""
     if config.moe_backend is not None:
         try:
             check_moe_backend(config.moe_backend, model, gpu.name, gpu.architecture)
@@ -143,7 +143,7 @@ def _check_experts(config: EngineConfig, model: ModelSpec, gpu: GpuSpec) -> None
 
 
 def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
-    """Return a config that does not plan a pipeline of a model with windows or states ahead."""
+    """Return a config with async scheduling off for pipelines of models with windows or states."""
     if not config.async_scheduling or config.pipeline_parallel_size == 1:
         return config
     has_groups = bool(model.sliding_window)
@@ -153,7 +153,7 @@ def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:
-    """Return the GPU that is named, with what the engine's options change of it."""
+    """Return the named GPU, changed by the engine's options."""
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
     return with_power_limit(with_host(gpu, config), config.power_limit)
@@ -164,14 +164,14 @@ def _default_scheduler(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
 
 
 def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
-    """Return the scheduler that vLLM's server has on a GPU, in the version that is named."""
+    """Return the scheduler of vLLM's server on a GPU, in the named version."""
     version = version_of(config.engine)
     options = scheduler_options(ChunkedScheduler, version)
     return ChunkedScheduler(**server_limits(gpu, config.num_drafts, version)._asdict(), **options)
 
 
 def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
-    """Return the scheduler with vLLM v0's budget where it takes whole prompts and has none.
+    """Return the scheduler with vLLM v0's budget if it takes whole prompts and has none.
 
     A step takes as many prompt tokens as the longest prompt may have.
     """
@@ -183,9 +183,9 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
 def _settings(
     config: EngineConfig, predictor: PipelinePredictor, model: ModelSpec, cluster: Cluster
 ) -> dict[str, Setting | Borrowed | None]:
-    """Return what a client's TTFT and TPOT are like, where it gives such tokens.
+    """Return the settings by which a client's TTFT and TPOT are compared with measurements.
 
-    Nobody compared engines that draft.
+    Engines with drafts were not compared.
     """
     source = None if config.speculative_config else predictor.traits.compared_as
     setting = comparable(source, model, cluster) if source else None
@@ -214,7 +214,7 @@ def _machine(
 
 
 def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
-    """Return the GPUs that serve a model. Raises ScenarioError when it cannot be split so."""
+    """Return the GPUs that serve a model. Raises ScenarioError if it cannot be split so."""
     try:
         cluster = Cluster(
             gpu,
@@ -233,7 +233,7 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
 def stored_as(
     model: str | ModelSpec, quantization: str | None, kv_cache: KvCacheConfig
 ) -> ModelSpec:
-    """Return a model with weights and KV cache stored as an engine is told to."""
+    """Return a model with weights and KV cache stored as the engine's options say."""
     spec = load_model(model) if isinstance(model, str) else model
     check_generates(spec)
     dtype = None if kv_cache.kv_cache_dtype == "auto" else kv_cache.kv_cache_dtype

@@ -37,9 +37,9 @@ def engine_memory(
     times: StepTimes,
     longest: int,
 ) -> EngineMemory:
-    """Return the KV cache of an engine. Raises ScenarioError for one without room.
+    """Return the KV cache of an engine. Raises ScenarioError if there is no room.
 
-    longest: tokens of a prompt, which a step of a scheduler without a limit takes whole.
+    longest: tokens of the longest prompt, which a scheduler without a limit takes in one step.
     """
     draft = times.drafter
     kv_cache = config.kv_cache
@@ -66,7 +66,7 @@ def engine_memory(
 
 
 def _groups(model: ModelSpec, cluster: Cluster, draft: Drafter | None) -> KvGroups | None:
-    """Return the groups of layers that share pages; None where all layers have a page together."""
+    """Return the groups of layers that share pages; None if all layers share a page."""
     if model.layers:
         layout = model.cache_layout(cluster.tensor_parallel_size)
         return layout.groups if layout.has_groups else None
@@ -78,7 +78,7 @@ PREFIXES = "kv_cache.enable_prefix_caching"
 
 
 def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> EngineConfig:
-    """Return an engine whose blocks are as long as the states of its model ask for.
+    """Return an engine whose blocks are as long as the states of its model require.
 
     A block's entries take at least the bytes of a state (see `CacheLayout`). Prefixes are not
     cached: a state is that of all tokens before, and is not kept for every block.
@@ -92,7 +92,7 @@ def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -
 
 
 def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:
-    """Return the part of an engine's KV cache that each request has to fit in."""
+    """Return the part of an engine's KV cache into which each request has to fit."""
     num_ranks, ahead = config.pipeline_parallel_size, bool(config.async_scheduling)
     form = queue_form(rules, memory, num_ranks, config.no_batch_queue, ahead=ahead)
     return lane_memory(
@@ -107,7 +107,7 @@ def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) ->
 def _swap_space(
     scheduler: Scheduler, config: KvCacheConfig, model: ModelSpec, cluster: Cluster
 ) -> SwapSpace | None:
-    """Return the swap space of an engine; None when its scheduler does not swap."""
+    """Return the swap space of an engine; None if its scheduler does not swap."""
     if scheduler.swaps:
         return swap_space(config, model, cluster)
     if config.swap_space is not None:

@@ -1,4 +1,4 @@
-"""From `vllm bench serve ...` to the workload and the limits of a scenario.
+"""Translates `vllm bench serve ...` into the workload and limits of a scenario.
 
 Source: `add_cli_args` and `benchmark` in vllm/benchmarks/serve.py, `add_dataset_parser`,
 `RandomDataset` and `PrefixRepetitionRandomDataset` in vllm/benchmarks/datasets, with their
@@ -84,9 +84,9 @@ SAMPLING = "sampling"
 
 
 def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
-    """Return the keys of a scenario that a benchmark's arguments say, and an account of them.
+    """Return the scenario keys of a benchmark's arguments, and an account of them.
 
-    Beside them `SAMPLING`, where it says how its requests draw tokens.
+    The keys include `SAMPLING` if the benchmark sets how requests sample tokens.
     """
     account = Account()
     said: dict[str, Any] = {}
@@ -252,9 +252,9 @@ def _arrivals(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
 
 
 def _sampled(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
-    """Return how the requests ask for their tokens to be drawn, by vLLM's names.
+    """Return the sampling parameters of the requests, by vLLM's names.
 
-    What is not said is as the server has it; benchmarks before 0.15 send a temperature of 0.
+    Missing ones are the server's; benchmarks before 0.15 send a temperature of 0.
     """
     asked = {name: said[flag] for flag, name in _SAMPLED.items() if flag in said}
     for name, value in asked.items():
@@ -265,9 +265,9 @@ def _sampled(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
 def _extra_body(
     said: Mapping[str, Any], workload: dict[str, Any], account: Account
 ) -> dict[str, Any]:
-    """Honour what a body says beside its prompt: `max_tokens` takes the place of a length.
+    """Apply the extra keys of a request body: `max_tokens` replaces a length.
 
-    Return what it says about drawing tokens.
+    Return its sampling parameters.
     """
     if "--extra-body" not in said:
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mist_sim.errors import cut
-from mist_sim.scenario.from_vllm import environment
+from mist_sim.scenario.from_vllm import server_variables
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
     compilation,
@@ -117,7 +117,7 @@ def read_server(
     _drop_lone_experts(server)
     models.marlin(server)
     generation.defaults(server)
-    environment.account_for(server, num_gpus=num_gpus)
+    server_variables.account_for(server, num_gpus=num_gpus)
     return server
 
 

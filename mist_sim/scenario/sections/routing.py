@@ -18,7 +18,7 @@ _LOOK_AT_NO_LOAD = (RandomRouter, RoundRobinRouter)
 
 
 def made_router(part: Part, view_interval: float | None, counts_sent: bool) -> Router:
-    """Return the router of a part, which sees clients as of its polls where there are any."""
+    """Return the router of a part, with polled views if there is an interval."""
     router: Router = part.make()
     if not view_interval:
         return router
@@ -26,7 +26,7 @@ def made_router(part: Part, view_interval: float | None, counts_sent: bool) -> R
 
 
 def of_kinds(routers: Mapping[str, Part]) -> dict[str, Part]:
-    """Return routers by the kind of a stage, as clients serve it, in place of its name."""
+    """Return routers by the kind of stage that clients serve, instead of its name."""
     return {STAGE.registry[name].kind: part for name, part in routers.items()}
 
 
@@ -36,7 +36,7 @@ def router_problems(
     clients: Sequence[ClientPart],
     model: str | None,
 ) -> Iterable[Problem]:
-    """Yield routers of stages that there are not, or that no router is asked for.
+    """Yield routers of stages that do not exist or are not routed.
 
     model: the scenario's.
     """
@@ -71,7 +71,7 @@ def _no_stage(name: str, served: set[str]) -> str:
 def poll_problems(
     view_interval: float | None, counts_sent: bool, routers: Iterable[Part]
 ) -> Iterable[Problem]:
-    """Yield polls of nobody, and an interval that is none."""
+    """Yield polling options without effect, and an invalid interval."""
     if view_interval is None:
         if not counts_sent:
             yield Problem(("counts_sent",), "has no effect without view_interval")
@@ -88,7 +88,7 @@ def poll_problems(
 
 
 def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] | None:
-    """Return the names of the models that clients serve; None where some may serve any.
+    """Return the names of the models that clients serve; None if a client may serve any.
 
     model: the scenario's.
     """
@@ -103,7 +103,7 @@ def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] 
 
 
 def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[Problem]:
-    """Yield models that requests name, or stages ask, and nobody serves."""
+    """Yield models that requests or stages name and no client serves."""
     if served is None:
         return
     for name in workload.models or {}:
@@ -117,7 +117,7 @@ def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[
 
 
 def check_rows(source: object, served: set[str] | None) -> None:
-    """Raise TraceError for the first row that names a model which nobody serves."""
+    """Raise TraceError for the first row whose model no client serves."""
     if served is None or not isinstance(source, TraceReader):
         return
     if isinstance(source, NamesModels) and source.names_models:

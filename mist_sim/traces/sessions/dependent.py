@@ -9,7 +9,7 @@ from typing import Any
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
-from mist_sim.traces.files import (
+from mist_sim.traces.readers.opening import (
     A_SECOND,
     FileReader,
     integers,
@@ -70,7 +70,7 @@ class AgenticMooncakeReader(FileReader):
                 yield row._replace(session_id=number)
 
     def _check_wait(self, record: dict[str, Any], session: _Session, line: int) -> None:
-        """Raise TraceError for a row that does not wait for the one before it, but for another."""
+        """Raise TraceError for a row that waits for another row than the one before it."""
         names = record.get("wait_for") or []
         if type(names) is not list or not set(map(type, names)) <= {str}:
             raise TraceError(

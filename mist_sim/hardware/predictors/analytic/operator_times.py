@@ -31,8 +31,8 @@ def outside(
 ) -> list[OperatorTime]:
     """Return all operators of a step but attention, in the order of a layer.
 
-    phase_time: the sums of the same terms. tokens_and_samples: that the step computes, padding of
-    CUDA graphs included, and that it samples.
+    phase_time: the sums of the same terms. tokens_and_samples: tokens that the step computes, with
+    the padding of CUDA graphs, and tokens that it samples.
     """
     num_tokens, num_samples = tokens_and_samples
     t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
@@ -56,7 +56,7 @@ def outside(
 
 
 def _product(term: Term, operator: Operator, layers: int, n: int, phase: Phase) -> OperatorTime:
-    """Return an operator of n tokens: a product, or one without weights."""
+    """Return an operator for n tokens: a product, or one without weights."""
     compute, memory = n * term.work, term.weights + n * term.traffic
     seconds = term.time(n) if term.weights else term.fixed + n * max(term.work, term.traffic)
     return OperatorTime(
@@ -71,7 +71,7 @@ def _product(term: Term, operator: Operator, layers: int, n: int, phase: Phase) 
 
 
 def _bound(compute: float, memory: float, seconds: float) -> Bound:
-    """Return what binds: neither of the two where both together are less than half of the time."""
+    """Return what binds: compute or memory; latency if together they are under half of the time."""
     if compute + memory < seconds / 2:
         return "latency"
     return "compute" if compute > memory else "memory"

@@ -1,4 +1,4 @@
-"""Seconds of all of a step but attention, in the roofline: terms of token counts."""
+"""Seconds of all operators of a step except attention, in the roofline: terms of token counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mist_sim.models.moe import MoeSpec
 class Term(NamedTuple):
     """Seconds of a product (`mist_sim.hardware.devices.kernels`).
 
-    fixed: however many tokens there are. per_token: beside compute and memory. work: compute of a
-    token. weights, traffic: memory traffic of the matrix, and of a token.
+    fixed: independent of the number of tokens. per_token: on top of compute and memory. work:
+    compute per token. weights, traffic: memory traffic of the matrix, and per token.
     """
 
     fixed: float
@@ -58,7 +58,7 @@ class Communication:
 
 
 class ProductTime(NamedTuple):
-    """Seconds of a product, and those that its FLOPs and its bytes alone would take."""
+    """Seconds of a product, and the seconds of its FLOPs and of its bytes alone."""
 
     seconds: float
     compute: float
@@ -70,9 +70,9 @@ class Experts:
     """The products of routed experts, on the busiest rank.
 
     terms: their weights are those of one expert.
-    padding: tokens whose work each expert that is reached computes in vain, by term.
-    num_replicas: data-parallel replicas whose tokens the experts see; they are taken to compute
-        as many as this one. num_ranks: ranks that the experts are spread over.
+    padding: tokens that each activated expert computes in vain, by term.
+    num_replicas: data-parallel replicas whose tokens the experts compute; each is taken to have as
+        many tokens as this one. num_ranks: ranks that the experts are spread over.
     """
 
     moe: MoeSpec
@@ -89,7 +89,7 @@ class Experts:
         return seconds
 
     def times(self, num_tokens: int) -> Iterator[ProductTime]:
-        """Yield what each of the products takes in all layers, for a step's tokens."""
+        """Yield the seconds of each product in all layers, for a step's tokens."""
         routed = num_tokens * self.num_replicas
         touched = self.moe.distinct_experts(routed) / self.num_ranks
         for term, padding in zip(self.terms, self.padding, strict=True):
@@ -102,10 +102,10 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """Seconds of a step in one phase, by what they depend on.
+    """Seconds of a step in one phase, grouped by the count that they depend on.
 
     fixed, per_token: operators without weights.
-    by_token, by_sample: products, by all tokens of a step and by those it samples.
+    by_token, by_sample: products of all tokens of a step, and of those that it samples.
     """
 
     fixed: float
@@ -130,7 +130,7 @@ class PhaseTime:
         return seconds
 
     def _time(self, num_tokens: int) -> float:
-        """Return the seconds of what depends on all tokens of a step."""
+        """Return the seconds that depend on all tokens of a step."""
         seconds = self.fixed + num_tokens * self.per_token
         if self.communication:
             seconds += self.communication.time(num_tokens)

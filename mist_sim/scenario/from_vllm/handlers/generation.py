@@ -1,4 +1,4 @@
-"""Defaults of a server's requests: `generation_config.json`, and flags that name or overrule it.
+"""Sampling defaults of a server: `generation_config.json`, and flags that replace it.
 
 Source: `ModelConfig.try_get_generation_config` and `get_diff_sampling_param` in
 vllm/config/model.py (0.19): the folder of the model, unless `--generation-config` names another one
@@ -28,7 +28,7 @@ _PENALTY = "requests are sampled without penalties, which take time of a real se
 
 
 def override(flag: Flag, server: Server) -> None:
-    """Honour what a flag says of sampling, and `max_new_tokens`, which caps all answers.
+    """Apply a flag's sampling parameters, and `max_new_tokens`, which caps all answers.
 
     `get_max_tokens` in vllm/entrypoints/utils.py takes the least of the caps.
     """
@@ -50,7 +50,7 @@ def source(flag: Flag, server: Server) -> None:
 
 
 def defaults(server: Server) -> None:
-    """Take what the file says, where no flag says something else."""
+    """Apply the file's parameters that no flag overrides."""
     flag = server.said.get(_FLAG)
     folder = flag.value if flag and flag.value != "auto" else str(server.client.get("model", ""))
     path = None if folder == "vllm" else _file(folder)

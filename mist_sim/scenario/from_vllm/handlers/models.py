@@ -64,7 +64,7 @@ def _unknown(name: str) -> str:
 
 
 def quantization(flag: Flag, server: Server) -> None:
-    """Honour --quantization where it, or the checkpoint, says how weights are stored."""
+    """Apply --quantization if it, or the checkpoint, says how weights are stored."""
     value, stored = flag.value, server.client.get("quantization")
     own = _own_format(server)
     if stored or (own and own == _STORED_AS.get(value, own)):
@@ -98,7 +98,7 @@ def _spec(server: Server) -> ModelSpec | None:
 
 
 def hf_overrides(flag: Flag, server: Server) -> None:
-    """Pass over what moves positions alone; refuse other changes of the model."""
+    """Accept changes of positions; refuse other changes of the model."""
     for key, value in entries_of(flag, server).items():
         inner = value if key == "text_config" and isinstance(value, dict) else {key: value}
         written = cut(f"{flag.name} {key}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refused:
-    """An argument that asks for what is not simulated, unless its value is a neutral one.
+    """An argument for something that is not simulated, unless its value is neutral.
 
     reason: why. instead: what to write. neutral: values that ask for nothing; "True" and "False"
     where it is a switch. short: another spelling.
@@ -29,7 +29,7 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """What is said where it asks for something."""
+        """The message if it is refused."""
         return f"{self.reason}; instead: {self.instead}"
 
 

@@ -111,7 +111,7 @@ class LlmPart(ClientPart):
 
     @property
     def is_ours(self) -> bool:
-        """Whether its scheduler, which sees the requests, came with the package."""
+        """Whether its scheduler, which sees requests, came with the package."""
         return comes_with_package(self.scheduler.plugin)
 
     def describe(self, model: str | None) -> ClientTraits:
@@ -140,19 +140,19 @@ class LlmPart(ClientPart):
 
     @property
     def version(self) -> EngineVersion:
-        """Whose defaults it has."""
+        """The engine version whose defaults it has."""
         return version_of(self.engine_)
 
     @property
     def engine(self) -> EngineConfig:
-        """The engine of its keys; the model is a default one where only the scenario names it."""
+        """The engine of its keys, with a placeholder model if only the scenario names it."""
         said = self.parameters()
         if self.model is None:
             del said["model"]
         return EngineConfig(**said)
 
     def _config(self, model: str | None) -> EngineConfig:
-        """Return the engine, which serves the scenario's model where it names none."""
+        """Return the engine, with the scenario's model if it names none."""
         config = self.engine
         return replace(config, model=model) if self.model is None and model is not None else config
 
@@ -184,7 +184,7 @@ class LlmPart(ClientPart):
 
 
 def _check_chunk(scheduler: object) -> None:
-    """Raise ValueError for a client with role d_heavy that should compute no prompts."""
+    """Raise ValueError for a client with role d_heavy and a chunk of 0."""
     if isinstance(scheduler, Mapping) and scheduler.get("max_num_batched_tokens") == 0:
         raise ValueError(
             "max_num_batched_tokens must be >= 1 with role d_heavy, got 0; for TaiChi's S_D = 0, "

@@ -1,0 +1,99 @@
+"""Clients between which answers flow (TaiChi), and the conditions on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.roster import Roster
+from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.core.flowing import FlowPolicy
+from mist_sim.core.hand_over import HandOverPolicy
+from mist_sim.errors import ScenarioError
+from mist_sim.stages import Decode
+
+
+def check_flows(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:
+    """Raise ScenarioError for clients between which answers should flow, and cannot."""
+    chunks: dict[str | None, list[int]] = {"p_heavy": [], "d_heavy": []}
+    for client in clients:
+        role, slider = client.traits.role, client.traits.slider
+        if role not in FLOWING_ROLES or slider is None:
+            continue
+        if not isinstance(policy, FlowPolicy):
+            raise ScenarioError(
+                f"{client.name}: role must be left out without hand_over.policy: flowing, which "
+                "lets answers go from d_heavy clients to p_heavy ones and back, got "
+                f"{role}"
+            )
+        if slider.obstacle:
+            raise ScenarioError(
+                f"{client.name}: role must be left out with {slider.obstacle}, got {role}; answers "
+                "that flow are not simulated there"
+            )
+        if slider.chunk is not None:
+            chunks[role].append(slider.chunk)
+    smallest, largest = min(chunks["p_heavy"], default=0), max(chunks["d_heavy"], default=0)
+    if smallest and largest > smallest:
+        raise ScenarioError(
+            "scheduler.max_num_batched_tokens of clients with role d_heavy must be <= that of "
+            f"p_heavy ones ({smallest}), got {largest}; swap the roles"
+        )
+
+
+def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, now: float) -> None:
+    """Raise ScenarioError if clients could wait for one another's memory forever.
+
+    This needs clients that both hand over and take over. While an answer leaves a d_heavy client,
+    its blocks are kept there: up to (1 - watermark) of all plus one answer's. The rest must hold
+    the next request.
+    """
+    who = ", ".join([text for client in clients for text in _kept(client)])
+    if not who or policy is None:
+        return
+    if isinstance(policy, FlowPolicy):
+        raise ScenarioError(
+            "kv_cache must have room for two of the longest requests, below the watermark of "
+            "hand_over.policy, on every client with role d_heavy: answers that leave one client "
+            "wait for memory at another, and it for them, so that nothing goes on after "
+            f"{now} s ({who})"
+        )
+    raise ScenarioError(
+        "kv_cache must have room for more requests on every client that hand_over.policy "
+        f"({type(policy).__name__}) lets both hand over and take over: each waits for memory at "
+        f"another, which keeps what it has for it, so that nothing goes on after {now} s ({who}); "
+        "more memory, a lower rate, or clients with roles prefill and decode, which never wait in "
+        "a circle"
+    )
+
+
+def _kept(client: Client) -> Iterator[str]:
+    """Yield the reserved memory of a client: entries kept, and places for entries to come."""
+    if held := sum(1 for _ in client.held_kv):
+        yield f"{client.name} keeps {held}"
+    if num_reserved := client.num_reserved:
+        yield f"{client.name} has reserved for {num_reserved}"
+
+
+def let_stay_alone(clients: Iterable[Client], roster: Roster) -> None:
+    """Let answers stay where they are while no client is up that would take them."""
+    for client in clients:
+        if client.flow is not None:
+            client.has_taker = partial(_has_taker, client, roster)
+
+
+def _has_taker(client: Client, roster: Roster) -> bool:
+    """Tell whether a client of the other role is there."""
+    others = FLOWING_ROLES - {client.view.role}
+    candidates = roster.near(Decode.kind, client.name, client.traits.model)
+    return any(view.role in others for view in candidates)
+
+
+def let_flow(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:
+    """Tell clients when their answers leave in the run that begins."""
+    for client in clients:
+        client.has_taker = None
+        client.flow = None
+        if isinstance(policy, FlowPolicy) and client.traits.slider is not None:
+            client.flow = policy.flow(client.traits.role)

@@ -1,0 +1,100 @@
+"""Reads scenarios: a YAML file or a preset, with overrides; and writes them out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.inputs.files import is_there, names_in
+from mist_sim.inputs.texts import control_in
+from mist_sim.scenario.engines.version_origins import origin_text
+from mist_sim.scenario.format import overrides as overriding
+from mist_sim.scenario.format import yaml_text
+from mist_sim.scenario.format.paths import Origin
+from mist_sim.scenario.format.problems import Problem, problems_of, summed_up
+from mist_sim.scenario.plugins import load_plugins
+from mist_sim.scenario.presets import preset_names, preset_path
+from mist_sim.scenario.programs import forbidden_programs
+
+_HEADER = """\
+# A resolved scenario: every default is written out, and quantities are in base units.
+# Relative paths start at the working directory of the run. To run it again: mist run THIS_FILE
+"""
+
+
+S = TypeVar("S", bound=BaseModel)
+"""The model of a scenario, which knows this module and not the other way round."""
+
+
+def load(
+    model: type[S], name: str | Path, overrides: Mapping[str, Any], *, allow_programs: bool
+) -> S:
+    """Return the scenario of a file or preset; see `Scenario.load`."""
+    path = Path(name)
+    if is_there(path) and not path.is_dir():  # a file, or a pipe
+        origin = Origin(str(path), path.parent, tuple(overrides), allow_programs)
+        return _read(model, path, overrides, origin)
+    if str(name) in preset_names():
+        origin = Origin(f"preset {name}", overrides=tuple(overrides))
+        return _read(model, preset_path(str(name)), overrides, origin)
+    if is_there(path):
+        raise ScenarioError(f"{path}: is a folder; give the scenario file in it")
+    known = [*preset_names(), *(str(path.parent / name) for name in names_in(path.parent))]
+    raise ScenarioError(
+        f"no scenario file and no preset is named {brief(str(name))}"
+        f"{did_you_mean(str(name), known)} Presets: {', '.join(preset_names())}"
+    )
+
+
+def _read(model: type[S], path: Path, overrides: Mapping[str, Any], origin: Origin) -> S:
+    return from_text(model, yaml_text.read_text(path), overrides, origin)
+
+
+def from_text(model: type[S], text: str, overrides: Mapping[str, Any], origin: Origin) -> S:
+    """Return the scenario of YAML text; see `Scenario.load`."""
+    source = origin.source
+    data = yaml_text.parse(text, source)
+    if data is None:
+        raise ScenarioError(f"{source}: is empty; a scenario has at least workload and clients")
+    if not isinstance(data, dict):
+        raise ScenarioError(
+            f"{source}: must hold a mapping of keys to values, got a {type(data).__name__}"
+        )
+    return validated(model, data, overrides, origin)
+
+
+def validated(
+    model: type[S], data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin
+) -> S:
+    """Return the scenario of parsed YAML, with overrides applied; see `Scenario.load`."""
+    load_plugins()
+    whole = overriding.apply(data, overrides)
+    if control := control_in(whole):
+        raise summed_up([Problem(*control)], origin)
+    origin = replace(origin, said=whole)
+    try:
+        scenario = model.model_validate(whole, context=origin)
+    except ValidationError as error:
+        raise summed_up(problems_of(error), origin) from None
+    if problems := forbidden_programs(scenario, origin):
+        raise summed_up(problems, origin)
+    return scenario
+
+
+def as_text(scenario: BaseModel) -> str:
+    """Return a scenario as YAML text; see `Scenario.resolved`."""
+    data = as_data(scenario)
+    return _HEADER + yaml_text.dump(data) + origin_text(data["clients"])
+
+
+def as_data(scenario: BaseModel) -> dict[str, Any]:
+    """Return the resolved scenario as plain mappings, lists and values."""
+    data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
+    workload = data["workload"]
+    del workload["trace" if workload["trace"] is None else "lengths"]
+    return data

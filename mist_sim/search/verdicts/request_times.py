@@ -1,0 +1,283 @@
+"""The latencies of a run's requests, from which the attainment of any limits follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics import ColumnRecorder, Slo, latency
+from mist_sim.metrics.goodput import ClassLimits
+from mist_sim.metrics.requests.by_group import OTHERS
+from mist_sim.metrics.requests.figures import request_columns
+from mist_sim.search.verdicts.percentiles import Percentile
+from mist_sim.search.verdicts.steady_state import quantile
+
+Array = NDArray[np.float64]
+_ATTAINMENT = 0.9  # DistServe's (Zhong et al., OSDI 2024)
+_ROUNDING = 1e-9  # 0.9 x 10 requests are 9, whatever floats make of it
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """Latencies of the requests that count in a run, in order of their ids.
+
+    ttft, tpot, e2el: seconds; infinite if a request failed or was not measured, which keeps no
+        limit. An answer of one token has a TPOT of 0, as in `vllm bench serve`.
+    group: the class of each, as `Slo.groups` counts them; None: the slo has none.
+    """
+
+    ttft: Array
+    tpot: Array
+    e2el: Array
+    group: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, recorder: ColumnRecorder, warmup: float) -> RequestTimes:
+        """Return those of user requests that were sent at or after `warmup` seconds."""
+        c: Mapping[str, Any] = request_columns(recorder)
+        rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
+        rows = rows[np.argsort(c["request_id"][rows])]
+        c = {name: column[rows] for name, column in c.items()}
+        failed = c["status"] != 0
+        tpot = latency.tpot(c["decode_time"], c["num_gaps"])
+        return cls(
+            _known(latency.ttft(c["arrival_time"], c["first_token_at"]), failed),
+            _known(np.where(c["num_gaps"] == 0, 0.0, tpot), failed),
+            _known(latency.e2e(c["arrival_time"], c["finished_at"]), failed),
+            c.get("group"),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ttft)
+
+    @property
+    def latencies(self) -> dict[str, Array]:
+        """The times by metric, seconds."""
+        return {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2el}
+
+
+def _known(times: Array, failed: NDArray[np.bool_]) -> Array:
+    return np.where(failed | np.isnan(times), np.inf, times)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A required share of good requests, and the limits of a good one.
+
+    limits: in seconds, by metric; none: a good one finishes. group: the class that they are of;
+    None: all requests. asked: the share. on_top: the metric of a limit on top of the slo's, which
+    counts in no attainment; empty for the slo's own.
+    """
+
+    limits: Mapping[str, float]
+    asked: float
+    group: int | None = None
+    on_top: str = ""
+
+    def mask(self, times: RequestTimes) -> NDArray[np.bool_]:
+        """Return which requests these are."""
+        if self.group is None:
+            return np.ones(len(times), dtype=bool)
+        if times.group is None:
+            raise ScenarioError("slo.classes must be left out where requests have no classes")
+        return np.asarray(times.group == self.group)
+
+    def ratios(self, times: RequestTimes) -> Array:
+        """Return time over limit of all requests, the largest of all limits; a miss is > 1."""
+        latencies = times.latencies
+        found = [latencies[name] / limit for name, limit in self.limits.items()]
+        if not found:
+            return np.where(np.isinf(times.e2el), np.inf, 0.0)
+        return np.asarray(np.max(found, axis=0))
+
+
+class Misses(NamedTuple):
+    """How many requests of a share miss, of how many."""
+
+    num_missed: int
+    num_requests: int
+    share: Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Limits that a service has to attain, and for which share of the requests.
+
+    slo: limits of a good request. attainment: share of the requests that has to be good (> 0,
+        <= 1); of each class, where the slo has some, unless that has a share of its own.
+    relaxation: by which share a time may exceed its limit (>= 0), such as BestServe's
+        0.1 (Algorithm 9), which forgives the noise of short runs.
+    each: every limit is kept by that share of the requests, not necessarily the same ones
+        (Algorithm 9); else one share of the requests keeps all limits.
+    percentiles: limits on top, each with a share of its own, such as MIST's p50 beside its p90.
+
+    Raises ScenarioError for values outside these ranges, and without a limit.
+    """
+
+    slo: Slo
+    attainment: float = 0.9
+    relaxation: float = 0.0
+    each: bool = False
+    percentiles: tuple[Percentile, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_attainment(self.attainment)
+        if not 0 <= self.relaxation < np.inf:
+            raise ScenarioError(f"relaxation must be finite and >= 0, got {self.relaxation:g}")
+        if not self.slo.is_set:
+            raise ScenarioError(
+                "slo must set a limit that requests have to keep, got none; such as "
+                "--set slo.ttft='500 ms' --set slo.tpot='50 ms'"
+            )
+
+    @property
+    def shares(self) -> dict[str, Share]:
+        """The required shares, by name of the class, of the limit (`each`), or percentile."""
+        found = self._own_shares
+        for each in self.percentiles:
+            limits = {each.metric: each.limit * (1 + self.relaxation)}
+            found[each.name] = Share(limits, each.share, on_top=each.metric)
+        return found
+
+    @property
+    def _own_shares(self) -> dict[str, Share]:
+        """The shares required by the slo."""
+        found = {}
+        for place, (name, limits) in enumerate(self.slo.groups.items()):
+            own = limits.attainment if isinstance(limits, ClassLimits) else None
+            asked = self.attainment if own is None else own
+            group = place if self.slo.classes else None
+            slack = {key: limit * (1 + self.relaxation) for key, limit in limits.limits.items()}
+            if not self.each:
+                found[name] = Share(slack, asked, group)
+                continue
+            before = f"{name}." if name else ""
+            found |= {before + key: Share({key: at}, asked, group) for key, at in slack.items()}
+        return found
+
+    @property
+    def least_asked(self) -> float:
+        """The smallest share that the slo asks for."""
+        return min(share.asked for share in self._own_shares.values())
+
+    @property
+    def most_asked(self) -> float:
+        """The largest share that the slo asks for."""
+        return max(share.asked for share in self._own_shares.values())
+
+    def shares_in(self, times: RequestTimes) -> dict[str, tuple[Share, NDArray[np.bool_]]]:
+        """Return the shares that have requests, each with these.
+
+        Classes without requests stay: they attain nothing.
+        """
+        found = {name: (share, share.mask(times)) for name, share in self.shares.items()}
+        return {name: each for name, each in found.items() if each[0].group != 0 or each[1].any()}
+
+    def ratios(self, times: RequestTimes) -> Array:
+        """Return time over limit: the largest of all limits in one row; with `each`, a row a limit.
+
+        A request misses where it is > 1.
+        """
+        return np.array([share.ratios(times) for share in self.shares.values()])
+
+    def attained_in(self, summaries: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell whether runs attain it, by their summaries: as means, one run a seed.
+
+        With `each`, where the percentile that is asked for is one of the slo's, by that figure.
+        """
+        return all(self._is_attained(name, share, summaries) for name, share in self.shares.items())
+
+    def _is_attained(self, name: str, share: Share, summaries: Sequence[Mapping[str, Any]]) -> bool:
+        if share.on_top:
+            values = [float(summary.get(f"{name}_ms", np.inf)) for summary in summaries]
+            return fmean(values) <= 1e3 * share.limits[share.on_top]
+        group, _, metric = name.rpartition(".") if self.each else (name, "", "")
+        figure = f"p{100 * share.asked:g}_{metric}_ms"
+        key = f"{group}.{figure}" if group else figure
+        if all(key in summary["slo"] for summary in summaries):
+            found = [summary["slo"][key] for summary in summaries]
+            return bool(fmean(each["value"] for each in found) <= found[0]["limit"])
+        if share.group is not None:
+            summaries = [summary["classes"].get(group or OTHERS, {}) for summary in summaries]
+            if share.group == 0:
+                summaries = [summary for summary in summaries if summary]
+        good = [float(summary.get("good_request_fraction", 0.0)) for summary in summaries]
+        return not good or fmean(good) >= share.asked
+
+    def worst_limit(self, times: RequestTimes) -> str | None:
+        """Return the limit whose quantile exceeds it most, or comes nearest; None: no requests."""
+        worst: dict[str, float] = {}
+        for name, (share, mine) in replace(self, each=True).shares_in(times).items():
+            ratios = share.ratios(times)[mine]
+            if len(ratios):
+                limit = share.on_top or name
+                worst[limit] = max(worst.get(limit, 0.0), quantile(ratios, share.asked))
+        return max(worst, key=lambda name: worst[name]) if worst else None
+
+    def misses(self, times: RequestTimes) -> list[Misses]:
+        """Return how many requests miss, by share."""
+        return [
+            Misses(int((share.ratios(times)[mine] > 1).sum()), int(mine.sum()), share)
+            for share, mine in self.shares_in(times).values()
+        ]
+
+    def num_missed(self, times: RequestTimes) -> int:
+        """Return how many requests miss; with `each`, the limit that most of them miss."""
+        return max(each.num_missed for each in self.misses(times) if not each.share.on_top)
+
+    def most_missed(self, num_requests: int, share: float | None = None) -> int:
+        """Return how many of so many requests may miss; of more requests, never fewer.
+
+        share: that has to be good; None: of all.
+        """
+        asked = self.attainment if share is None else share
+        return num_requests - ceil(asked * num_requests - _ROUNDING)
+
+
+def target_of(
+    slo: Slo,
+    attainment: float | None,
+    relaxation: float = 0.0,
+    *,
+    each: bool = False,
+    percentiles: tuple[Percentile, ...] = (),
+) -> Target:
+    """Return the target of limits. attainment: None: from the limits, or 0.9.
+
+    Raises ScenarioError as `Target` does.
+    """
+    asked = asked_share(slo, attainment)
+    return Target(
+        slo=slo,
+        attainment=asked,
+        relaxation=relaxation,
+        each=each or slo.each,
+        percentiles=percentiles,
+    )
+
+
+def asked_share(slo: Slo, attainment: float | None = None) -> float:
+    """Return the share of good requests that is asked for; None: as the limits say, or 0.9."""
+    asked = slo.attainment if attainment is None else attainment
+    return _ATTAINMENT if asked is None else asked
+
+
+def check_attainment(share: float) -> None:
+    """Raise ScenarioError unless a share of the requests can be asked for."""
+    if not 0 < share <= 1:
+        raise ScenarioError(f"attainment must be in (0, 1], got {share:g}")
+
+
+def none_counts(warmup: float, rate: float) -> ScenarioError:
+    """Return the error of a run in which no request counts; seconds, and requests a second."""
+    return ScenarioError(
+        f"warmup must end before the last request arrives, got {warmup:g} s; at {rate:g} /s "
+        "none arrives later; lower it or the rates, or send more requests"
+    )

@@ -1,0 +1,115 @@
+"""One run of a scenario at one rate: does it attain the target?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from mist_sim.scenario import Scenario, build
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.steady_runs import lengthened, run_until_known
+from mist_sim.search.verdicts.whole_runs import run_workload
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Figures of a run at one rate.
+
+    rate: requests per second. attained: None if the longest run was undecided. attainment: share of
+        good requests, as the target counts them; an upper bound if a run of the workload as it
+        stands ended early because it could no longer attain. is_whole: it did not end early.
+    stability: whether the clients kept up ("stable", "unstable", "too short to tell"), known of
+    runs of the workload as it stands that attained.
+    num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
+    margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
+    is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
+    it, or nearest to it: "ttft", "tpot" or "e2el".
+    """
+
+    rate: float
+    seed: int
+    attained: bool | None
+    attainment: float
+    is_whole: bool
+    stability: str | None = None
+    num_requests: int = 0
+    is_steady: bool = False
+    margins: tuple[float, float] | None = None
+    reason: str = ""
+    needs: int | None = None
+    worst_limit: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return "attained", "missed" or "undecided"."""
+        return {True: "attained", False: "missed", None: "undecided"}[self.attained]
+
+    @property
+    def seems_attained(self) -> bool:
+        """Whether it is attained, as far as the run tells."""
+        if self.attained is None:
+            return self.margins is not None and sum(self.margins) <= 0
+        return self.attained
+
+    def data(self) -> dict[str, Any]:
+        """Return it as plain data, of which `of` makes it again."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """Return the trial that plain data says."""
+        return cls(**data)
+
+
+def trial_data(*arguments: Any) -> dict[str, Any]:
+    """Do `try_rate`, as a task of a study; return the trial as plain data."""
+    return try_rate(*arguments).data()
+
+
+def try_rate(
+    data: dict[str, Any],
+    changes: dict[str, Any],
+    seed: int,
+    rate: float,
+    target: Target,
+    num_requests: int,
+    most: int | None = None,
+) -> Trial:
+    """Run a scenario until it is known whether it attains the target.
+
+    data: the scenario as plain mappings. changes: overrides that make its rate `rate`.
+    num_requests: of the workload as it stands, which is judged where it is a certain one, such as a
+    trace. most: requests of the longest run in steady state, where the workload may be longer;
+    None: it stays as it stands.
+    Raises ScenarioError where no request counts.
+    """
+    simulation = build(Scenario.from_dict(data, {**changes, "seed": seed, "replications": 1}))
+    longer = None if most is None else lengthened(simulation, target, most)
+    if most is not None and longer is not None:
+        simulation.workload = longer
+        seen, worst = run_until_known(simulation, target, most, rate)
+        return Trial(
+            rate,
+            seed,
+            seen.attained,
+            seen.attainment,
+            is_whole=True,
+            num_requests=seen.num_requests,
+            is_steady=True,
+            margins=seen.margins,
+            reason=seen.reason,
+            needs=seen.needs,
+            worst_limit=worst,
+        )
+    found = run_workload(simulation, target, num_requests, rate)
+    return Trial(
+        rate,
+        seed,
+        found.attained,
+        found.attainment,
+        found.is_whole,
+        found.stability,
+        num_requests,
+        worst_limit=found.worst_limit,
+    )

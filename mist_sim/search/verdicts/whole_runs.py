@@ -1,0 +1,100 @@
+"""A run of a workload as it stands, to its end, or until it has missed a target for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
+from mist_sim.metrics import ColumnRecorder
+from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
+from mist_sim.simulation import Simulation
+
+_LOOKS = 50  # at the misses, in a run
+
+
+class WholeRun(NamedTuple):
+    """Figures of a run; as in `Trial`."""
+
+    attained: bool
+    attainment: float
+    is_whole: bool
+    stability: str | None
+    worst_limit: str | None
+
+
+def run_workload(
+    simulation: Simulation, target: Target, num_requests: int, rate: float
+) -> WholeRun:
+    """Run until the end, or until the target is missed for certain.
+
+    num_requests: of the workload. rate: requests per second, for messages.
+    Raises ScenarioError where no request counts.
+    """
+    warmup = simulation.warmup
+    recorder = _Judge(target, warmup, num_requests)
+    try:
+        result = simulation.run(recorder=recorder)
+    except _MissedError as missed:
+        worst = target.worst_limit(RequestTimes.of(recorder, warmup))
+        return WholeRun(False, _share(missed.num_missed, num_requests), False, None, worst)
+    times = RequestTimes.of(recorder, warmup)
+    if not len(times):
+        raise none_counts(warmup, rate)
+    rows = target.misses(times)
+    attained = all(
+        each.num_requests
+        and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
+        for each in rows
+    )
+    stability = result.summary.get("stability") if attained else None
+    worst = target.worst_limit(times)
+    least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
+    return WholeRun(attained, least, True, stability, worst)
+
+
+def _share(num_missed: int, num_requests: int) -> float:
+    return (num_requests - num_missed) / num_requests
+
+
+class _MissedError(Exception):
+    """More requests have missed than may; num_missed: how many by now."""
+
+    def __init__(self, num_missed: int) -> None:
+        super().__init__(num_missed)
+        self.num_missed = num_missed
+
+
+class _Judge(ColumnRecorder):
+    """Records, and ends the run as soon as too many requests have missed.
+
+    Requests outside the statistics only lower the number that may miss, so more misses than the
+    whole workload may have are always too many; the same holds for a class.
+    """
+
+    def __init__(self, target: Target, warmup: float, num_requests: int) -> None:
+        super().__init__()
+        self._target = target
+        self._warmup = warmup
+        self._num_requests = num_requests
+        self._every = max(20, num_requests // _LOOKS)
+        self._num_ended = 0
+
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
+    ) -> None:
+        """Add a row, and look at the misses now and then. Raises _MissedError."""
+        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        self._num_ended += 1
+        if self._num_ended % self._every == 0:
+            times = RequestTimes.of(self, self._warmup)
+            for missed, _, share in self._target.misses(times):
+                if missed > self._target.most_missed(self._num_requests, share.asked):
+                    raise _MissedError(missed)

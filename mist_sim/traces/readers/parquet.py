@@ -1,0 +1,164 @@
+"""Readers of Parquet files: chats of WildChat and LMSYS, and the requests of a run of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mist_sim.bounds import COUNT, TRACE_TIME
+from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
+from mist_sim.inputs.files import check_ordinary
+from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.conversations import ChatReader, Message
+from mist_sim.traces.readers.opening import Clock, FileReader
+
+_BATCH = 1024  # rows in memory at a time
+
+
+@TRACE_READERS.register("chat_parquet")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatParquetReader(ChatReader):
+    """WildChat and LMSYS-Chat: Parquet with `conversation`, a list of {role, content}.
+
+    Every answer of the assistant is one request, whose prompt is the whole conversation before it;
+    `session_id` is the conversation's position in the file. Rows have no times: those of WildChat
+    are of conversations, and in no order.
+
+    path: the file. num_requests: read the first so many requests; None reads all.
+    chars_per_token: as of `sharegpt`. skip_empty: leave out pairs whose prompt or answer is empty
+        instead of refusing the file.
+    Source: WildChat (Zhao et al., ICLR 2024) and LMSYS-Chat-1M (Zheng et al., ICLR 2024).
+    """
+
+    def _chats(self) -> Iterator[tuple[int, str, Iterator[Message]]]:
+        for number, (chat,) in _records(self.path, ["conversation"]):
+            yield number + 1, f"conversation {number}", self._messages(chat, number)
+
+    def _messages(self, conversation: Any, number: int) -> Iterator[Message]:
+        if not isinstance(conversation, Sequence) or isinstance(conversation, str):
+            raise self._error(number, f"conversation must be a list, got {brief(conversation)}")
+        for message in conversation:
+            role = message.get("role") if isinstance(message, Mapping) else None
+            text = message.get("content") if isinstance(message, Mapping) else None
+            if not isinstance(role, str) or not isinstance(text, str | None):
+                raise self._error(
+                    number, f"a message needs role and content as text, got {brief(message)}"
+                )
+            yield role, len(text or "")
+
+    def _error(self, number: int, problem: str) -> TraceError:
+        return TraceError(self.path, number + 1, f"{problem}; correct or remove the row")
+
+
+@TRACE_READERS.register("mist")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MistReader(FileReader):
+    """The requests of a run of ours: `requests.parquet`, as `mist run --out` writes it.
+
+    Times, lengths, conversations and models are those of the run, so that a replay of a workload
+    without shared prefixes gives the same records. The tables do not hold the prompts' content.
+    Requests that other requests sent (`parent_id`) are left out.
+
+    path: the file. num_requests: read the first so many requests; None reads all.
+    """
+
+    @property
+    def names_models(self) -> bool:
+        """Whether rows name a model."""
+        return any(row.model is not None for row in self._read())
+
+    def models(self) -> Iterator[tuple[int, str]]:
+        """Yield (row, model) where a model is named for the first time."""
+        seen: set[str] = set()
+        for line, row in enumerate(self.rows(), 1):
+            if row.model is not None and row.model not in seen:
+                seen.add(row.model)
+                yield line, row.model
+
+    def _read(self) -> Iterator[TraceRow]:
+        clock = Clock(self.path, "arrival_time")
+        for number, values in _records(self.path, list(_OWN)):
+            parent, time, prompt, output, session, model = values
+            if parent is not None:
+                continue
+            seconds = clock.seconds(self._checked(time, number), number + 1)
+            yield TraceRow(
+                self._tokens(prompt, "num_prompt_tokens", number),
+                self._tokens(output, "num_output_tokens", number),
+                seconds,
+                session,
+                model=model or None,
+            )
+
+    def _checked(self, value: Any, number: int) -> float:
+        if isinstance(value, float) and 0 <= value <= TRACE_TIME:
+            return value
+        raise TraceError(
+            self.path,
+            number + 1,
+            f"arrival_time must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}; "
+            "correct the row",
+        )
+
+    def _tokens(self, value: Any, name: str, number: int) -> int:
+        if type(value) is int and 0 < value <= COUNT:
+            return value
+        raise TraceError(
+            self.path,
+            number + 1,
+            f"{name} must be a whole number of tokens from 1 to {COUNT}, got {brief(value)}; "
+            "leave out requests that failed before their answer",
+        )
+
+
+_OWN = (
+    "parent_id",
+    "arrival_time",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "session_id",
+    "model",
+)
+
+
+def _records(path: str, columns: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield (row from 0, values of columns), holding some thousand rows at a time.
+
+    Raises ScenarioError for a file that is missing, no Parquet, or lacks a column.
+    """
+    from pyarrow import ArrowException, parquet
+
+    with _told(path, ArrowException):
+        check_ordinary(Path(path))
+        file = parquet.ParquetFile(path)
+    for name in columns:
+        if name not in file.schema_arrow.names:
+            known = file.schema_arrow.names
+            raise ScenarioError(f"trace {path}: has no column {name}{did_you_mean(name, known)}")
+    batches = file.iter_batches(_BATCH, columns=columns)
+    number = 0
+    while True:
+        with _told(path, ArrowException):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
+        for row in rows:
+            yield number, row
+            number += 1
+
+
+@contextmanager
+def _told(path: str, kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise ScenarioError(f"trace {path}: no such file") from None
+    except (OSError, UnicodeDecodeError, kind) as error:
+        if isinstance(error, ScenarioError):
+            raise
+        problem = brief(str(error), 200)
+        raise ScenarioError(f"trace {path}: cannot be read as Parquet: {problem}") from None

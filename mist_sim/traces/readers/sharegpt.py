@@ -1,0 +1,69 @@
+"""Reader of conversations in ShareGPT's JSON form, with lengths estimated from characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mist_sim.errors import TraceError, brief, did_you_mean
+from mist_sim.traces.base import TRACE_READERS
+from mist_sim.traces.readers.conversations import ASSISTANT, USER, ChatReader, Message
+from mist_sim.traces.readers.json_stream import objects_in_list
+from mist_sim.traces.readers.opening import open_trace
+
+_CONTEXT = frozenset({"system", "tool", "observation", "function_call", "function_response"})
+_KNOWN = sorted(USER | ASSISTANT | _CONTEXT)
+
+
+@TRACE_READERS.register("sharegpt")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGptReader(ChatReader):
+    """ShareGPT: a JSON list of {"id": ..., "conversations": [{"from": ..., "value": ...}]}.
+
+    Every answer of the assistant to a user's message is one request. Its prompt is the whole
+    conversation up to the answer, so later turns repeat the earlier ones, which a prefix cache
+    finds; `session_id` is the conversation's position in the file. There are no arrival times.
+    Messages of a system or a tool, and answers to them, are context only.
+
+    path: the file. num_requests: read the first so many requests; None reads all.
+    chars_per_token: a text of n characters counts as ceil(n / chars_per_token) tokens; markup of
+        a chat template is not counted. The default is the measured compression of Llama 3's
+        tokenizer on English text (3.17 for Llama 2's). Source: The Llama 3 Herd of Models, §3.2.
+    skip_empty: leave out pairs whose prompt or answer is empty instead of refusing the file.
+    """
+
+    def _chats(self) -> Iterator[tuple[int, str, Iterator[Message]]]:
+        with open_trace(self.path) as file:
+            for line, chat in objects_in_list(file, self.path):
+                name = f"conversation {brief(chat.get('id'))}"
+                yield line, name, _messages(chat, name, self.path, line)
+
+
+def _messages(conversation: dict[str, Any], name: str, path: str, line: int) -> Iterator[Message]:
+    """Yield (role, characters) of every message, or raise TraceError."""
+    messages = conversation.get("conversations")
+    if type(messages) is not list:
+        raise TraceError(
+            path,
+            line,
+            'a conversation must have a list "conversations"'
+            f"{did_you_mean('conversations', conversation)} Correct the file",
+        )
+    for position, message in enumerate(messages):
+        fields = message if type(message) is dict else {}
+        role, value = fields.get("from"), fields.get("value")
+        if type(role) is not str or type(value) is not str:
+            raise TraceError(
+                path,
+                line,
+                f'{name}, message {position}: must have the strings "from" and "value"; correct it',
+            )
+        if role not in _KNOWN:
+            raise TraceError(
+                path,
+                line,
+                f'{name}, message {position}: "from" must be one of {", ".join(_KNOWN)}, '
+                f"got {brief(role)}{did_you_mean(role, _KNOWN)}",
+            )
+        yield role, len(value)
