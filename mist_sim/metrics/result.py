@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
@@ -43,6 +43,8 @@ from mist_sim.output.texts import json_text, write_text
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mist_sim.metrics.summary_types import Summary
+
 TABLES = (
     "requests",
     "stages",
@@ -63,6 +65,7 @@ class Result(Findings):
 
     client_names: position is the client_id of the records.
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
+    block_tokens: tokens of a block of each client, 0 where that is not one number.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: origin of the step times, by client. assumed: options that were not set and whose
@@ -86,6 +89,7 @@ class Result(Findings):
     recorder: ColumnRecorder
     client_names: list[str]
     num_gpu_blocks: list[int]
+    block_tokens: list[int] = field(default_factory=list)
     slo: Slo = Slo()
     warmup: float = 0.0
     open_loop: bool = True
@@ -122,8 +126,11 @@ class Result(Findings):
         return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
+        return cast("Summary", self._summarised())
+
+    def _summarised(self) -> dict[str, Any]:
         engines = {"engines": dict(self.engines)} if self.engines else {}
         found = engines | summarise(
             self.recorder,

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from mist_sim.bounds import CONFIG_BYTES
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, nearest
 from mist_sim.inputs.files import text_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import texts_in
@@ -68,10 +68,10 @@ def load_model(name_or_path: str) -> ModelSpec:
             return ModelSpec.from_config(config, name=name, source=str(path), is_nearest=is_nearest)
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
-    hint = did_you_mean(name_or_path.lower(), _entries())
     raise ScenarioError(
-        f"no model and no file is named {brief(name_or_path)}{hint} "
-        f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
+        f"no model and no file is named {brief(name_or_path)}"
+        f"{nearest(name_or_path.lower(), _entries())} mist list models shows all; "
+        "or give the path of a Hugging Face config.json"
     )
 
 

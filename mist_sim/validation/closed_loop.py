@@ -110,7 +110,7 @@ def _rows(points: pd.DataFrame) -> Iterator[Any]:
 
 def _summary(
     point: Any, users: ClosedLoop, overhead: EngineOverhead, **parts: Any
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     client = llm_client(
         "llm",
         model="qwen3-32b",

@@ -76,6 +76,8 @@ def _cost(
         "cost_usd": cost,
         "cost_per_million_output_tokens_usd": share(cost * _MILLION, num_tokens),
     }
+    if bill.options.electricity:
+        found["electricity_cost_usd"] = bill.electricity_after(warmup)
     if num_good is not None:
         found["good_tokens_per_usd"] = share(num_good, cost)
     if bill.options.api is not None:

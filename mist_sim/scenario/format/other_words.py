@@ -110,9 +110,11 @@ KEYS: Mapping[str, str] = {
 """Keys, and the path that they have here."""
 
 _AWQ = "quantization: int4, or a model whose config.json says how it is quantized"
+_AS_IT_IS = "null, or leave the key out: then it is as the checkpoint has it, and fp8 is fewer bits"
 
 VALUES: Mapping[str, str] = {
     # quantization
+    **dict.fromkeys(("none", "auto", "bf16", "bfloat16", "fp16", "float16", "half"), _AS_IT_IS),
     "awq": _AWQ,
     "awq_marlin": _AWQ,
     "gptq": _AWQ,

@@ -19,6 +19,7 @@ _HEADERS = {
     "splitwise": {"arrival_timestamp", "prompt_size", "token_size"},
     "servegen": {"workload", "client", "window_start_s", "rate_req_s"},
     "lengths_csv": {"num_prefill_tokens", "num_decode_tokens"},
+    "csv": {"timestamp", "prompt_tokens", "output_tokens"},
 }
 _KEYS = {
     "llmservingsim": ({"input_toks", "output_toks"}, {"sub_requests"}),
@@ -49,8 +50,9 @@ def form_of(path: str) -> str:
     if found is None:
         raise ScenarioError(
             f"trace {path}: has no form that is known by its first line; say which it is with "
-            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: name its columns arrived_at "
-            "(seconds), num_prefill_tokens, num_decode_tokens, and it is read as vidur's"
+            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: in a scenario, trace: "
+            "{type: csv, path: FILE, time_column: NAME, prompt_column: NAME, output_column: NAME}; "
+            "here, name its columns timestamp (seconds), prompt_tokens and output_tokens"
         )
     return found
 
