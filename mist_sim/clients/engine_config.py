@@ -7,17 +7,16 @@ and the code that uses it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
-from mist_sim.bounds import COPIES
-from mist_sim.clients.engine.step_loops import STEP_LOOPS, StepLoop
+from mist_sim.clients.engine.step_loops import StepLoop
+from mist_sim.clients.engine_checks import check_options
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.traits import (
     FLOWING_ROLES,
@@ -28,11 +27,9 @@ from mist_sim.clients.traits import (
     Role,
     Slider,
 )
-from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
-from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
 from mist_sim.models.expert_padding import MoeBackend
@@ -43,9 +40,6 @@ from mist_sim.units import DollarsPerHour, Watts
 
 Count = Annotated[int, ">= 1"]
 TokenLimit = Annotated[int, ">= 1, or -1"]
-
-AUTO_LENGTH = -1
-"""A `max_model_len` that is as long as fits; vLLM's own number for `auto`."""
 
 NO_COUNTERPART = "no counterpart"
 
@@ -154,128 +148,7 @@ class EngineConfig:
     step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-            if getattr(self, name) < 1:
-                raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.data_parallel_size > COPIES:
-            raise ScenarioError(
-                f"data_parallel_size must be <= {COPIES}, got {self.data_parallel_size}"
-            )
-        if self.enable_expert_parallel and self.tensor_parallel_size * self.data_parallel_size == 1:
-            raise ScenarioError(
-                "enable_expert_parallel must be false with tensor_parallel_size 1 and "
-                "data_parallel_size 1; it has no effect on one rank, which has all experts anyway"
-            )
-        if self.max_model_len not in (None, AUTO_LENGTH) and (self.max_model_len or 0) < 1:
-            raise ScenarioError(
-                f"max_model_len must be >= 1, got {self.max_model_len}; auto takes what fits"
-            )
-        if self.gpu_price is not None and not 0 <= self.gpu_price < math.inf:
-            raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {self.gpu_price}")
-        if self.role == "decode" and self.scheduler and not self.scheduler.takes_over:
-            raise ScenarioError(
-                "scheduler must not be static with role decode: nobody joins a static batch"
-            )
-        if self.pipeline_parallel_size > 1 and self.prefill_interval > 1:
-            raise ScenarioError(
-                f"scheduler must have prefill_schedule_interval 1 with pipeline_parallel_size "
-                f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
-                "steps of all micro-batches together, which is not simulated"
-            )
-        if self.virtual_engines and self.pipeline_parallel_size == 1:
-            raise ScenarioError(
-                "virtual_engines must be false with pipeline_parallel_size 1; it has no effect on "
-                "one rank"
-            )
-        if self.step_loop not in STEP_LOOPS:
-            hint = did_you_mean(self.step_loop, STEP_LOOPS)
-            known = ", ".join(STEP_LOOPS)
-            raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
-        self._check_flowing()
-        self._check_planning_ahead()
-        if self.resharding is not None:
-            self._check_resharding(self.resharding)
-
-    def _check_flowing(self) -> None:
-        """Raise ScenarioError for options that are not simulated together with flowing answers."""
-        if self.role not in FLOWING_ROLES:
-            return
-        scheduler = self.scheduler
-        for name, is_wrong, rule in (
-            ("pipeline_parallel_size", self.pipeline_parallel_size > 1, "be 1"),
-            ("speculative_config", self.speculative_config is not None, "be left out"),
-            ("scheduler", scheduler is not None and not scheduler.by_piece, "be chunked"),
-            (
-                "scheduler.order",
-                getattr(scheduler, "order", "fcfs") != "fcfs",
-                "be fcfs, which lets those first who come with their KV entries",
-            ),
-            (
-                "scheduler.preemption",
-                scheduler is not None and scheduler.preemption != "recompute",
-                "be recompute",
-            ),
-        ):
-            if is_wrong:
-                raise ScenarioError(
-                    f"{name} must {rule} with role {self.role}; answers that flow are not "
-                    "simulated otherwise"
-                )
-
-    def _check_resharding(self, other: Resharding) -> None:
-        """Raise ScenarioError for layouts on unequal GPUs, and for options that need one layout."""
-        sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
-        sizes.append((self.tensor_parallel_size, self.pipeline_parallel_size))
-        if sizes[0][0] * sizes[0][1] != sizes[1][0] * sizes[1][1]:
-            prompts, answers = (f"TP {t} x PP {p} = {t * p}" for t, p in sizes)
-            raise ScenarioError(
-                "resharding must have as many GPUs for prompts as for answers, got "
-                f"{prompts} and {answers}, both times data_parallel_size "
-                f"{self.data_parallel_size}, which does not change"
-            )
-        scheduler = self.scheduler
-        for name, is_wrong, rule in (
-            ("role", self.role is not None, "be left out"),
-            ("enable_expert_parallel", self.enable_expert_parallel, "be false"),
-            ("speculative_config", self.speculative_config is not None, "be left out"),
-            ("async_scheduling", bool(self.async_scheduling), "be false"),
-            ("step_loop", self.step_loop == "plain", "not be plain"),
-            ("kv_cache.enable_prefix_caching", self.kv_cache.enable_prefix_caching, "be false"),
-            ("kv_cache.tiers", bool(self.kv_cache.tiers), "be empty"),
-            ("admission.early_rejection", self.admission.early_rejection, "be false"),
-            (
-                "scheduler",
-                not isinstance(scheduler, ContinuousScheduler | None),
-                "be continuous, which computes prompts and answers in steps of their own",
-            ),
-            (
-                "scheduler.preemption",
-                scheduler is not None and scheduler.swaps,
-                "be recompute; the buffer on the host takes preempted answers as well",
-            ),
-            (
-                "predictor",
-                self.predictor is not None and not callable(self.predictor),
-                "be what makes one for a layout, such as RooflinePredictor",
-            ),
-        ):
-            if is_wrong:
-                raise ScenarioError(f"{name} must {rule} with resharding")
-
-    def _check_planning_ahead(self) -> None:
-        if self.async_scheduling and self.no_planning_ahead:
-            raise ScenarioError(
-                f"async_scheduling must be false with {self.no_planning_ahead}; that combination "
-                "is not simulated"
-            )
-        if self.async_scheduling is False:
-            for name in EXPOSED:
-                if getattr(self.overhead, name):
-                    raise ScenarioError(
-                        f"overhead.{name} must be left out with async_scheduling: false; it is "
-                        "host time that async scheduling does not hide, and overhead.step has all "
-                        "of it where nothing is hidden"
-                    )
+        check_options(self)
 
     @property
     def traits(self) -> ClientTraits:

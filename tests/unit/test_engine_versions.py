@@ -17,9 +17,10 @@ from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
 from mist_sim.scenario.engines import version_names, versions
+from mist_sim.scenario.engines.engine_version import Default
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import Origin, origins, value_at
-from mist_sim.scenario.engines.versions import NEWEST, VERSIONS, Default
+from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
 from tests.reference.predictors import EVEN
 
 BARE = {"scheduler": "chunked"}

@@ -12,6 +12,7 @@ CATALOGS = {
     "models": ("models/catalog",),
     "gpus": ("hardware/catalog", "hardware/architectures"),
     "engines": (
+        "scenario/engines/engine_version.py",
         "scenario/engines/versions.py",
         "scenario/engines/version_defaults.py",
         "clients/engine_rules.py",

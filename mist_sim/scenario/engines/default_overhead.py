@@ -9,7 +9,7 @@ from mist_sim.core.front_end import FRONT_END
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
-from mist_sim.scenario.engines.versions import EngineVersion
+from mist_sim.scenario.engines.engine_version import EngineVersion
 
 
 def own_time(

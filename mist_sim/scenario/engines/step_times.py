@@ -32,10 +32,10 @@ from mist_sim.scenario.engines.default_overhead import (
     own_time,
     with_exposed_time,
 )
+from mist_sim.scenario.engines.engine_version import SAMPLER
 from mist_sim.scenario.engines.hosts import assumed_host, check_times_links
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import SAMPLER
 
 
 @dataclass(frozen=True, slots=True)
