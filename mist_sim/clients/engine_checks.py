@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.engine.step_loops import STEP_LOOPS
+from mist_sim.clients.engine_options import EngineOptions
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.predictors.overhead import EXPOSED
 
-if TYPE_CHECKING:
-    from mist_sim.clients.engine_config import EngineConfig
-
 AUTO_LENGTH = -1
 """A `max_model_len` that is as long as fits; vLLM's own number for `auto`."""
 
 
-def check_options(config: EngineConfig) -> None:
+def check_options(config: EngineOptions) -> None:
     """Raise ScenarioError for options out of their ranges, and for those that contradict others."""
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(config, name) < 1:
@@ -68,7 +65,7 @@ def check_options(config: EngineConfig) -> None:
         _check_resharding(config, config.resharding)
 
 
-def _check_flowing(config: EngineConfig) -> None:
+def _check_flowing(config: EngineOptions) -> None:
     """Raise ScenarioError for options that are not simulated together with flowing answers."""
     if config.role not in FLOWING_ROLES:
         return
@@ -95,7 +92,7 @@ def _check_flowing(config: EngineConfig) -> None:
             )
 
 
-def _check_resharding(config: EngineConfig, other: Resharding) -> None:
+def _check_resharding(config: EngineOptions, other: Resharding) -> None:
     """Raise ScenarioError for layouts on unequal GPUs, and for options that need one layout."""
     sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
     sizes.append((config.tensor_parallel_size, config.pipeline_parallel_size))
@@ -136,7 +133,7 @@ def _check_resharding(config: EngineConfig, other: Resharding) -> None:
             raise ScenarioError(f"{name} must {rule} with resharding")
 
 
-def _check_planning_ahead(config: EngineConfig) -> None:
+def _check_planning_ahead(config: EngineOptions) -> None:
     if config.async_scheduling and config.no_planning_ahead:
         raise ScenarioError(
             f"async_scheduling must be false with {config.no_planning_ahead}; that combination "

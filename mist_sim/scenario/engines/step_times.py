@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_config import PredictorFactory
+from mist_sim.clients.engine_options import PredictorFactory
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster

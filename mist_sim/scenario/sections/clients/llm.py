@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from mist_sim.clients import Client, EngineConfig
-from mist_sim.clients.engine_config import Count, TokenLimit
+from mist_sim.clients.engine_options import Count, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
