@@ -100,7 +100,8 @@ class EngineOptions:
     power_limit: watts that a GPU is capped at (nvidia-smi -pl); it then computes more slowly, and
         reads memory as fast.
     gpu_price: dollars of one GPU an hour in place of the catalog's; for the cost of the run.
-    sampling: top-p and top-k of the requests, which cost time; null: requests use neither.
+    sampling: top-p, top-k and penalties of the requests, which cost time. By default what the
+        model's `generation_config.json` asks for, as vLLM's server does (since 0.7).
     admission: which requests are rejected when the engine is too busy.
     max_model_len: largest number of tokens of a prompt and its answer. It must fit in the KV cache,
         and may exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the

@@ -19,8 +19,6 @@ LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 RULES = "rules."
 MEMORY = "memory."
 SAMPLER = "sampling.sampler"
-EXPOSED_STEP = "overhead.exposed_step"
-EXPOSED_SEQUENCE = "overhead.exposed_sequence"
 
 
 class ServerLimits(NamedTuple):

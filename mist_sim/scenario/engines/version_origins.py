@@ -13,8 +13,6 @@ from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.hosts import DEFAULT_HOST
 from mist_sim.scenario.engines.engine_version import (
-    EXPOSED_SEQUENCE,
-    EXPOSED_STEP,
     LARGEST_GRAPH,
     LIMITS,
     MEMORY,
@@ -100,15 +98,8 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         else:
             expected = {key: default.value}
         for name, value in expected.items():
-            if value is not None and _has(client, name, value):
+            if value is not None and value_at(client, name) == value:
                 yield Origin(name, value, default.source)
-
-
-def _has(client: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Tell whether a client has a value; what async scheduling does not hide may be left out."""
-    found = value_at(client, key)
-    is_left_out = found is None and key in (EXPOSED_STEP, EXPOSED_SEQUENCE)
-    return bool(client["async_scheduling"]) if is_left_out else found == value
 
 
 def origin_text(clients: Iterable[Mapping[str, Any]]) -> str:

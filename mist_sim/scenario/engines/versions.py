@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from mist_sim.clients.engine_checks import AUTO_LENGTH as AUTO
 from mist_sim.clients.kv_cache.profile_run import BesideTorch
 from mist_sim.scenario.engines.engine_version import (
-    EXPOSED_SEQUENCE,
-    EXPOSED_STEP,
     GIB,
     INTERVAL,
     LARGEST_GRAPH,
@@ -46,6 +44,8 @@ _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
 _CACHES_VERIFIED = "rules.caches_verified"
 _HASHES_AHEAD = "rules.hashes_ahead"
+_HIDES_HOST = "rules.hides_host"
+_KEEPS_COUNTS = "rules.keeps_counts"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -54,6 +54,7 @@ _GRAPH_SIZES = "VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py"
 _POST_INIT = "VllmConfig.__post_init__ in vllm/config/vllm.py"
 _SAMPLE = "TopKTopPSampler in vllm/v1/sample/ops/topk_topp_sampler.py"
 _CACHE = "in vllm/config/cache.py"
+_V1_SAMPLE = "in vllm/v1/sample/metadata.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
 _HASH = "VllmConfig in vllm/config/vllm.py"
@@ -61,17 +62,9 @@ _UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
 _QUEUE = "EngineCore.step_with_batch_queue in vllm/v1/engine/core.py"
 _FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
 
-_NOT_MEASURED = (
-    "not in the package, and not measured; some versions have shown 0.4 to 2.2 ms a step in all, "
-    "the more the more users"
-)
-_SHOWN_BY_0_11 = (
-    "not in the package; what the host takes without asynchronous scheduling, since vLLM 0.11.1 "
-    "hides none of it: 57 median inter-token latencies on H100 ask for 1.0 ms and 45 us a sequence "
-    "beside sampling (ML.ENERGY, six dense models; python -m benchmarks.measured_itl)"
-)
-_NOTHING_SHOWS = (
-    "not in the package; 300 requests measured on an RTX PRO 6000 show none (docs/validation.md)"
+_ITL_OF_0_11 = (
+    "not in the package; what 57 median inter-token latencies of 0.11.1 show, which ran with it "
+    "(ML.ENERGY; python -m benchmarks.measured_itl)"
 )
 
 _LOGS = "not in the package; logs (docs/background/memory.md)"
@@ -101,8 +94,6 @@ V0_12 = EngineVersion(
         "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
         LARGEST_GRAPH: Default(LargestGraph(512, 512, with_drafts=False), _GRAPH_SIZES),
         SAMPLER: Default("pytorch", f"{_SAMPLE}; flashinfer with VLLM_USE_FLASHINFER_SAMPLER=1"),
-        EXPOSED_STEP: Default(1.3e-3, _SHOWN_BY_0_11),
-        EXPOSED_SEQUENCE: Default(47.8e-6, _SHOWN_BY_0_11),
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
@@ -125,6 +116,8 @@ V0_12 = EngineVersion(
         _DRAINS: Default(False, _SCHEDULE),
         _CACHES_VERIFIED: Default(False, _UPDATE),
         _HASHES_AHEAD: Default(False, _HASH),
+        _HIDES_HOST: Default(False, _ITL_OF_0_11),
+        _KEEPS_COUNTS: Default(False, f"SamplingMetadata.output_token_ids {_V1_SAMPLE}"),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -157,8 +150,9 @@ V0_14 = after(
     "vllm-0.14",
     {
         "async_scheduling": Default(True, _POST_INIT),
-        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
-        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
+        _HIDES_HOST: Default(
+            True, "not in the package; runs of 0.15 and 0.19 (docs/validation.md)"
+        ),
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
     },
     gains=("max_model_len",),
@@ -177,8 +171,6 @@ V0_19 = after(
             BesideTorch(0.25 * GIB, 0.25 * GIB, 2.1 * GIB),
             f"{_LOGS} of 0.18 and 0.19 on H100s, of 0.27 on other GPUs",
         ),
-        EXPOSED_STEP: Default(0.0, _NOTHING_SHOWS),
-        EXPOSED_SEQUENCE: Default(0.0, _NOTHING_SHOWS),
         RESERVE: Default(True, f"SchedulerConfig.scheduler_reserve_full_isl {_SCHEDULER}"),
         _ASYNC_PIPELINES: Default(
             True,
@@ -206,8 +198,9 @@ V0_24 = after(
         ),
         _STAGGERS: Default(True, f"{_NO_STAGGER}, with model runner V2"),
         _FILLS: Default(True, _QUEUE),
-        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
-        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
+        _KEEPS_COUNTS: Default(
+            True, "PenaltiesState in vllm/v1/worker/gpu/sample/penalties.py, with model runner V2"
+        ),
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={
