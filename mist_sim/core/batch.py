@@ -24,6 +24,8 @@ class StepBatch:
     longest_context: longest context among the decoding requests before the step, in tokens; None
         unless the predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens per decode that the step verifies (speculative decoding).
+    replicas: tokens of the step on each of the replicas that share experts and step together, this
+        one among them; None: as many on all. Experts and the exchange of tokens see their sum.
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
@@ -32,6 +34,7 @@ class StepBatch:
     window_sum: int | None = None
     longest_context: int | None = None
     num_drafts: int = 0
+    replicas: tuple[int, ...] | None = None
 
     @property
     def num_decode_queries(self) -> int:
@@ -110,7 +113,20 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
         None if window_sum is None else window_sum + _added(growth.window_sum, num_steps),
         None if longest is None else longest + num_steps * growth.longest_context,
         batch.num_drafts,
+        batch.replicas,
     )
+
+
+def share_experts(batches: Sequence[StepBatch], num_replicas: int) -> StepBatch:
+    """Tell the batches of replicas in lockstep of one another; return what an idle one computes.
+
+    num_replicas: all of them; those without a batch are idle, and have no tokens.
+    """
+    sizes = [batch.num_prefill_tokens + batch.num_decode_queries for batch in batches]
+    replicas = (*sizes, *(num_replicas - len(sizes)) * [0])
+    for batch in batches:
+        batch.replicas = replicas
+    return StepBatch(replicas=replicas)
 
 
 def _added(added: int | NDArray[np.int64], num_steps: int) -> int:
