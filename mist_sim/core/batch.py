@@ -33,6 +33,8 @@ class StepBatch:
         unless the predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens per decode that the step verifies (speculative decoding).
     adapters: adapters of its tokens; None: the engine serves none.
+    replicas: tokens of the step on each of the replicas that share experts and step together, this
+        one among them; None: as many on all. Experts and the exchange of tokens see their sum.
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
@@ -42,6 +44,7 @@ class StepBatch:
     longest_context: int | None = None
     num_drafts: int = 0
     adapters: AdapterWork | None = None
+    replicas: tuple[int, ...] | None = None
 
     @property
     def num_decode_queries(self) -> int:
@@ -121,7 +124,20 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
         None if longest is None else longest + num_steps * growth.longest_context,
         batch.num_drafts,
         batch.adapters,
+        batch.replicas,
     )
+
+
+def share_experts(batches: Sequence[StepBatch], num_replicas: int) -> StepBatch:
+    """Tell the batches of replicas in lockstep of one another; return what an idle one computes.
+
+    num_replicas: all of them; those without a batch are idle, and have no tokens.
+    """
+    sizes = [batch.num_prefill_tokens + batch.num_decode_queries for batch in batches]
+    replicas = (*sizes, *(num_replicas - len(sizes)) * [0])
+    for batch in batches:
+        batch.replicas = replicas
+    return StepBatch(replicas=replicas)
 
 
 def _added(added: int | NDArray[np.int64], num_steps: int) -> int:

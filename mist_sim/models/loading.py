@@ -44,6 +44,23 @@ def names_of(model: str) -> list[str]:
     return _names(model, _catalog()[model])
 
 
+def repository_of(name: str) -> str | None:
+    """Return the repository on Hugging Face that a name of the catalog is of, in small letters.
+
+    name: in any case. None for one that the catalog does not have, such as a path.
+    """
+    wanted = name.lower()
+    for known, config in _catalog().items():
+        names = _names(known, config)
+        if wanted not in names:
+            continue
+        if "/" in wanted:
+            return wanted
+        others = [each for each in names[1:] if f"/{wanted}" in each]  # without its owner
+        return next((each for each in others if each.endswith(wanted)), [*others, names[1]][0])
+    return None
+
+
 def load_model(name_or_path: str) -> ModelSpec:
     """Return a model of the catalog, or one read from a Hugging Face `config.json`.
 

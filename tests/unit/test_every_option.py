@@ -57,6 +57,7 @@ BOUND = STAGES | {
 }
 DEADLINE = {"ttft_deadline": "500 ms"}
 TOP_P = {"sampling": {"top_p": 0.9}}
+GREEDY = {"sampling": {"temperature": 0.0}}
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,12 @@ CASES = [
     Case("overhead.request", "20 ms"),
     Case("overhead.prompt_token", "20 us"),
     Case("sampling.temperature", 0.0, TOP_P),
-    Case("sampling.top_p", 0.9, {"sampling": {"top_k": 20}}),
+    Case("sampling.top_p", 1.0, {"sampling": {"top_k": 20}}),
     Case("sampling.top_k", 20, TOP_P),
+    Case("sampling.repetition_penalty", 1.1, GREEDY),
+    Case("sampling.presence_penalty", 1.5, GREEDY),
+    Case("sampling.frequency_penalty", 0.5, GREEDY),
+    Case("sampling.generation_config", "vllm"),
     Case("sampling.sampler", "pytorch", TOP_P),
     Case("speculative_config.num_speculative_tokens", 2, DRAFTS),
     Case("speculative_config.acceptance_rate", 0.9, DRAFTS),

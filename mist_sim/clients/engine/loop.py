@@ -16,7 +16,7 @@ from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
 
@@ -203,9 +203,10 @@ class Engine:
             self._forget_count()
             return None
         parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
+        idle = share_experts([batch for _, _, batch in parts], len(self.lanes))
         num_steps = min(plan.num_steps for _, plan in plans)
         times_each = [self._times(lane, plan, batch, num_steps) for lane, plan, batch in parts]
-        return self._together(parts, times_each, num_steps)
+        return self._together(parts, times_each, num_steps, idle)
 
     def _start_ahead_together(self, lanes: Sequence[tuple[Lane, PlanAhead]]) -> Run | None:
         """Do the same with plans that know only what was known one step before."""
@@ -214,16 +215,17 @@ class Engine:
             self._forget_count()
             return None
         num_steps = min(ahead.num_steps(plan) for _, ahead, plan in plans)
+        batches = [lane.state.batch(plan) for lane, _, plan in plans]
+        idle = share_experts(batches, len(self.lanes))
         parts, times_each = [], []
-        for lane, ahead, plan in plans:
-            batch = lane.state.batch(plan)
+        for (lane, ahead, plan), batch in zip(plans, batches, strict=True):
             if ahead.latest is None:  # planned on the spot, so it is a single step
                 times = np.array([ahead.step_time(batch) + plan.swap_time])
             else:
                 times = self._times(lane, plan, batch, num_steps)
             parts.append((lane, plan, batch))
             times_each.append(times)
-        run = self._together(tuple(parts), times_each, num_steps)
+        run = self._together(tuple(parts), times_each, num_steps, idle)
         for _, ahead, _ in plans:
             ahead.latest = run
         return run
@@ -234,10 +236,12 @@ class Engine:
         times[0] += plan.swap_time
         return times
 
-    def _together(self, parts: tuple[Part, ...], times_each: list[Array], num_steps: int) -> Run:
-        """Return steps that last as long as the slowest lane's; an idle one has empty batches."""
+    def _together(
+        self, parts: tuple[Part, ...], times_each: list[Array], num_steps: int, idle: StepBatch
+    ) -> Run:
+        """Return steps that last as long as the slowest lane's; `idle`: the batch of idle ones."""
         if len(parts) < len(self.lanes):
-            times_each.append(self.predictor.run(StepBatch(), StepGrowth(), num_steps))
+            times_each.append(self.predictor.run(idle, StepGrowth(), num_steps))
         now = self.env.now
         times = np.maximum.reduce(times_each)
         times[0] += now

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import StepPlan
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 Times = NDArray[np.float64]
@@ -70,6 +70,9 @@ class PipelineLane:
         self.num_steps = num_steps = min(plan.num_steps for _, plan in plans)
         self.has_entered = False
         parts = tuple((member, plan, member.state.batch(plan)) for member, plan in plans)
+        idle = StepBatch()
+        if len(self.members) > 1:
+            idle = share_experts([batch for _, _, batch in parts], len(self.members))
         self.run = Run(parts, self.ready, inf, num_steps, inf)
         self.rank_delay = max(
             predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
@@ -81,7 +84,7 @@ class PipelineLane:
             times.append(_times(predictor, batch, growth, num_steps))
             times[-1][0] += plan.swap_time  # every rank copies its part
         if len(plans) < len(self.members):
-            times.append(_times(predictor, StepBatch(), StepGrowth(), num_steps))
+            times.append(_times(predictor, idle, StepGrowth(), num_steps))
         self.times = times[0] if len(times) == 1 else np.maximum.reduce(times)
         self.rows = self.times.tolist()
 

@@ -16,6 +16,8 @@ from mist_sim.hardware.devices.specs import OVERHEADS
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
+from mist_sim.hardware.predictors.sampling import WithSampling
+from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.units import Seconds
 
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
@@ -51,8 +53,8 @@ class EngineOverhead:
         us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
         They are part of the host's time: a step takes the longer of that and of the kernels with
-        this wait. The default depends on the version of `engine`, around predictors of kernels or
-        layers; it has no effect without async scheduling.
+        this wait. By default none, but versions before 0.14 hide no host time at all; it has no
+        effect without async scheduling.
     exposed_sequence: seconds more of that for each sequence of a step.
     request: seconds from a request's arrival until the engine can schedule it, on top of the
         scenario's `front_end`; setting it turns off the default of `front_end`.
@@ -98,7 +100,10 @@ class EngineOverhead:
             exposed = (0.0, 0.0)
         if not (step or prefill_step or sequence or any(exposed)):
             return predictor
-        return _WithOverhead(predictor, step, prefill_step, sequence, overlapped, exposed)
+        own = (step, prefill_step, sequence, overlapped, exposed)
+        if isinstance(predictor, WithSampling):
+            return _WithOverhead(predictor.predictor, *own, predictor.times)
+        return _WithOverhead(predictor, *own)
 
     def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
         """Return the seconds of a step and of each sequence in it, by default or as set."""
@@ -120,6 +125,7 @@ class _WithOverhead:
     sequence: float
     overlapped: bool
     exposed: tuple[float, float]
+    sampling: SamplingTimes | None = None  # of one rank, which draws the tokens behind the kernels
 
     @property
     def traits(self) -> PredictorTraits:
@@ -133,11 +139,12 @@ class _WithOverhead:
         )
 
     def step_time(self, batch: StepBatch) -> float:
-        num_sequences = batch.num_decodes
+        num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.step_time(batch)
+        if self.sampling is not None:
+            seconds += self.sampling[num_sequences + batch.num_decodes * batch.num_drafts]
         if batch.chunks:
             seconds += self.prefill_step
-            num_sequences += len(batch.chunks)
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return seconds + host
@@ -146,17 +153,19 @@ class _WithOverhead:
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
         """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
+        num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.step_time(batch)
+        if self.sampling is not None:
+            seconds += self.sampling[num_sequences + batch.num_decodes * batch.num_drafts]
         if batch.chunks:
             seconds += self.prefill_step
-        num_sequences = len(batch.chunks) + batch.num_decodes
         step, sequence = self.exposed
         host = self.step + self.sequence * num_sequences
         return seconds + max(host, step + sequence * num_sequences)
 
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
         """Return the operators of a step, and the engine's own time that they do not hide."""
-        found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
+        found = explained(self._kernels(), batch, is_on_the_spot=is_on_the_spot)
         num_sequences = len(batch.chunks) + batch.num_decodes
         kernels = sum([each.seconds for each in found]) + self.prefill_step * bool(batch.chunks)
         host = self.step + self.sequence * num_sequences
@@ -172,11 +181,13 @@ class _WithOverhead:
         return found + [OperatorTime(name, time, "host") for name, time in own.items() if time]
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
-        num_sequences = batch.num_decodes
+        num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.run(batch, growth, num_steps)
+        if self.sampling is not None:
+            rows = num_sequences + batch.num_decodes * batch.num_drafts
+            add(seconds, self.sampling[rows], seconds)
         if batch.chunks:
             seconds += self.prefill_step
-            num_sequences += len(batch.chunks)
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return add(seconds, host, seconds)
@@ -187,7 +198,7 @@ class _WithOverhead:
         return maximum(seconds, host, out=seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
-        inside = getattr(self.predictor, "decode_line", None)
+        inside = getattr(self._kernels(), "decode_line", None)
         line: DecodeLine | None = inside(num_decodes) if inside is not None else None
         if line is None:
             return None
@@ -195,6 +206,12 @@ class _WithOverhead:
         if not self.overlapped:
             return line.then(host)
         return None if any(self.exposed) else line.beside(host)
+
+    def _kernels(self) -> Predictor:
+        """Return what times the kernels, sampling among them."""
+        if self.sampling is None:
+            return self.predictor
+        return WithSampling(self.predictor, self.sampling)
 
 
 def own_time_in(predictor: Predictor) -> EngineOverhead:

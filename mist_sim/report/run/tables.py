@@ -176,8 +176,7 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield SPEC_ONLY
     if "assumed" in summary:
         options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        exposed = ("overhead.exposed_step", "overhead.exposed_sequence")
-        fitted = ("overhead.step", "overhead.sequence", *exposed)
+        fitted = ("overhead.step", "overhead.sequence")
         if times := [name for name in options if name in fitted]:
             yield (
                 f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
@@ -188,6 +187,16 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "The 3 ms that a step with prompts takes beyond its profiled layers "
                 "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Say your own "
                 "where you know it."
+            )
+        if "sampling" in options:
+            yield (
+                "How tokens are drawn is assumed: nobody looked up what the model's "
+                "generation_config.json asks for. Top-p and top-k take time (sampling.top_p)."
+            )
+        if penalties := [name for name in options if name.startswith("sampling.")]:
+            yield (
+                f"This version counts tokens anew in each step for {', '.join(penalties)}; what "
+                "that takes of the host is not simulated."
             )
         if FRONT_END in options:
             yield (

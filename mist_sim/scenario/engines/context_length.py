@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.errors import ScenarioError
 

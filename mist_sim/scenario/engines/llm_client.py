@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler

@@ -12,7 +12,8 @@ from typing import Any
 
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.hardware import GpuSpec, device_of
-from mist_sim.scenario.engines.versions import LIMITS, NEWEST, EngineVersion, ServerLimits
+from mist_sim.scenario.engines.engine_version import LIMITS, EngineVersion, ServerLimits
+from mist_sim.scenario.engines.versions import NEWEST
 from mist_sim.scenario.format.families import SCHEDULER
 
 

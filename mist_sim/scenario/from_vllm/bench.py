@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mist_sim.errors import brief, cut
-from mist_sim.hardware.sampling import said_by_vllm
+from mist_sim.hardware.sampling import PENALTIES, said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.tables.benchmark import (
-    ASSUMED,
     REFUSED,
     REFUSED_SWITCHES,
     SWITCHES,
@@ -51,9 +50,10 @@ _NUMBERS: Mapping[str, Callable[[str], float]] = {
     ),
     **dict.fromkeys(("--request-rate", "--burstiness", "--random-range-ratio"), float),
     **dict.fromkeys(("--temperature", "--top-p"), float),
+    **{f"--{name.replace('_', '-')}": float for name in PENALTIES},
     "--top-k": int,
 }
-_SAMPLED = {"--temperature": "temperature", "--top-p": "top_p", "--top-k": "top_k"}
+_SAMPLED = {f"--{n.replace('_', '-')}": n for n in ("temperature", "top_p", "top_k", *PENALTIES)}
 _TEXTS = ("--dataset-name", "--dataset-path", "--extra-body")
 _LISTS = ("--goodput", "--lora-modules")
 _OF_DATASET = {
@@ -69,7 +69,7 @@ _WARMUPS = (
 
 
 def _arities() -> dict[str, Arity]:
-    valued = (*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT, *ASSUMED)
+    valued = (*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT)
     found: dict[str, Arity] = dict.fromkeys(valued, "one")
     switches = [f"--{name}" for names in SWITCHES.values() for name in names.split()]
     found |= dict.fromkeys((*switches, *REFUSED_SWITCHES), "switch")
@@ -133,8 +133,6 @@ def _read(flag: Flag, said: dict[str, Any], account: Account) -> None:
             account.refused(flag.written, why)
     elif flag.name in REFUSED_SWITCHES:
         account.refused(flag.written, REFUSED_SWITCHES[flag.name])
-    elif flag.name in ASSUMED:
-        account.assumed(flag.written, ASSUMED[flag.name])
     elif flag.name in WITHOUT_EFFECT:
         _pass_over(flag, account)
     else:

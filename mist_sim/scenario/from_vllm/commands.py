@@ -165,7 +165,11 @@ class _Reader:
             )
         if not self._servers and gpu:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
-        servers = [(_sampled(client, self._sampling), count) for client, count in self._servers]
+        asked = self._sampling if self._workload else None
+        servers = [
+            (_sampled(client, asked, self._engine or client.get("engine")), count)
+            for client, count in self._servers
+        ]
         keys = _clients(servers, gpu) if servers else {}
         keys |= self._workload
         if self._front_end:
@@ -175,16 +179,26 @@ class _Reader:
         return keys
 
 
-def _sampled(client: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client with the sampling parameters of its requests.
+_GREEDY_BENCHMARKS = ("vllm-0.12", "vllm-0.14")
+"""Versions whose benchmark sends a temperature of 0 where it says none (vllm/benchmarks/serve.py).
 
-    A temperature of 0 needs none.
+Later ones leave it to the server.
+"""
+
+
+def _sampled(
+    client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
+) -> dict[str, Any]:
+    """Return a client whose requests ask for what a benchmark says about sampling.
+
+    asked: None without a benchmark. At a temperature of 0 only penalties are left to say.
     """
-    sampling = {**client.get(SAMPLING, {}), **asked}
-    others = {key: value for key, value in client.items() if key != SAMPLING}
-    if not sampling or sampling.get("temperature") == 0:
-        return others
-    return {**others, SAMPLING: sampling}
+    sampling = {**client.get(SAMPLING, {}), **(asked or {})}
+    if asked is not None and engine in _GREEDY_BENCHMARKS:
+        sampling["temperature"] = asked.get("temperature", 0)
+    if sampling.get("temperature") == 0:
+        sampling = {key: value for key, value in sampling.items() if key not in ("top_p", "top_k")}
+    return {**client, SAMPLING: sampling} if sampling else dict(client)
 
 
 def _tag(image: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.clients.engine_config import NO_COUNTERPART
+from mist_sim.clients.engine_options import NO_COUNTERPART
 
 VLLM_NAMES: Mapping[str, str] = {
     # scheduler

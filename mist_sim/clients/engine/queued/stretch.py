@@ -239,11 +239,11 @@ def _seconds_of(predictor: Predictor, num_decodes: int) -> Seconds:
     line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
     if line is None:
         return lambda context: predictor.step_time(StepBatch((), num_decodes, context))
-    per_key, fixed, least, beyond = line
+    per_key, fixed, least, beyond, more = line
 
     def seconds(context: int) -> float:
         """What `DecodeLine.step` returns."""
-        found = (context + num_decodes) * per_key + fixed
+        found = (context + num_decodes) * per_key + fixed + more
         return (least if found < least else found) + beyond  # noqa: FURB136
 
     return seconds

@@ -68,22 +68,38 @@ def _widened(name: str) -> str:
 
 def phase_time(model: ModelSpec, cluster: Cluster, prefill: bool) -> PhaseTime:
     """Return the times of all operators of a step in one phase except attention."""
-    t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
+    t = cluster.tensor_parallel_size
     phase = Phase(cluster.gpu, cluster.gpu.prefill if prefill else cluster.gpu.decode)
-    by_token: list[Term] = []
-    parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
-    for (layers, none), (_, one) in zip(*parts, strict=True):
-        by_token += phase.terms(layers, none, one)
+    by_token, per_token = _by_token(phase, model, t, prefill, 1)
+    per_other = 0.0
+    if cluster.num_sharing_replicas > 1:
+        per_other = _by_token(phase, model, t, prefill, 2)[1] - per_token
     none, one = (operators.logits(model, n, t) for n in (0, 1))
     weightless = [term for term in by_token if not term.weights]
     return PhaseTime(
         fixed=sum([term.fixed for term in weightless]),
-        per_token=sum([max(term.work, term.traffic) for term in weightless]),
+        per_token=per_token,
+        per_other=per_other,
         by_token=tuple(term for term in by_token if term.weights),
         by_sample=tuple(phase.terms(1, none, one)),
         experts=_experts(model, cluster, phase),
         communication=_communication(model, cluster),
+        num_replicas=cluster.num_sharing_replicas,
     )
+
+
+def _by_token(
+    phase: Phase, model: ModelSpec, t: int, prefill: bool, replicas: int
+) -> tuple[list[Term], float]:
+    """Return the terms of what is linear in tokens, and seconds a token of those without weights.
+
+    replicas: that share experts, with as many tokens each.
+    """
+    found: list[Term] = []
+    parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
+    for (layers, none), (_, one) in zip(*parts, strict=True):
+        found += phase.terms(layers, none, one)
+    return found, sum([max(each.work, each.traffic) for each in found if not each.weights])
 
 
 def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None:
@@ -96,7 +112,7 @@ def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None
     rows = [each.inputs / each.depth for each in one]
     padding = [phase.rates(each.kernel, each.dtype)[0].padding for each in one]
     padded = tuple(float(more / each) for more, each in zip(padding, rows, strict=True))
-    return Experts(moe, terms, padded, cluster.num_sharing_replicas, ranks)
+    return Experts(moe, terms, padded, ranks)
 
 
 def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
@@ -111,7 +127,6 @@ def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
         num_all_reduces=model.num_sums,
         num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
         bytes_per_token=model.hidden_size * model.dtype_bytes,
-        num_replicas=replicas,
     )
 
 

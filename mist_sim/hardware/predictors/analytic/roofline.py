@@ -127,7 +127,7 @@ class RooflinePredictor:
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        seconds, floor = self._fixed(batch.chunks, queries)
+        seconds, floor = self._fixed(batch.chunks, queries, batch.replicas)
         decodes = self._decodes
         if batch.chunks:
             seconds, decodes = self._prompts.of_step(seconds, batch.chunks), self._beside_prompts
@@ -142,7 +142,7 @@ class RooflinePredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        fixed, floor = self._fixed(batch.chunks, queries)
+        fixed, floor = self._fixed(batch.chunks, queries, batch.replicas)
         seconds: Array | float = fixed
         decodes = self._decodes
         if batch.chunks:
@@ -194,9 +194,9 @@ class RooflinePredictor:
         queries, chunks, cluster = batch.num_decode_queries, batch.chunks, self.cluster
         num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
         phase = self._prefill if chunks else self._decode
-        sizes = num_tokens, len(chunks) + queries
+        sizes = num_tokens, len(chunks) + queries, self._shared(batch.replicas)
         found = outside(self.model, cluster, phase, sizes, prefill=bool(chunks))
-        more = self._fixed(chunks, queries)[0] - phase.time(*sizes)
+        more = self._fixed(chunks, queries, batch.replicas)[0] - phase.time(*sizes)
         if more > 0:
             found.append(OperatorTime("decodes_without_prompts", more, "memory"))
         if isinstance(self._windows, DifferingTime):
@@ -217,14 +217,19 @@ class RooflinePredictor:
                 found.append(few.of_decodes(decodes, batch, windows.seen(batch) + queries))
         return [*found, *_unhidden(found, floor)]
 
-    def _fixed(self, chunks: Chunks, queries: int) -> tuple[float, float]:
+    def _fixed(
+        self, chunks: Chunks, queries: int, replicas: tuple[int, ...] | None = None
+    ) -> tuple[float, float]:
         """Seconds of a step without attention, including its launch.
 
-        chunks: of its prompts. queries: of its decodes, and of their drafts.
+        chunks: of its prompts. queries: of its decodes, and of their drafts. replicas: as in
+            `StepBatch`.
 
         They depend on token counts only. Prompts reach a higher MFU than decodes, but adding one
         never makes a step shorter.
         """
+        if replicas is not None:
+            return self._among(chunks, queries, replicas)
         alone = self._decodes_alone.get(queries)
         if alone is None:
             alone = self._decodes_alone[queries] = self._without_prompts(queries)
@@ -234,6 +239,25 @@ class RooflinePredictor:
         num_tokens, floor = self._replayed(num_new + queries)
         together = self._prefill.time(num_tokens, len(chunks) + queries)
         return max(together, alone[0]), floor
+
+    def _among(
+        self, chunks: Chunks, queries: int, replicas: tuple[int, ...]
+    ) -> tuple[float, float]:
+        """Return the same among replicas whose tokens are known."""
+        num_new, shared = sum([new for new, _ in chunks]), self._shared(replicas)
+        num_tokens, floor = self._replayed(num_new + queries)
+        num_decodes, _ = self._replayed(queries)
+        seconds = 0.0
+        if queries:
+            others = shared - num_tokens if shared else 0
+            seconds = self._decode.time(num_decodes, queries, others + num_decodes)
+        if chunks:
+            seconds = max(seconds, self._prefill.time(num_tokens, len(chunks) + queries, shared))
+        return seconds, floor
+
+    def _shared(self, replicas: tuple[int, ...] | None) -> int | None:
+        """Return the tokens that replicas compute together, each with its padding."""
+        return None if replicas is None else sum([self._replayed(num)[0] for num in replicas])
 
     def _without_prompts(self, num_decodes: int) -> tuple[float, float]:
         num_tokens, floor = self._replayed(num_decodes)

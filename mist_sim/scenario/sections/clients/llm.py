@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from mist_sim.clients import Client, EngineConfig
-from mist_sim.clients.engine_config import Count, TokenLimit
+from mist_sim.clients.engine_options import Count, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
@@ -22,6 +22,7 @@ from mist_sim.hardware.sampling import Sampling
 from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.registry import comes_with_package
+from mist_sim.scenario.engines.engine_version import EngineVersion
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
 from mist_sim.scenario.engines.version_defaults import (
@@ -32,7 +33,6 @@ from mist_sim.scenario.engines.version_defaults import (
 )
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import lacking
-from mist_sim.scenario.engines.versions import EngineVersion
 from mist_sim.scenario.format.choices import Choice
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, Settings
 from mist_sim.scenario.format.fields import as_tuple
