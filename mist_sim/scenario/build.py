@@ -15,7 +15,7 @@ from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
-from mist_sim.scenario.load import later_text
+from mist_sim.scenario.loading import later_text
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
