@@ -26,7 +26,7 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search import (
     Binding,
     Comparison,

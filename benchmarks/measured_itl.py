@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.base import PredictorTraits
+from mist_sim.hardware.predictors.base import PredictorTraits, sustained_rates
 from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.sampling import Sampling, SamplingTimes
 from mist_sim.hardware.setting import setting_of
@@ -77,7 +77,8 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
     roofline = RooflinePredictor(model, cluster)
     kernels = roofline.step_time(batch)
     step = EngineOverhead().around(roofline).step_time(batch)
-    sampling = SamplingTimes(ASKED, model.vocab_size, "pytorch").seconds(number)
+    _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)
+    sampling = SamplingTimes(ASKED, model.vocab_size, "pytorch", bytes_per_s)[number]
     return {
         "model": model.name,
         "format": str(run["weight_precision"]),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from benchmarks.plans import DESIGNS, MAX_GPUS, TASKS, scenario_for
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question

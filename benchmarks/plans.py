@@ -14,7 +14,7 @@ from time import process_time
 from typing import Any
 
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question

@@ -22,10 +22,10 @@ from mist_sim.scenario import Scenario
 from mist_sim.search.spaces import SearchOptions, Space, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.evaluation import Evaluation
+from mist_sim.search.spaces.learning import sample
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
-from mist_sim.search.spaces.sampling import sample
 
 OBJECTIVES = (
     "p99_ttft",

@@ -14,13 +14,17 @@ from typing import Any
 from benchmarks.unit import bare_timeout_s
 from benchmarks.workloads import flowing
 from mist_sim import Scenario, simulate
-from mist_sim.clients.scheduling.flow import LongestFlow, SlowestFlow
+from mist_sim.clients.scheduling.flowing import LongestFlowing, SlowestFlowing
 from mist_sim.routers.flowing_policy import FlowingPolicy
 from mist_sim.routers.length_aware import LengthAwareRouter
 
 ALGORITHMS: dict[str, list[tuple[type, str]]] = {
     "Algorithm 1": [
-        *((kind, name) for kind in (LongestFlow, SlowestFlow) for name in ("num_steps", "leaving")),
+        *(
+            (kind, name)
+            for kind in (LongestFlowing, SlowestFlowing)
+            for name in ("num_steps", "leaving")
+        ),
         (FlowingPolicy, "among"),
     ],
     "Algorithm 2": [(LengthAwareRouter, "choose")],

@@ -23,7 +23,7 @@ from time import process_time
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, search_space
 from mist_sim.search.spaces.prepared import Preparation, Prepared

@@ -32,7 +32,7 @@ from mist_sim.metrics.load import (
 )
 from mist_sim.validation.error_bars import LEAST, SHARE, SOURCES, Point, bars, is_inside
 from mist_sim.validation.held_out import Cell, cells, left_out
-from mist_sim.validation.points import page_points
+from mist_sim.validation.measured_points import page_points
 
 HERE = Path(__file__).parent
 PAGE = HERE / "validation.md"

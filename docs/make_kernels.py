@@ -114,24 +114,33 @@ def by_term(grid: pd.DataFrame, ours: pd.DataFrame) -> list[str]:
 
 
 def beyond(grid: pd.DataFrame, ratio: pd.Series) -> list[str]:
-    """Return the groups of points that are off by more than a factor of 1.5, with a cause."""
+    """Return the points that are off by more than a factor of 1.5, by cause and kind of step."""
     off = grid.assign(ratio=ratio)[(ratio > 1.5) | (ratio < 1 / 1.5)]
+    parts = []
+    for key, part in off.groupby(KEYS):
+        gpu, model, dtype, step = map(str, key)
+        of = int(grid[KEYS].eq(list(key)).all(axis=1).sum())
+        parts.append(part.assign(of=of, cause=cause(gpu, model, dtype, step, part)))
     rows = []
-    for (gpu, model, dtype, step), part in off.groupby(["gpu", "model", "dtype", "step"]):
-        of = int(grid[KEYS].eq([gpu, model, dtype, step]).all(axis=1).sum())
-        where = "to".join(
-            f" {number:,} "
-            for number in dict.fromkeys((part["number"].min(), part["number"].max()))
-        ).strip()
-        lengths = f"{part['length'].min():,} to {part['length'].max():,}"
-        where = f"{where} decodes" if step == "decode" else f"{lengths} tokens"
-        ranks = ", ".join(map(str, sorted(part["ranks"].unique())))
-        middle = f"{part['ratio'].median():.2f}"
-        why = cause(str(gpu), str(model), str(dtype), str(step), part)
+    for (why, step), part in pd.concat(parts).groupby(["cause", "step"], sort=False):
+        of = int(part.groupby(KEYS)["of"].first().sum())
+        models = part["model"] + " " + part["dtype"]
         rows.append(
-            [str(gpu), f"{model} {dtype}", where, ranks, f"{len(part)} of {of}", middle, why]
+            [
+                str(why),
+                {"decode": "decodes", "prompt": "prompts"}[str(step)],
+                listed(part["gpu"]),
+                listed(models),
+                f"{len(part)} of {of}",
+                f"{part['ratio'].median():.2f}",
+            ]
         )
-    return table(["GPU", "model", "steps", "TP", "points", "ratio", "cause"], rows)
+    return table(["cause", "steps", "GPUs", "models", "points", "ratio"], rows)
+
+
+def listed(words: pd.Series) -> str:
+    """Return the different words of a column."""
+    return ", ".join(sorted(map(str, words.unique())))
 
 
 KEYS = ["gpu", "model", "dtype", "step"]

@@ -32,7 +32,7 @@ from taichi_settings import (
 )
 
 from mist_sim import Scenario, simulate
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.slider_search import search_sliders
 from mist_sim.search.sliders import DESIGNS, Slidable, Sliders

@@ -9,7 +9,7 @@ from typing import Any
 from taichi_runs import Limits
 
 from mist_sim import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.chunks import USUAL
 from mist_sim.search.designs.fleet import Fleet, Side
 from mist_sim.search.designs.hybrids import hybrid, ratios_to_try

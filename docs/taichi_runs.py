@@ -20,7 +20,7 @@ import numpy as np
 
 from mist_sim import Scenario, simulate
 from mist_sim.metrics.latency import Array
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 
 SHARE = 0.9  # of the requests that has to be good, as in the paper
 RAMP, END = 0.2, 0.05  # of the requests, which do not count: clients fill up, and run empty

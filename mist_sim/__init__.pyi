@@ -89,6 +89,7 @@ from mist_sim.metrics import PowerOptions as PowerOptions
 from mist_sim.metrics import Replications as Replications
 from mist_sim.metrics import Result as Result
 from mist_sim.metrics import Slo as Slo
+from mist_sim.metrics.summary_types import Summary as Summary
 from mist_sim.models import ModelSpec as ModelSpec
 from mist_sim.models import SpeculativeConfig as SpeculativeConfig
 from mist_sim.models import load_model as load_model
@@ -96,6 +97,7 @@ from mist_sim.network import Fabric as Fabric
 from mist_sim.network import Link as Link
 from mist_sim.network import Topology as Topology
 from mist_sim.network import load_topology as load_topology
+from mist_sim.report.pictures.side_by_side import side_by_side as side_by_side
 from mist_sim.routers import ROUTERS as ROUTERS
 from mist_sim.routers import HeavyLightRouter as HeavyLightRouter
 from mist_sim.routers import LeastOutstandingRouter as LeastOutstandingRouter
@@ -143,6 +145,7 @@ from mist_sim.traces import AzureReader as AzureReader
 from mist_sim.traces import BurstyArrivals as BurstyArrivals
 from mist_sim.traces import ClosedLoop as ClosedLoop
 from mist_sim.traces import ConstantArrivals as ConstantArrivals
+from mist_sim.traces import CsvReader as CsvReader
 from mist_sim.traces import FixedLength as FixedLength
 from mist_sim.traces import GammaArrivals as GammaArrivals
 from mist_sim.traces import GeometricLength as GeometricLength

@@ -128,3 +128,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "."
     matches = get_close_matches(name, list(dict.fromkeys(islice(known, _MOST_NAMES))), n=1)
     return f"; did you mean {brief(matches[0])}?" if matches else "."
+
+
+def nearest(name: str, known: Iterable[str], number: int = 5) -> str:
+    """Return "; did you mean 'x'? Near it: 'y', 'z'." for the closest known names, or a full stop.
+
+    For lists too long for a message. number: most names that are said.
+    """
+    if len(name) > _LONGEST_NAME:
+        return "."
+    names = list(dict.fromkeys(islice(known, _MOST_NAMES)))
+    first, *others = [*get_close_matches(name, names, n=number), ""]
+    near = f" Near it: {', '.join(others[:-1])}." if others[:-1] else ""
+    return f"; did you mean {brief(first)}?{near}" if first else "."

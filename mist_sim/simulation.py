@@ -12,11 +12,11 @@ from simpy.events import Event
 
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.rules.flows import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients.rules.flowing import check_not_stuck, let_flow, let_stay_alone
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
-from mist_sim.core.flow import FlowPolicy
+from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
@@ -190,6 +190,7 @@ class Simulation:
             recorder=recorder,
             client_names=[client.name for client in self.clients],
             num_gpu_blocks=[_most_blocks(client) for client in self.clients],
+            block_tokens=[client.block_tokens for client in self.clients],
             estimates={name: origin.estimate for name, origin in times.items()},
             assumed=self._assumed(),
             assumed_hosts={

@@ -18,7 +18,7 @@ from mist_sim import Scenario, simulate
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search import SearchOptions, Space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of

@@ -16,7 +16,7 @@ from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.studies.built import Built
 
 _NO_HAND_OVER = {"bandwidth": "1e18 B/s", "latency": "0 s"}

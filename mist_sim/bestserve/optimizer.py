@@ -25,7 +25,7 @@ from mist_sim.errors import ScenarioError, first_problem
 from mist_sim.output.texts import json_text
 from mist_sim.report.elements.cells import duration
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput

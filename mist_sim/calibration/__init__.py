@@ -2,7 +2,7 @@
 
 from mist_sim.calibration.afd_latency import AfdFit, fit_afd_coefficients
 from mist_sim.calibration.closed_loop import calibrate_closed_loop
-from mist_sim.calibration.figures import Calibration, write_spec
+from mist_sim.calibration.fitted_figures import Calibration, write_spec
 from mist_sim.calibration.kernels.calibrate import KernelFits, calibrate_kernels, catalog_figures
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.regression.files import fit_file

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.calibration.figures import (
+from mist_sim.calibration.fitted_figures import (
     Array,
     Calibration,
     Figure,

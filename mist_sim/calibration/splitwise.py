@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.calibration.figures import Array, Calibration, Figure, Observations, calibrate
+from mist_sim.calibration.fitted_figures import Array, Calibration, Figure, Observations, calibrate
 from mist_sim.calibration.regression.measured_steps import MeasuredSteps, read_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError

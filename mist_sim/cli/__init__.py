@@ -24,9 +24,10 @@ def main(args: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     with stopping_signals():
         try:
-            from mist_sim.cli.app import app
+            from mist_sim.cli.app import app_for
 
-            app(None if args is None else list(args), prog_name="mist")
+            words = list(sys.argv[1:] if args is None else args)
+            app_for(words)(words, prog_name="mist")
         except (KeyboardInterrupt, Exception) as error:
             stop = interruption_of(error)
             if stop is None:

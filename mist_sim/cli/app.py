@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
@@ -108,39 +109,32 @@ _REPORT = (
     "scenario and this message."
 )
 
-app = typer.Typer(
-    name="mist",
-    cls=Verbs,
-    help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes would cut the names of options
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(demo)
-app.command()(run)
-app.command("from-vllm")(from_vllm)
-app.command("list")(list_)
-app.command()(schema)
-app.command()(fit)
-app.command()(calibrate)
-app.command()(profile)
-app.command()(observe)
-app.command()(validate)
-app.add_typer(trace, name="trace")
-app.command()(timeline)
-app.command()(plot)
-app.command()(report)
-app.command()(afd)
-app.command()(goodput)
-app.command()(sliders)
-app.command()(bestserve)
-app.command()(compare)
-app.command()(plan)
-app.command()(search)
-app.command()(sweep)
-app.command()(reshard)
-app.command()(explain)
+_VERBS: dict[str, Callable[..., object] | typer.Typer] = {
+    "demo": demo,
+    "run": run,
+    "from-vllm": from_vllm,
+    "list": list_,
+    "schema": schema,
+    "fit": fit,
+    "calibrate": calibrate,
+    "profile": profile,
+    "observe": observe,
+    "validate": validate,
+    "trace": trace,
+    "timeline": timeline,
+    "plot": plot,
+    "report": report,
+    "afd": afd,
+    "goodput": goodput,
+    "sliders": sliders,
+    "bestserve": bestserve,
+    "compare": compare,
+    "plan": plan,
+    "search": search,
+    "sweep": sweep,
+    "reshard": reshard,
+    "explain": explain,
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -153,7 +147,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     show_version: bool = typer.Option(
         False,
@@ -164,3 +157,32 @@ def options(
     ),
 ) -> None:
     """Take the options that stand before a verb."""
+
+
+def _app_of(names: Iterable[str]) -> typer.Typer:
+    """Return the command with these verbs."""
+    made = typer.Typer(
+        name="mist",
+        cls=Verbs,
+        help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # boxes would cut the names of options
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in names:
+        verb = _VERBS[name]
+        if isinstance(verb, typer.Typer):
+            made.add_typer(verb, name=name)
+        else:
+            made.command(name)(verb)
+    made.callback()(options)
+    return made
+
+
+app = _app_of(_VERBS)
+
+
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """Return the command for these words: only their verb, since Typer reads every signature."""
+    return _app_of(words[:1]) if words and words[0] in _VERBS else app

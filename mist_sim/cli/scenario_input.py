@@ -71,6 +71,21 @@ AllowPrograms = Annotated[
 ]
 
 
+Approximate = Annotated[
+    bool,
+    typer.Option(
+        "--approximate",
+        help="Take a model that is not known as the nearest known one; results name what was taken "
+        "so, and have no error bar.",
+    ),
+]
+
+
+def with_nearest(settings: list[str], approximate: bool) -> list[str]:
+    """Return the settings of a command line, with what `--approximate` stands for."""
+    return [*settings, "approximate=true"] if approximate else settings
+
+
 def keys_of(commands: list[str], settings: list[str]) -> dict[str, Any]:
     """Return the keys of a scenario that `--from-vllm` and `--set` give; the latter win."""
     overrides = overrides_of(settings)

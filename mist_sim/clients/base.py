@@ -16,7 +16,7 @@ from mist_sim.clients.stores.base import StoredKv
 from mist_sim.clients.stores.inbox import Inbox
 from mist_sim.clients.stores.other_clients import EntryForm
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, ClientState
@@ -41,6 +41,8 @@ class Client(ABC):
         that it serves, if these say all (`ClientTraits.serving`).
     streams: its random streams; set from the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 without a cache.
+    block_tokens: tokens whose entries a block holds in all layers; 0 without a cache, and where
+        groups of layers have blocks of their own.
     network: brings other clients' KV entries; set from the run when it starts.
     place: place of its GPUs in the network; None: wherever there is room.
     history: content of the requests of all clients, to compute the hits of an unlimited prefix
@@ -55,6 +57,7 @@ class Client(ABC):
 
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
+    block_tokens: int = 0
     network: Network | None = None
     place: str | None = None
     history: ContentHistory | None = None

@@ -40,6 +40,11 @@ class EngineRules:
     hashes_ahead: whether, with a layer that drafts, the hash of a block covers the token behind it,
         and not a found block is computed again (`VllmConfig.num_hash_lookahead_tokens` in
         `vllm/config/vllm.py`, in 0.33 and not in 0.24). Not with tiers.
+    hides_host: whether async scheduling hides host time (in 0.14; 57 median inter-token latencies
+        of 0.11.1, which ran with it, ask for all of it: `python -m benchmarks.measured_itl`).
+    keeps_counts: whether counts of tokens, for penalties, stay on the GPU from step to step, and
+        are not made anew on the host in each (`PenaltiesState` in
+        `vllm/v1/worker/gpu/sample/penalties.py`, in 0.24 and not in 0.19, with model runner V2).
     """
 
     uncached_first: bool = False
@@ -54,3 +59,5 @@ class EngineRules:
     drains_preempted: bool = False
     caches_verified: bool = False
     hashes_ahead: bool = False
+    hides_host: bool = False
+    keeps_counts: bool = False

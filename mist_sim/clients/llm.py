@@ -26,8 +26,9 @@ from mist_sim.clients.layouts.layout import EngineLayout, check_domain
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
+from mist_sim.clients.scheduling.adapters import AdapterQueue, AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
-from mist_sim.clients.scheduling.flow import flow_of
+from mist_sim.clients.scheduling.flowing import flowing_of
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_limits import step_limits
@@ -36,7 +37,7 @@ from mist_sim.clients.stores.of_engines import EngineStores
 from mist_sim.clients.stores.other_clients import EntryForm
 from mist_sim.clients.stores.tiers import store_of
 from mist_sim.clients.traits import ClientTraits, KvForm, Role, TimesOrigin
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import WAITING
@@ -110,6 +111,7 @@ class LlmClient(LaidOutClient):
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
+        self.block_tokens = 0 if memory.kv_groups else config.kv_cache.block_size
         self.lockstep = config.lockstep
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0
@@ -119,6 +121,7 @@ class LlmClient(LaidOutClient):
         self.admission = config.admission
         self.kv_block_bytes = memory.kv_block_bytes
         self._num_layers = memory.num_layers
+        self._adapter_moves = memory.adapter_moves
         self._times = origin or TimesOrigin(estimate=self.predictor.traits.estimate)
         super().__init__(name, self._describe(machine))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
@@ -142,6 +145,7 @@ class LlmClient(LaidOutClient):
             ("pipeline_parallel_size", len(self.predictor.ranks) > 1),
             ("enable_expert_parallel and data_parallel_size", self.lockstep),
             ("speculative_config", self.speculative_config is not None),
+            ("lora", self.config.lora is not None),
             ("a model with sliding windows", self.memory.groups is not None),
             ("kv_cache.tiers", bool(self.memory.tiers)),
         ):
@@ -261,8 +265,11 @@ class LlmClient(LaidOutClient):
         return not (is_general or self.flow is not None or self.needs_general_loop)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
-        flow = flow_of(self.flow) if self.flow is not None else None
+        flow = flowing_of(self.flow) if self.flow is not None else None
         queue = EntriesFirst() if flow else self.scheduler.new_queue()
+        lora = self.config.lora
+        if lora is not None:
+            queue = AdapterQueue(lora.max_loras)
         options: dict[str, Any] = {
             "max_num_seqs": max_num_seqs,
             "needs_longest_context": self.predictor.traits.needs_longest_context,
@@ -283,6 +290,9 @@ class LlmClient(LaidOutClient):
                 cadence=self._cadence(),
                 tells_joins=flow is not None,
             )
+        if lora is not None and isinstance(queue, AdapterQueue):
+            state.adapters = AdapterSlots(lora, self._adapter_moves)
+            queue.watch(state)
         self.lane_states.append(state)
         place = self.recorder, self.client_id, self._layout_number
         tracks = step_tracks(*place, self.predictor, form)

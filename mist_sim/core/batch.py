@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy import arange
 from numpy.typing import NDArray
+
+
+class AdapterWork(NamedTuple):
+    """The LoRA adapters of a step: how many, and the tokens that have one."""
+
+    num_adapters: int
+    num_tokens: int
 
 
 @dataclass(slots=True)
@@ -24,6 +32,9 @@ class StepBatch:
     longest_context: longest context among the decoding requests before the step, in tokens; None
         unless the predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens per decode that the step verifies (speculative decoding).
+    adapters: adapters of its tokens; None: the engine serves none.
+    replicas: tokens of the step on each of the replicas that share experts and step together, this
+        one among them; None: as many on all. Experts and the exchange of tokens see their sum.
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
@@ -32,6 +43,8 @@ class StepBatch:
     window_sum: int | None = None
     longest_context: int | None = None
     num_drafts: int = 0
+    adapters: AdapterWork | None = None
+    replicas: tuple[int, ...] | None = None
 
     @property
     def num_decode_queries(self) -> int:
@@ -110,7 +123,21 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
         None if window_sum is None else window_sum + _added(growth.window_sum, num_steps),
         None if longest is None else longest + num_steps * growth.longest_context,
         batch.num_drafts,
+        batch.adapters,
+        batch.replicas,
     )
+
+
+def share_experts(batches: Sequence[StepBatch], num_replicas: int) -> StepBatch:
+    """Tell the batches of replicas in lockstep of one another; return what an idle one computes.
+
+    num_replicas: all of them; those without a batch are idle, and have no tokens.
+    """
+    sizes = [batch.num_prefill_tokens + batch.num_decode_queries for batch in batches]
+    replicas = (*sizes, *(num_replicas - len(sizes)) * [0])
+    for batch in batches:
+        batch.replicas = replicas
+    return StepBatch(replicas=replicas)
 
 
 def _added(added: int | NDArray[np.int64], num_steps: int) -> int:

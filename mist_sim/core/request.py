@@ -163,6 +163,7 @@ class Request:
     sent_at: when its latest attempt was sent, seconds.
     has_token: whether a finished visit of this attempt emitted a token.
     model: name of the model that must answer, as clients name it; None: any.
+    adapter: name of the LoRA adapter that must answer; None: the model's own weights.
     kv: entries that another client keeps for the request's next stage; None if there are none.
     num_losses: how often this attempt was lost with a client.
     num_appended_input_tokens, num_appended_output_tokens: tokens of stages that outcomes appended.
@@ -202,6 +203,7 @@ class Request:
     keeper: Callable[[Any], None] | None = None  # of a `Visit`, which lies above
     label: str | None = None
     front_end: float = 0.0
+    adapter: str | None = None
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.explain.batch import HandBatch
+from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.explain.moment import step_at
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged

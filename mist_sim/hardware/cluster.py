@@ -22,6 +22,8 @@ class Cluster:
         one set of them, instead of slices of every expert (vLLM's name and meaning).
     expert_load_imbalance: tokens of the busiest of those ranks divided by the mean (>= 1, at most
         the number of ranks).
+    decode_context_parallel_size: tensor-parallel ranks that share out the tokens of a context,
+        instead of each holding all of them (>= 1; vLLM's name).
     spans: groups of ranks that lie on several nodes.
     """
 
@@ -31,10 +33,16 @@ class Cluster:
     enable_expert_parallel: bool = False
     expert_load_imbalance: float = 1.0
     pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     spans: Spans = ONE_NODE
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        for name in (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "decode_context_parallel_size",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 1 <= self.expert_load_imbalance < float("inf"):
@@ -82,6 +90,36 @@ class Cluster:
                 f"ranks, and {model.name} has {model.moe.num_experts}"
             )
         model.check_tensor_parallel(self.tensor_parallel_size, self.expert_parallel_size)
+        if self.decode_context_parallel_size > 1:
+            self._check_contexts(model)
+
+    def _check_contexts(self, model: ModelSpec) -> None:
+        """Raise ScenarioError when contexts cannot be shared out.
+
+        vLLM's rules (`verify_with_parallel_config` in `vllm/config/model.py`): only ranks that hold
+        the same KV head share its tokens; a latent, which belongs to all heads, all ranks may.
+        """
+        size, ranks, kv_heads = (
+            self.decode_context_parallel_size,
+            self.tensor_parallel_size,
+            1 if model.mla else model.num_key_value_heads,
+        )
+        name, most = "decode_context_parallel_size", max(1, ranks // kv_heads)
+        if model.layers or model.sliding_window:
+            raise ScenarioError(
+                f"{name} must be 1 with {model.name}: contexts of models with windows, or whose "
+                f"layers differ, are not shared out, got {size}"
+            )
+        if size > most or ranks % size:
+            raise ScenarioError(
+                f"{name} must divide tensor_parallel_size {ranks} and be <= {most}, the ranks "
+                f"that hold the same of the {kv_heads} KV heads of {model.name}, got {size}"
+            )
+        if not model.mla and model.num_attention_heads // kv_heads % size:
+            raise ScenarioError(
+                f"{name} must divide the {model.num_attention_heads // kv_heads} attention heads "
+                f"of each KV head of {model.name}, got {size}"
+            )
 
     def all_reduce_time(self, num_bytes: float) -> float:
         """Seconds to sum a tensor of `num_bytes` over the tensor-parallel ranks."""

@@ -5,31 +5,48 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Sampler = Literal["pytorch", "triton", "flashinfer"]
 Filter = Literal["top_k", "top_p", "both"]
 
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
 TRITON_ROWS = 8
 """Rows from which on vLLM takes the Triton kernel; fewer are sorted (pull request 33538)."""
 
+PENALTY_FLOOR = 20.6e-6
+"""Seconds that penalties take at least: up to eight rows in vLLM pull request 40657."""
+
+PENALTY_BYTES = 4 + 4 + 4 + 1 / 8
+"""Bytes of a word and row that they pass over: a logit read and written, a count, a bit of a mask.
+
+Source: `_penalties_kernel` in vllm/v1/worker/gpu/sample/penalties.py (model runner V2). That pull
+request's 16 to 128 rows, which take 21 to 68 us, are met within 20 % with 128,256 words and what an
+H100's memory sustains; it does not say either.
+"""
+
 _TABLE = "sampler_times.csv"
-_VOCABULARY = 131_072  # words at which every sampler was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The requests' sampling parameters.
+    """How the requests ask for their tokens to be drawn, where it takes time.
 
-    Greedy requests, and requests without top-p and top-k, add no time to `overhead.sequence`.
+    What is not set is as in the model's `generation_config.json`, which vLLM's server takes for
+    requests that do not say; without one, vLLM samples from the whole vocabulary. Greedy requests,
+    and requests without top-p, top-k and penalties, add no time to `overhead.sequence`.
 
-    temperature: 0 draws the most likely token, and disables the others.
+    temperature: 0 draws the most likely token, and disables top_p and top_k.
     top_p: sample from the most likely tokens with this total probability (0 < top_p <= 1); 1: all.
     top_k: sample from this many tokens; 0: all.
+    repetition_penalty: of tokens of prompt and answer (> 0); 1: none.
+    presence_penalty, frequency_penalty: of tokens of the answer (-2 to 2); 0: none.
+    generation_config: auto takes the model's file for what is not set, vllm takes vLLM's own
+        defaults.
     sampler: the algorithm that masks the other tokens; by default that of the `engine` version:
         pytorch sorts all of them; triton (from eight rows on; with fewer it sorts) and flashinfer
         search.
@@ -37,36 +54,72 @@ class Sampling:
     Raises ValueError for values outside these ranges, and for a sampler without a mask to compute.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    generation_config: Literal["auto", "vllm"] = "auto"
     sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
+        if not 0 <= (self.temperature or 0) < math.inf:
             raise ValueError(f"temperature must be finite and >= 0, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
+        if not 0 < (1 if self.top_p is None else self.top_p) <= 1:
             raise ValueError(f"top_p must be > 0 and <= 1, got {self.top_p}")
-        if self.top_k < 0:
+        if (self.top_k or 0) < 0:
             raise ValueError(f"top_k must be >= 0, where 0 means all words, got {self.top_k}")
+        if not 0 < (1 if self.repetition_penalty is None else self.repetition_penalty) < math.inf:
+            raise ValueError(
+                f"repetition_penalty must be finite and > 0, got {self.repetition_penalty}"
+            )
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= (getattr(self, name) or 0) <= 2:
+                raise ValueError(f"{name} must be >= -2 and <= 2, got {getattr(self, name)}")
+        if self.generation_config not in ("auto", "vllm"):
+            raise ValueError(
+                f"generation_config must be auto or vllm, got {self.generation_config!r}"
+            )
         if self.sampler not in (None, *SAMPLERS):
             raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {self.sampler!r}")
+        if self.generation_config == "vllm" or self.temperature == 0:
+            self.check_sampler()
+
+    def check_sampler(self) -> None:
+        """Raise ValueError for a sampler that is set, but has no mask to compute."""
         if self.sampler and self.filter is None:
             raise ValueError(
                 "sampler has no effect without top_p or top_k at a temperature above 0"
             )
 
+    def or_else(self, said: Mapping[str, float]) -> Sampling:
+        """Return the same with what is not set taken from elsewhere, by the names of options."""
+        more: dict[str, Any] = {
+            key: value for key, value in said.items() if getattr(self, key) is None
+        }
+        return replace(self, **more) if more else self
+
     @property
     def filter(self) -> Filter | None:
         """The kind of mask; None: none."""
-        if not self.temperature:
+        if self.temperature == 0:
             return None
-        if self.top_k and self.top_p < 1:
+        has_top_p = self.top_p is not None and self.top_p < 1
+        if self.top_k and has_top_p:
             return "both"
-        return "top_k" if self.top_k else "top_p" if self.top_p < 1 else None
+        return "top_k" if self.top_k else "top_p" if has_top_p else None
+
+    @property
+    def penalty(self) -> str | None:
+        """The first option that penalises tokens; None: none does."""
+        if self.repetition_penalty not in (None, 1):
+            return "repetition_penalty"
+        names = ("presence_penalty", "frequency_penalty")
+        return next((name for name in names if getattr(self, name)), None)
 
 
-class SamplingTimes:
+class SamplingTimes(dict[int, float]):
     """Seconds that sampling adds to a step, by the number of sequences that get a token.
 
     A sort's time depends on all tokens of all rows, so its cells lie on one line of rows x
@@ -74,25 +127,31 @@ class SamplingTimes:
     below and above, with a power law of the vocabulary in between. Between cells, time is a power
     of the rows. Below the first cell the time is constant. Beyond the last one the last slope of a
     sort continues, and other samplers are proportional to rows, each of which is a program of its
-    own.
+    own. Penalties pass over the logits once more, and over counts of tokens (`PENALTY_BYTES`).
 
-    sampling: with a filter. sampler: the engine version's default, used if `sampling` names none.
+    sampling: with what it does not say filled in. sampler: the engine version's default, used if
+    `sampling` names none. bytes_per_s: what the GPU's memory sustains.
     """
 
-    def __init__(self, sampling: Sampling, vocab_size: int, sampler: Sampler) -> None:
-        self._filter = sampling.filter
+    def __init__(
+        self, sampling: Sampling, vocab_size: int, sampler: Sampler, bytes_per_s: float
+    ) -> None:
+        super().__init__({0: 0.0})
+        self._filter, self._penalises = sampling.filter, sampling.penalty is not None
         self._sampler = sampling.sampler or sampler
-        self._vocab_size = vocab_size
-        self._known: dict[int, float] = {0: 0.0}
+        self._vocab_size, self._bytes_per_s = vocab_size, bytes_per_s
 
-    def seconds(self, num_rows: int) -> float:
-        """Return the seconds of a step that samples so many rows."""
-        found = self._known.get(num_rows)
-        if found is None:
-            found = self._known[num_rows] = self._seconds(num_rows)
-        return found
+    def __missing__(self, num_rows: int) -> float:
+        self[num_rows] = seconds = self._masking(num_rows) + self._penalties(num_rows)
+        return seconds
 
-    def _seconds(self, num_rows: int) -> float:
+    def _penalties(self, num_rows: int) -> float:
+        if not self._penalises:
+            return 0.0
+        read = num_rows * self._vocab_size * PENALTY_BYTES
+        return max(PENALTY_FLOOR, read / self._bytes_per_s)
+
+    def _masking(self, num_rows: int) -> float:
         if self._filter is None:
             return 0.0
         sampler = self._sampler
@@ -145,7 +204,7 @@ def _power(cells: Sequence[tuple[float, float]], at: float, *, goes_down: bool =
 
 def said_by_vllm(parameters: Mapping[str, object]) -> dict[str, object]:
     """Return the options of `Sampling` that vLLM's parameters of the same names say."""
-    names = ("temperature", "top_p", "top_k")
+    names = ("temperature", "top_p", "top_k", *PENALTIES)
     found = {name: parameters[name] for name in names if parameters.get(name) is not None}
     if found.get("top_k") == -1:
         found["top_k"] = 0

@@ -84,6 +84,12 @@ def _borrowed(gpu: GpuSpec) -> str:
 ACROSS_NODES = Borrowed("not known: GPUs on several nodes; what was timed are ranks on one")
 """The setting of an engine whose ranks sum over several nodes."""
 
+ADAPTED = Borrowed("not known: LoRA adapters, whose kernels nobody timed here")
+"""The setting of an engine that serves adapters."""
+
+IN_PARTS = Borrowed("not known: context parallelism; what was timed are ranks with whole contexts")
+"""The setting of an engine whose ranks share out contexts."""
+
 CAPPED = Borrowed("not known: a power cap; what was timed are GPUs at their design power")
 """The setting of an engine whose GPUs are capped."""
 

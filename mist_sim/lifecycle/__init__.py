@@ -1,5 +1,6 @@
 """The life of clients: they fail, are repaired, start, drain, and are scaled (DESIGN §11)."""
 
+from mist_sim.lifecycle.assembly import Manager
 from mist_sim.lifecycle.autoscaling import (
     AUTOSCALERS,
     Autoscaler,
@@ -11,7 +12,6 @@ from mist_sim.lifecycle.autoscaling import (
     Utilisation,
 )
 from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
-from mist_sim.lifecycle.manager import Manager
 from mist_sim.lifecycle.options import Lifecycle
 from mist_sim.lifecycle.start_up import StartUp
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
@@ -43,6 +43,8 @@ from mist_sim.output.texts import json_text, write_text
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mist_sim.metrics.summary_types import Summary
+
 TABLES = (
     "requests",
     "stages",
@@ -63,6 +65,7 @@ class Result(Findings):
 
     client_names: position is the client_id of the records.
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
+    block_tokens: tokens of a block of each client, 0 where that is not one number.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: origin of the step times, by client. assumed: options that were not set and whose
@@ -70,7 +73,7 @@ class Result(Findings):
         whose host was not named (`Client.assumed_host`). settings: settings of the clients that
         time steps (`Client.settings`), from which TTFT and TPOT get expected errors. engines:
         engine whose defaults each client has.
-    scenario: the resolved scenario as YAML text, if the run came from one. title: description of
+    scenario_text: returns `scenario`; None: the run came from no scenario. title: description of
         what was simulated. client_groups: for each client the name of its group of equal clients;
         empty if there are no groups. machines: the GPUs of each client, None without any.
     layouts: how the model lay on the GPUs, by client, for clients that changed their layout during
@@ -86,6 +89,7 @@ class Result(Findings):
     recorder: ColumnRecorder
     client_names: list[str]
     num_gpu_blocks: list[int]
+    block_tokens: list[int] = field(default_factory=list)
     slo: Slo = Slo()
     warmup: float = 0.0
     open_loop: bool = True
@@ -94,7 +98,7 @@ class Result(Findings):
     assumed_hosts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: dict[str, Mapping[str, Setting | Borrowed | None]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
-    scenario: str | None = None
+    scenario_text: Callable[[], str] | None = None
     title: str = ""
     client_groups: list[str] = field(default_factory=list)
     machines: list[GpuMachine | None] = field(default_factory=list)
@@ -108,6 +112,11 @@ class Result(Findings):
     presenter: Presenter = ONE_LINE
 
     @cached_property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None if the run came from none."""
+        return None if self.scenario_text is None else self.scenario_text()
+
+    @cached_property
     def loop(self) -> str:
         """The form of the load: "open loop", "closed loop", or "offline", all at time 0."""
         if not self.open_loop:
@@ -117,8 +126,11 @@ class Result(Findings):
         return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
+        return cast("Summary", self._summarised())
+
+    def _summarised(self) -> dict[str, Any]:
         engines = {"engines": dict(self.engines)} if self.engines else {}
         found = engines | summarise(
             self.recorder,

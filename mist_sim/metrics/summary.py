@@ -22,8 +22,8 @@ from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_group import by_group
 from mist_sim.metrics.requests.communication import communication
 from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
-from mist_sim.metrics.requests.rates import Mask, throughput
 from mist_sim.metrics.requests.retrievals import retrievals_summary
+from mist_sim.metrics.requests.window_rates import Mask, throughput
 from mist_sim.metrics.stability import Stays, stability
 
 _MS = 1e3

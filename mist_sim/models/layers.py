@@ -9,7 +9,7 @@ from functools import cache
 
 from mist_sim.models.mixers.base import Mixer
 from mist_sim.models.mixers.latent import LatentMixer
-from mist_sim.models.mixers.linear import LinearMixer
+from mist_sim.models.mixers.linear_state import LinearMixer
 from mist_sim.models.quantization import Part
 
 

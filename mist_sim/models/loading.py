@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from mist_sim.bounds import CONFIG_BYTES
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, nearest
 from mist_sim.inputs.files import text_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import texts_in
@@ -44,6 +44,23 @@ def names_of(model: str) -> list[str]:
     return _names(model, _catalog()[model])
 
 
+def repository_of(name: str) -> str | None:
+    """Return the repository on Hugging Face that a name of the catalog is of, in small letters.
+
+    name: in any case. None for one that the catalog does not have, such as a path.
+    """
+    wanted = name.lower()
+    for known, config in _catalog().items():
+        names = _names(known, config)
+        if wanted not in names:
+            continue
+        if "/" in wanted:
+            return wanted
+        others = [each for each in names[1:] if f"/{wanted}" in each]  # without its owner
+        return next((each for each in others if each.endswith(wanted)), [*others, names[1]][0])
+    return None
+
+
 def load_model(name_or_path: str) -> ModelSpec:
     """Return a model of the catalog, or one read from a Hugging Face `config.json`.
 
@@ -55,9 +72,8 @@ def load_model(name_or_path: str) -> ModelSpec:
     Raises ScenarioError with the file and the key when there is no such model, when the file
     cannot be read, or when it describes a model that is not simulated.
     """
-    for name, config in _catalog().items():
-        if name_or_path.lower() in _names(name, config):
-            return _catalog_model(name)
+    if (name := _entries().get(name_or_path.lower())) is not None:
+        return _catalog_model(name)
     is_nearest = name_or_path.startswith(APPROXIMATE)
     path = user_path(name_or_path.removeprefix(APPROXIMATE))
     if path.is_dir() and name_or_path:
@@ -69,10 +85,10 @@ def load_model(name_or_path: str) -> ModelSpec:
             return ModelSpec.from_config(config, name=name, source=str(path), is_nearest=is_nearest)
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
-    hint = did_you_mean(name_or_path.lower(), _all_names())
     raise ScenarioError(
-        f"no model and no file is named {brief(name_or_path)}{hint} "
-        f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
+        f"no model and no file is named {brief(name_or_path)}"
+        f"{nearest(name_or_path.lower(), _entries())} mist list models shows all; "
+        "or give the path of a Hugging Face config.json"
     )
 
 
@@ -124,8 +140,14 @@ def _names(name: str, config: Mapping[str, object]) -> list[str]:
     return [name, *(str(other).lower() for other in others)]
 
 
-def _all_names() -> list[str]:
-    return [alias for name, config in _catalog().items() for alias in _names(name, config)]
+@cache
+def _entries() -> Mapping[str, str]:
+    """The catalog's entry by each of its names, in small letters."""
+    found: dict[str, str] = {}
+    for name, config in _catalog().items():
+        for each in _names(name, config):
+            found.setdefault(each, name)
+    return found
 
 
 def _read_config(path: Path) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models import layers as layered
-from mist_sim.models.huggingface.config import read_config, read_nearest
+from mist_sim.models.huggingface.config import read_config
 from mist_sim.models.quantization import (
     LINEAR_PARTS,
     QUANTIZATIONS,
@@ -30,14 +30,14 @@ class ModelSpec(ModelSizes):
     ) -> ModelSpec:
         """Read a parsed Hugging Face `config.json`.
 
-        is_nearest: read it as the nearest known model; `approximated` lists the keys left out.
+        is_nearest: take what is not known as the nearest that is; `approximated` lists that.
 
         Raises ScenarioError, starting with `source`, when a key is missing or wrong, or when
         the model needs a feature that is not simulated (see `mist_sim.models.huggingface.config`).
         """
         try:
-            read = read_nearest if is_nearest else read_config
-            return cls(name=name, source=source, **read(config, source))
+            read = read_config(config, source, is_nearest=is_nearest)
+            return cls(name=name, source=source, **read)
         except ScenarioError:
             raise
         except ValueError as error:

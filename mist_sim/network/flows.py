@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from mist_sim.network.fair_shares import Path, fill_up, width
-from mist_sim.network.levels import Levels
+from mist_sim.network.water_levels import Levels
 
 Owner = TypeVar("Owner")
 

@@ -30,18 +30,18 @@ class OutputFile:
     replace: bool
     written: Path | None = None
 
-    def write(self, text: str | Iterable[str]) -> None:
-        """Write UTF-8 text; the file is there when all of it is. Raises ScenarioError.
+    def write(self, text: str | bytes | Iterable[str]) -> None:
+        """Write UTF-8 text or bytes; the file is there when all of it is. Raises ScenarioError.
 
         text: whole, or its pieces in order, of which no more than one is held at a time.
         """
         with telling(f"{self.path}"):
             if self.room is None:
-                write_text(self.target, text)
+                _write(self.target, text)
                 self.written = self.path
                 return
             new = self.room / "new"
-            write_text(new, text)
+            _write(new, text)
             _require_place(self.path, replace=self.replace)  # others may have come meanwhile
             if self.target.exists():
                 new.chmod(S_IMODE(self.target.stat().st_mode))
@@ -76,6 +76,13 @@ def write_whole(named: str | Path, text: str) -> None:
     """
     with output_file(named, replace=True) as file:
         file.write(text)
+
+
+def _write(path: Path, content: str | bytes | Iterable[str]) -> None:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        write_text(path, content)
 
 
 def _require_place(path: Path, *, replace: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from simpy.events import Event
 
 from mist_sim.clients import Client
-from mist_sim.core.flow import FlowPolicy
+from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.sliders import Sliders, all_sliders
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import InvariantError

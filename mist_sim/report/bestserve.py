@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, number, section, warnings, who
-from mist_sim.report.elements.layout import Fitting, columns
+from mist_sim.report.elements.widths import Fitting, columns
 from mist_sim.report.goodput import asked
 
 

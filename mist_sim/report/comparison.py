@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section, warnings, who
-from mist_sim.report.elements.layout import Folded, listed
+from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
 
 _TITLES = {

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from mist_sim.metrics.latency import SHORT_NAMES, limit_title
 from mist_sim.report.elements.cells import count, duration, percent, section, warnings
-from mist_sim.report.elements.layout import columns
 from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.elements.widths import columns
 from mist_sim.report.run.expected import expected_of_each
 
 

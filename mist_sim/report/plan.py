@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.widths import listed
 
 _MOST_ROWS = 12  # of the candidates tried; all are in the files
 
@@ -62,7 +62,7 @@ def _tried(summary: Mapping[str, Any]) -> RenderableType:
         ]
         for row in _nearest(summary)
     ]
-    return columns(["", "$/h", "good", ""], rows, right=[1, 2])
+    return listed(["", "$/h", "good", ""], rows, right=[1, 2])
 
 
 def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -163,7 +163,13 @@ def _replications_page(found: Replications, title: str) -> Page:
 def _study_page(found: Any, title: str) -> Page:
     from mist_sim.report.pages.study_page import study_page
 
-    return study_page(found, title)
+    return study_page(found.summary, title)
+
+
+def _draw_study(found: Any, name: str) -> Figure:
+    from mist_sim.report.pages.study_page import metric_picture
+
+    return metric_picture(found.summary, name)
 
 
 def _goodput_page(found: Any, title: str) -> Page:
@@ -202,7 +208,7 @@ GOODPUT = Tables(_of_goodput, page=_goodput_page)
 BESTSERVE = Tables(_of_bestserve)
 SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False, page=_comparison_page)
-STUDY = Tables(_of_study, page=_study_page)
+STUDY = Tables(_of_study, page=_study_page, draw=_draw_study)
 PLAN = Tables(_of_plan, page=_plan_page)
 RESHARDING = Tables(_of_resharding)
 STEP = Tables(_of_step)

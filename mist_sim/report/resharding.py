@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import number, section
-from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.widths import columns
 
 _MOST_ROWS = 12
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from mist_sim.report.elements.cells import count, section, warnings
-from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.widths import columns
 from mist_sim.report.goodput import asked
 
 

@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import count, number, percent, section, warnings
-from mist_sim.report.elements.layout import columns, listed
 from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.elements.widths import columns, listed
 
 _MOST_ROWS = 15  # of a table; all are in the files
+_FEW_ROWS = 6  # all of which are shown, also equal ones
 _MOST_WARNINGS = 3
 _SHORT = {
     "tensor_parallel_size": "TP",
@@ -104,7 +105,7 @@ def _reasons(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> RenderableType:
-    """Return a table of rows; of rows equal in all objectives, the first one."""
+    """Return a table of rows; of many rows equal in all objectives, the first one."""
     keys = list(summary["objectives"])
     own = ("num_gpus", "usd_per_hour", "goodput")
     keys += [key for key in own if key not in keys and any(key in r["figures"] for r in rows)]
@@ -112,7 +113,8 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     for row in rows:
         values = tuple(row["figures"].get(key, nan) for key in summary["objectives"])
         equal.setdefault(values, []).append(row)
-    shown = [mine[0] for mine in equal.values()][:_MOST_ROWS]
+    first = [mine[0] for mine in equal.values()][:_MOST_ROWS]
+    shown = rows if len(rows) <= _FEW_ROWS else first
     set_here = list(summary["labels"])
     titles, below = ["row"], [""]
     for key in set_here:

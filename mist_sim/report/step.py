@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements.cells import count, number, percent, section
-from mist_sim.report.elements.layout import Fitting, columns
+from mist_sim.report.elements.widths import Fitting, columns
 
 _BOUNDS = {
     "compute": "compute",

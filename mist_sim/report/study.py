@@ -10,8 +10,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import Fitting, columns, listed
+from mist_sim.report.elements.cells import section, warnings
+from mist_sim.report.elements.metric_cells import metric_cell, metric_title
+from mist_sim.report.elements.widths import Fitting, columns, listed
 
 _TITLES = {
     "request_throughput": ("requests", "/s"),
@@ -30,12 +31,12 @@ _MOST_WARNINGS = 20
 def study_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a study. summary: `Study.summary`."""
     points = summary["points"]
-    shown = [
+    most = summary.get("shown") or [
         key
         for key in _TITLES
         if any(not isnan(point["figures"].get(key, float("nan"))) for point in points)
     ]
-    most, fewer = shown, [key for key in shown if key not in _LEFT_OUT]
+    fewer = summary.get("shown") or [key for key in most if key not in _LEFT_OUT]
     table = Fitting(_table(points, most, 2), _table(points, most, 1), _narrow(points, fewer))
     told = summary["warnings"]
     return Group(
@@ -56,12 +57,16 @@ def _narrow(points: list[Mapping[str, Any]], keys: list[str]) -> RenderableType:
 
 
 def _below(keys: list[str]) -> list[str]:
-    return ["", *(_TITLES[key][1] for key in keys)]
+    return ["", *(_titles(key)[1] for key in keys)]
+
+
+def _titles(key: str) -> tuple[str, str]:
+    return _TITLES.get(key) or metric_title(key)
 
 
 def _cells(points: list[Mapping[str, Any]], keys: list[str]) -> tuple[list[str], list[list[str]]]:
     """Return the titles, and the cells of each point."""
-    titles = ["", *(_TITLES[key][0] for key in keys)]
+    titles = ["", *(_titles(key)[0] for key in keys)]
     return titles, [[point["name"] or "all", *_figures(point, keys)] for point in points]
 
 
@@ -84,14 +89,8 @@ def _figures(point: Mapping[str, Any], shown: list[str]) -> Iterator[str]:
     for key in shown:
         mean = point["figures"].get(key, float("nan"))
         low, high = point["confidence_intervals"].get(key, (mean, mean))
-        text = _value(key, mean)
-        yield f"{text} ± {_value(key, (high - low) / 2)}" if high > low else text
-
-
-def _value(key: str, value: float) -> str:
-    if key == "good_request_fraction" and not isnan(value):
-        return percent(value, 1)
-    return number(value)
+        text = metric_cell(key, mean)
+        yield f"{text} ± {metric_cell(key, (high - low) / 2)}" if high > low else text
 
 
 def _first(told: list[str]) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.cells import section, warnings
+from mist_sim.report.elements.metric_cells import metric_cell
+from mist_sim.report.elements.widths import columns
 
 _LONGEST = 30  # cells of a bar
-_SHARES = ("good_request_fraction",)
 
 
 def sweep_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -69,4 +69,4 @@ def _interval(metric: str, point: Mapping[str, Any]) -> str:
 def _value(metric: str, value: float) -> str:
     if isnan(value):
         return "-"
-    return percent(value, 1) if metric in _SHARES else number(value)
+    return metric_cell(metric, value)

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from mist_sim.report.elements.cells import count, number, percent, section
-from mist_sim.report.elements.layout import columns
 from mist_sim.report.elements.pairs import Row, pairs
+from mist_sim.report.elements.widths import columns
 
 _MOST_MODELS = 10
 

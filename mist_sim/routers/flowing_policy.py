@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from mist_sim.core.candidates import Candidates
-from mist_sim.core.flow import Backflow, Degradation, FlowRule
+from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.routers.hand_over_policies import HAND_OVER_POLICIES

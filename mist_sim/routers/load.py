@@ -11,7 +11,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.routers.base import ROUTERS, group_of
 from mist_sim.routers.median import RunningMedian
-from mist_sim.routers.work import Work, check_positive, check_work, least_loaded, weight
+from mist_sim.routers.outstanding_work import Work, check_positive, check_work, least_loaded, weight
 
 
 @ROUTERS.register("least_outstanding")

@@ -1,4 +1,4 @@
-"""Scenario files: strict YAML, turned into the objects of a simulation."""
+"""Scenario files: strict YAML, and the simulation objects made from it."""
 
 from mist_sim.scenario.build import build, build_workload, simulate
 from mist_sim.scenario.engines.llm_client import llm_client

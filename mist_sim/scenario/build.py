@@ -1,4 +1,4 @@
-"""From a scenario to the objects that run it."""
+"""Builds the objects of a simulation from a scenario."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
+from mist_sim.scenario.loading import later_text
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
@@ -42,22 +43,21 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     simulation = build(scenario)
     result = simulation.run(progress)
     groups = [client.name for client in scenario.clients for _ in client.names]
-    return replace(
-        result, title=scenario.headline, scenario=scenario.resolved(), client_groups=groups
-    )
+    text = later_text(scenario)
+    return replace(result, title=scenario.headline, scenario_text=text, client_groups=groups)
 
 
 def build(scenario: Scenario) -> Simulation:
     """Return a simulation, ready to run.
 
-    Raises ScenarioError that lists every problem which only shows when the parts come
-    together, such as a model that does not fit its GPUs; TraceError for a bad first row.
+    Raises ScenarioError that lists every problem which shows only when the parts are put together,
+    such as a model that does not fit its GPUs; TraceError for a bad first row.
     """
     return _build(without_idle_roles(scenario))
 
 
 def build_workload(scenario: Scenario) -> Workload:
-    """Return the workload of a scenario alone, whatever its clients are.
+    """Return the workload of a scenario without building its clients.
 
     Raises ScenarioError as `build` does; TraceError for a bad first row.
     """
@@ -69,7 +69,7 @@ def build_workload(scenario: Scenario) -> Workload:
 
 
 def _build(scenario: Scenario) -> Simulation:
-    """Return a simulation of clients with the roles that they are said to have."""
+    """Return a simulation whose clients have the roles of the scenario."""
     found = _Problems(scenario.origin)
     clients: list[Client] = []
     for position, spec in enumerate(scenario.clients):
@@ -126,7 +126,7 @@ def _taking_entries(spec: ClientPart, workload: WorkloadSpec) -> ClientPart:
 
 
 def _search(scenario: Scenario) -> Search:
-    """Return what finds the sliders for what the clients of a scenario get during a run."""
+    """Return the search that moves sliders during a run, by the traffic of the clients."""
 
     def twin(reconfigure: Reconfigure) -> Simulation:
         simulation = _build(scenario.model_copy(update={"reconfigure": None}))
@@ -137,9 +137,9 @@ def _search(scenario: Scenario) -> Search:
 
 
 def _workload(spec: WorkloadSpec) -> Workload:
-    """Return the workload, after a look at the first row of a trace.
+    """Return the workload, after reading the first row of a trace.
 
-    The look finds a file that cannot be read before anything runs.
+    This finds an unreadable file before anything runs.
     """
     source, arrivals = spec.source.make(), spec.arrivals.make()
     if isinstance(source, TraceReader):
@@ -157,6 +157,7 @@ def _workload(spec: WorkloadSpec) -> Workload:
         time_limits=spec.make_time_limits(),
         retries=spec.retries.make() if spec.retries else None,
         models=spec.models,
+        adapters=spec.adapters,
         max_concurrency=spec.max_concurrency,
         max_tokens=spec.max_tokens,
     )
@@ -164,7 +165,7 @@ def _workload(spec: WorkloadSpec) -> Workload:
 
 @dataclass(frozen=True)
 class _Problems:
-    """Gathers what goes wrong in several parts of a scenario. origin: where that was read."""
+    """Collects problems of several parts of a scenario. origin: where it was read from."""
 
     origin: Origin
     problems: list[Problem] = field(default_factory=list)

@@ -18,7 +18,7 @@ def headline(
 
 
 def imitated(clients: Sequence[ClientPart]) -> str:
-    """Return which engines the options of clients imitate; empty where none has a model."""
+    """Return which engines the options of clients imitate; empty if no client has a model."""
     return engine_line(client.engine for client in clients if client.engine is not None)
 
 

@@ -39,6 +39,6 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def load_plugins() -> None:
-    """Register what installed packages offer to any family; once in a process."""
+    """Register the plugins of installed packages; once per process."""
     for family in FAMILIES.values():
         family.registry.load_entry_points()

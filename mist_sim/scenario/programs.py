@@ -1,4 +1,4 @@
-"""Programs that a scenario file names: they run only where that was allowed.
+"""Programs that a scenario file names run only if that was allowed.
 
 A plugin that runs commands says in `programs` which of its parameters hold them.
 """
@@ -20,7 +20,7 @@ _SHOWN = 300  # characters of a command, which is to be read before it is allowe
 def forbidden_programs(scenario: BaseModel, origin: Origin) -> list[Problem]:
     """Return a problem for every command that a file names and that may not run.
 
-    A command that was set from outside the file is that of the caller, who needs nobody's leave.
+    A command that was set from outside the file is the caller's own and needs no permission.
     """
     if origin.allow_programs:
         return []
@@ -36,7 +36,7 @@ def forbidden_programs(scenario: BaseModel, origin: Origin) -> list[Problem]:
 
 
 def _commands(value: object, place: Location) -> Iterator[tuple[Location, object]]:
-    """Yield where commands are in a scenario, and the commands."""
+    """Yield the places of commands in a scenario, with the commands."""
     if isinstance(value, BaseModel):
         names = getattr(value.plugin, "programs", ()) if isinstance(value, Part) else ()
         for name, info in type(value).model_fields.items():

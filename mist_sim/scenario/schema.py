@@ -23,7 +23,7 @@ from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.headline import headline, imitated
-from mist_sim.scenario.load import as_data, as_text, from_text, load, validated
+from mist_sim.scenario.loading import as_data, as_text, from_text, load, validated
 from mist_sim.scenario.sections.clients import (
     AnyClient,
     EngineName,
@@ -38,6 +38,7 @@ from mist_sim.scenario.sections.limits import LIMITS, class_problems
 from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody
 from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
+    adapter_problems,
     model_problems,
     poll_problems,
     router_problems,
@@ -60,6 +61,11 @@ class Scenario(Strict):
 
     seed: int = Field(0, ge=0, le=SEED, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
+    approximate: bool = Field(
+        False,
+        description="whether a model that is not known is taken as the nearest known one, which "
+        "results name, and which takes their error bar away",
+    )
     engine: EngineName | None = Field(
         None, description="whose defaults clients have that name no other, such as vllm-0.19"
     )
@@ -130,6 +136,7 @@ class Scenario(Strict):
         return [with_engine(client, engine) for client in clients]
 
     def model_post_init(self, context: Any) -> None:
+        """Keep the origin that the validation context gives."""
         if isinstance(context, Origin):
             self._origin = context
 
@@ -176,11 +183,10 @@ class Scenario(Strict):
         return validated(cls, deepcopy(dict(data)), overrides or {}, origin)
 
     def changed(self, overrides: Mapping[str, Any], *, trusted: bool = True) -> Scenario:
-        """Return what its file says with more overrides; defaults follow from what is set then.
+        """Return the scenario with more overrides; defaults are worked out again.
 
-        overrides: as in `load`. trusted: False: a file says them, and what holds for programs that
-            a file names holds for theirs.
-        Raises ScenarioError as `load` does.
+        overrides: as in `load`. trusted: False if they come from a file, whose programs then need
+            permission. Raises ScenarioError as `load` does.
         """
         origin = self._origin
         data = as_data(self) if origin.said is None else origin.said
@@ -196,8 +202,8 @@ class Scenario(Strict):
     def resolved(self) -> str:
         """Return the scenario as YAML text, with every default and with units.
 
-        The text loads to an equal scenario. Relative paths in it are relative to the working
-        directory, which is where they are found again when the text lies somewhere else.
+        The text loads to an equal scenario. Relative paths in it start at the working directory,
+        wherever the text lies.
         """
         return as_text(self)
 
@@ -218,7 +224,7 @@ class Scenario(Strict):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the headline, and behind it the resolved scenario."""
+        """Return HTML for notebooks: the headline, which unfolds to the resolved scenario."""
         head, text = escape(self.headline).replace("\n", "<br>"), escape(self.resolved())
         return f"<details><summary>{head}</summary><pre>{text}</pre></details>"
 
@@ -229,7 +235,7 @@ class Scenario(Strict):
         return hash(self.resolved())
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong with the scenario as a whole."""
+        """Yield problems of the scenario as a whole."""
         if not self.clients:
             yield Problem(("clients",), "must have at least one entry, got []")
             return
@@ -243,6 +249,7 @@ class Scenario(Strict):
         yield from router_problems(self.routers, self.workload, self.clients, self.model)
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
+        yield from adapter_problems(self.workload, self.clients)
         limits = self.slo.make()
         yield from useless_options(
             self.workload,
@@ -264,7 +271,7 @@ class Scenario(Strict):
         )
 
     def _hand_overs(self) -> Iterable[Problem]:
-        """Yield what is wrong with roles: no network, different models, a network without roles.
+        """Yield problems of roles: no network, different models, a network without roles.
 
         Clients of types of one's own may hand over, too.
         """

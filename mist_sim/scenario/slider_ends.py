@@ -1,4 +1,4 @@
-"""The end of TaiChi's sliders at which all clients are alike, as a file writes it."""
+"""TaiChi's sliders in the position where all clients are alike."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mist_sim.scenario.schema import Scenario
 
 
 def without_idle_roles(scenario: Scenario) -> Scenario:
-    """Return a scenario whose p_heavy and d_heavy clients have no role where they are alike.
+    """Return a scenario without roles p_heavy and d_heavy if these clients are alike.
 
-    They are where all their chunks have one size, and the sliders do not move: then nothing flows
-    between them. Any other scenario is returned as it is.
+    They are alike if all chunks have one size and the sliders do not move: then nothing flows
+    between them. Other scenarios are returned unchanged.
 
     Source: TaiChi (arXiv:2508.01989) §3.1, aggregation is S_D = S_P.
     """

@@ -1,4 +1,4 @@
-"""The best position of the sliders for what a gateway saw: each is simulated on it."""
+"""Finds the best slider position for observed traffic by simulating every position on it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Twin = Callable[[Reconfigure], Simulation]
 
 
 def replay_search(twin: Twin) -> Search:
-    """Return a search that lets clients made anew serve the traffic at every position.
+    """Return a search that simulates the traffic on new clients at every position.
 
-    The first position wins of those with the largest share of requests within the limits. Clients
-    begin empty; what prompts have in common, and which model requests name, is not seen.
+    The position with the largest share of requests within the limits wins, the first of equals.
+    Clients begin empty; shared prefixes and models of requests are ignored.
     """
     return partial(_best, twin)
 

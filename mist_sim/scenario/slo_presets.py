@@ -40,7 +40,7 @@ def slo_preset_names() -> list[str]:
 
 
 def slo_preset(name: str) -> dict[str, Any]:
-    """Return what a scenario file says for a preset; `name` is one of `slo_preset_names()`."""
+    """Return a preset's limits as a file has them; `name` is one of `slo_preset_names()`."""
     ttft, tpot = _LIMITS_MS[name.removeprefix(PREFIX)]
     return {
         "ttft": f"{ttft:g} ms",

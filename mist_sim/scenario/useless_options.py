@@ -23,10 +23,10 @@ def useless_options(
     *,
     limits_by_priority: bool = False,
 ) -> Iterable[Problem]:
-    """Yield the options of a workload that no client looks at, and those that clients miss.
+    """Yield options of a workload that no client reads, and those that clients lack.
 
-    model: the scenario's. limits_by_priority: whether limits of the slo go by priorities.
-    Plugins of others may look at anything, so beside them nothing counts as useless.
+    model: the scenario's. limits_by_priority: whether limits of the slo go by priorities. Plugins
+    may read any option, so with them none counts as useless.
     """
     clients = list(clients)
     engines = [client.describe(model) for client in clients]
@@ -43,7 +43,7 @@ def useless_options(
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
-    """Yield keys of a retrieval that change nothing at any client that serves it."""
+    """Yield keys of a retrieval stage that no client serving it reads."""
     serving = [client for client in clients if Rag.kind in client.stages]
     if not serving or not all(client.is_ours for client in serving):
         return

@@ -17,7 +17,7 @@ from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.report.run.overloads import overload_line
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput

@@ -16,7 +16,7 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.goodput_result import Goodput, SeedGoodput

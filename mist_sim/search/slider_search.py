@@ -21,7 +21,7 @@ from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.sliders import DESIGNS, Design, Slidable, Sliders, all_sliders

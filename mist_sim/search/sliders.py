@@ -10,7 +10,7 @@ from mist_sim.core.sliders import DESIGNS, Design, Sliders, all_sliders
 from mist_sim.errors import ScenarioError
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 
 __all__ = ["DESIGNS", "Design", "Slidable", "Sliders", "all_sliders"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mist_sim.errors import ScenarioError
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.verdicts.request_times import Array, RequestTimes, check_attainment
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying

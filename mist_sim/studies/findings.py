@@ -86,6 +86,7 @@ class Study(Findings):
     """The rows of a study.
 
     scenario: the varied scenario, as YAML text, if the subject is one. notes: remarks on the runs.
+    shown: numbers of the summary that the table shows; empty: the main ones.
     """
 
     presenter = STUDY
@@ -94,6 +95,7 @@ class Study(Findings):
     title: str = ""
     scenario: str | None = None
     notes: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -169,6 +171,7 @@ class Study(Findings):
             "points": [_point_data(each) for each in self.points],
             "warnings": self.warnings,
             "notes": list(self.notes),
+            **({"shown": list(self.shown)} if self.shown else {}),
         }
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from mist_sim.bounds import QUANTITIES
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.studies.built import Built
 from mist_sim.traces import AllAtOnce, ArrivalProcess, BurstyArrivals, ClosedLoop, TraceArrivals
 

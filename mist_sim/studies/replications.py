@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Replications
 from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.studies.driver import studying
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Task
@@ -58,7 +58,7 @@ def replicate(
     )
 
 
-def run_with_seed(data: dict[str, Any], seed: int) -> dict[str, Any]:
+def run_with_seed(data: dict[str, Any], seed: int) -> Mapping[str, Any]:
     """Run a scenario, given as plain mappings, once with a seed; return the summary."""
     one = {"seed": seed, "replications": 1}
     return build(Scenario.from_dict(data, one)).run().summary

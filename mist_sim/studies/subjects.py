@@ -10,7 +10,7 @@ from mist_sim.errors import ScenarioError, brief
 from mist_sim.metrics import Result
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.simulation import Simulation
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.seeds import seeds_from

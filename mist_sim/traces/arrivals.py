@@ -48,8 +48,8 @@ class TraceArrivals:
     """The rows' own times; readers count them from their first row, which arrives at time 0.
 
     speedup: times are divided by it (> 0); 2 sends the same requests in half the time.
-    rate: requests a second, on average from the first to the last one, in place of a speedup; the
-        file is read once more to know its own. None: as `speedup` says.
+    rate: requests a second, on average from the first to the last one, instead of a speedup; the
+        file is read once more to find its own rate. None: use `speedup`.
     """
 
     speedup: float = 1.0
@@ -68,13 +68,12 @@ class TraceArrivals:
 class ClosedLoop:
     """A fixed number of users; each sends its next request after its last one has finished.
 
-    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0); load
-        generators take some milliseconds, and a request that comes after a step has begun waits
-        for the next one. ramp_up: seconds over which the users send their first request, evenly
-        (>= 0).
+    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0); load generators
+        take some milliseconds, and a request that comes after a step has begun waits for the next
+        one. ramp_up: seconds over which the users send their first request, evenly (>= 0).
     sessions: whether a user goes through a whole session, and then begins the next one. Each
-        request but the first is sent as long after the end of the one before as the trace says,
-        such as the time of a tool; think_time is between two sessions.
+        request but the first is sent after the end of the previous one plus the wait that the trace
+        gives, such as the time of a tool; think_time lies between two sessions.
     """
 
     concurrency: int

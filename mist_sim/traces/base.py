@@ -1,4 +1,4 @@
-"""The parts of a workload: rows, their sources, and the families' registries."""
+"""The parts of a workload: rows, their sources, and the registries of sources."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class TraceRow(NamedTuple):
     num_prompt_tokens, num_output_tokens: lengths in tokens (>= 1). The source checks them.
     arrival_time: seconds from the first row of the trace; None when the trace has no times.
     session_id: the conversation that the request belongs to; None when it stands alone.
-    content: what the tokens of prompt and answer are, for prefix caches (see `Content`; the ids
-        are made by `traces/content.py`).
+    content: the content ids of prompt and answer, for prefix caches (see `Content`; the ids are
+        made by `traces/content.py`).
     model: name of the model that has to answer; None: any.
-    think_time: seconds from the end of the request before in its session until this one is sent,
-        where sessions are replayed (`ClosedLoop.sessions`).
-    label: name of the class of the request; None: of none. priority: smaller is more urgent.
+    think_time: seconds from the end of the previous request of its session until this one is sent,
+        if sessions are replayed (`ClosedLoop.sessions`).
+    label: name of the request's class; None: no class. priority: smaller is more urgent.
     """
 
     num_prompt_tokens: int

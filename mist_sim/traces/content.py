@@ -1,4 +1,4 @@
-"""Content ids: which requests begin with the same tokens (see `core.request.Content`)."""
+"""Content ids: they tell which requests begin with the same tokens (`core.request.Content`)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def block_content(
     num_output_tokens: int,
     block_size: int,
 ) -> Content:
-    """Return the content that chain hashes of blocks of `block_size` tokens give.
+    """Return the content of chain hashes of blocks of `block_size` tokens.
 
     hash_ids: those of the prompt's full blocks, and perhaps of the rest (Mooncake has one).
-    output_hash_ids: those of the blocks that the answer completes.
-    Raises ValueError when the numbers of ids do not fit the numbers of tokens.
+    output_hash_ids: those of the blocks that the answer completes. Raises ValueError if the numbers
+    of ids do not fit the numbers of tokens.
     """
     if not hash_ids and not output_hash_ids:
         return ()

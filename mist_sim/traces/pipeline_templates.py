@@ -1,4 +1,4 @@
-"""From a row's lengths to the stages of its request: pipelines as functions or templates."""
+"""Makes the stages of a request from a row's lengths: pipelines as functions or templates."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def completion_pipeline(row: TraceRow) -> tuple[Stage, ...]:
 class StageTemplate:
     """A pipeline whose `parts` are the same for every row, except for its lengths.
 
-    parts: stages, used as they are but for lengths that they take from the row (`takes_lengths`),
-    and the classes `Prefill` and `Decode`, which stand for the row's prompt and for its output
-    after the first token, and `KvRetrieval`, for a retrieval of all of that prompt. Raises
-    ValueError when a part is
-    something else or the order makes no sense.
+    parts: stages, used unchanged except for lengths taken from the row (`takes_lengths`), and the
+    classes `Prefill` and `Decode`, which stand for the row's prompt and for its output after the
+    first token, and `KvRetrieval`, for a retrieval of all of that prompt. Raises ValueError when a
+    part is something else or the order makes no sense.
     """
 
     parts: tuple[StageOrClass, ...]

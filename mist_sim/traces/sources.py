@@ -1,4 +1,4 @@
-"""Public traces by name: where they are, which reader reads them, and their checksums."""
+"""Public traces by name: URL, reader and checksum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TraceSource:
     """A public trace.
 
     url: of the file. form: name of its reader. about: what it is, and its licence. sha256: of the
-    file as this project has read it; empty: not read, so that no checksum is known.
+    file that this project has read; empty: not read, so unknown.
     """
 
     url: str

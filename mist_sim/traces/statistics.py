@@ -1,4 +1,4 @@
-"""Statistics of a trace: lengths, arrivals, conversations, and what prompts have in common."""
+"""Statistics of a trace: lengths, arrivals, conversations and shared prefixes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _LEVELS = (50, 90, 95, 99)
 class Figures:
     """Figures of every row, in columns.
 
-    prompts, outputs: tokens. times: seconds. known: prompt tokens that an earlier request began
-    with, in a cache without limit. sessions, models: requests by session and by model.
+    prompts, outputs: tokens. times: seconds. known: prompt tokens that repeat the beginning of an
+    earlier request (an unlimited prefix cache would have them). sessions, models: requests by
+    session and by model.
     """
 
     def __init__(self, rows: Iterable[TraceRow]) -> None:
@@ -42,12 +43,12 @@ class Figures:
 
 
 def statistics(rows: Iterable[TraceRow] | Figures) -> dict[str, Any]:
-    """Return what is worth knowing of a trace, read once.
+    """Return the statistics of a trace, which is read once.
 
     num_requests; prompt_tokens, output_tokens: total, mean, std, min, p50 to p99, max; seconds,
     rate (/s, from the first to the last request) and cv (standard deviation over mean of the gaps),
     None without times; sessions and turns_a_session, None without; models: requests by name;
-    known_prompt_share: prompt tokens that an earlier request began with, in a cache without limit.
+    known_prompt_share: share of prompt tokens that an unlimited prefix cache would have.
     """
     found = rows if isinstance(rows, Figures) else Figures(rows)
     sessions = found.sessions
@@ -64,7 +65,7 @@ def statistics(rows: Iterable[TraceRow] | Figures) -> dict[str, Any]:
 
 
 class Known:
-    """What earlier requests began with, in a cache without limit."""
+    """The prefixes of all earlier requests: a prefix cache without limit."""
 
     def __init__(self) -> None:
         self._lengths: dict[int, int] = {}  # the longest part of each span
@@ -72,9 +73,10 @@ class Known:
         self._number = 0
 
     def follow(self, content: Content, num_prompt_tokens: int) -> tuple[int, int | None]:
-        """Return how many tokens of a prompt earlier content began with, and note what it adds.
+        """Return how many tokens of a prompt are known from earlier ones, and add it to them.
 
-        And how many requests back the last one lies that had all of them; None where none had any.
+        Also return how many requests ago the latest one was that had all of them; None if no token
+        is known.
         """
         known, is_known, distance = 0, True, None
         self._number += 1

@@ -1,4 +1,4 @@
-"""More requests like those of a trace: what is kept of it, and requests drawn from that."""
+"""New requests like those of a trace, drawn from a profile of it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ NOT_KEPT = (
 
 @dataclass(frozen=True, eq=False)
 class TraceProfile:
-    """What is kept of a trace.
+    """The statistics of a trace from which new requests are drawn.
 
     num_requests: of it. lengths: of prompts and answers. gaps: quantiles at PROMPT_LEVELS of the
     seconds between arrivals over their mean, and rate: requests a second; None without times.
-    known: quantiles at OUTPUT_LEVELS of the share of prompts that is known, by prompt bin; None
-    where prompts have nothing in common. distances: how many requests back the last one with the
-    same beginning lies, quantiles at PROMPT_LEVELS. block_size: tokens that are shared together.
+    known: quantiles at OUTPUT_LEVELS of the known share of prompts, by prompt bin; None if prompts
+    share nothing. distances: how many requests ago the latest one with the same beginning was,
+    quantiles at PROMPT_LEVELS. block_size: prefixes are shared in whole blocks of so many tokens.
     """
 
     num_requests: int
@@ -115,7 +115,7 @@ class TraceProfile:
 
 
 def fit_trace(rows: Iterable[TraceRow]) -> TraceProfile:
-    """Return what is kept of a trace. Raises ScenarioError for fewer than 40 requests."""
+    """Return the profile of a trace. Raises ScenarioError for fewer than 40 requests."""
     prompts, outputs, times = array("q"), array("q"), array("d")
     shares, distances, seen, block_size = array("d"), array("q"), Known(), 0
     for row in rows:
@@ -173,7 +173,7 @@ def _block_size(content: Content) -> int:
 
 
 class _Earlier:
-    """Prompts that were made, as ids of blocks; the next ones share their beginnings."""
+    """Prompts made so far, as ids of blocks, whose beginnings later ones share."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
@@ -198,7 +198,7 @@ class _Earlier:
         return block_content(ids, (), prompt, output, self._size)
 
     def _beginning(self, shared: int, distance: int) -> list[int]:
-        """Return the first blocks of an earlier prompt, as near to the distance as may be."""
+        """Return the first blocks of an earlier prompt, as near to the distance as possible."""
         if not shared or not self._made:
             return []
         most = min(self._made, _RECENT)

@@ -17,9 +17,9 @@ from mist_sim.units import Seconds
 class TimeLimits:
     """The `Limits` that a workload gives its requests; None: no limit of that kind.
 
-    timeout, ttft_timeout: seconds after sending (> 0) at which an attempt is given up that has
-    not brought the whole answer, or its first token.
-    patience: distribution of the seconds after which a user goes away, whatever was received.
+    timeout, ttft_timeout: seconds after sending (> 0) at which an attempt is given up if the whole
+    answer, or its first token, has not come.
+    patience: distribution of the seconds after which a user leaves, whatever was received.
     ttft_deadline: seconds in which the first token is due (> 0), for all or for some priorities.
     Raises ValueError for times that are not positive and finite.
     """
@@ -63,5 +63,5 @@ class TimeLimits:
         )
 
     def _patience(self, rng: np.random.Generator) -> Iterator[float] | None:
-        """Draw how long each user stays, block after block; None without a distribution."""
+        """Yield how long each user stays, drawn in blocks; None without a distribution."""
         return None if self.patience is None else draws(self.patience, rng, "patience")

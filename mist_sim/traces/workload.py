@@ -16,6 +16,7 @@ from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import validate_pipeline
+from mist_sim.traces.adapters import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,
@@ -71,14 +72,16 @@ class Workload:
     """The requests of a run: their number, arrivals and stages.
 
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
-    times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
-    of the requests that get each priority, drawn at random (smaller is more urgent); without
-    it they have that of their row. time_limits: how long their senders wait; None: for ever.
+    times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share of the
+    requests that get each priority, drawn at random (smaller is more urgent); without it they have
+    that of their row. time_limits: how long their senders wait; None: for ever.
     retries: which requests are sent again after a failure; without it, none. models: share of the
     requests that name each model, drawn at random; without it, they name that of their row.
-    max_concurrency: most requests of an open loop that are under way; others wait with their
-    sender, and count from when they are sent. max_tokens: most tokens of an answer; longer ones
-    end there. None: no limit.
+    adapters: share of the requests that name each LoRA adapter, drawn at random (`BASE`: none); all
+    of a conversation name the same. Without it, none does.
+    max_concurrency: most requests of an open loop in flight; others wait with their sender, and
+    their latencies count from when they are sent. max_tokens: longest answer; longer ones end
+    there. None: no limit.
     """
 
     source: Source
@@ -88,6 +91,7 @@ class Workload:
     time_limits: TimeLimits | None = None
     retries: Retries | None = None
     models: Mapping[str, float] | None = None
+    adapters: Mapping[str, float] | None = None
     max_concurrency: int | None = None
     max_tokens: int | None = None
 
@@ -100,7 +104,11 @@ class Workload:
                 "max_concurrency must be left out with a closed loop, whose concurrency is its "
                 f"users, got {self.max_concurrency}"
             )
-        for name, shares in (("priorities", self.priorities), ("models", self.models)):
+        for name, shares in (
+            ("priorities", self.priorities),
+            ("models", self.models),
+            ("adapters", self.adapters),
+        ):
             for value, share in (shares or {}).items():
                 if not 0 < share < math.inf:
                     raise ValueError(f"{name}[{value}] must be > 0 and finite, got {share}")
@@ -126,9 +134,10 @@ class Workload:
     ) -> Workload:
         """Return a workload of given lengths, for scripts and tests.
 
-        arrival_times: seconds since the start of the run. arrivals: without it requests arrive
-        at `arrival_times`, or all at once when there are none. Raises ValueError for lists of
-        different lengths, or when both ways to say when are used; TypeError for broken tokens.
+        arrival_times: seconds since the start of the run. arrivals: without it requests arrive at
+        `arrival_times`, or all at once when there are none. Raises ValueError for lists of
+        different lengths, or if both arrivals and arrival_times are given; TypeError for fractional
+        tokens.
         """
         times = arrival_times if arrival_times is not None else [None] * len(prompt_tokens)
         if not len(prompt_tokens) == len(output_tokens) == len(times):
@@ -153,7 +162,7 @@ class Workload:
 
     @property
     def num_requests(self) -> int | None:
-        """Number of requests; None if it takes reading the source to know."""
+        """Number of requests; None if the source would have to be read."""
         count: int | None = getattr(self.source, "num_requests", None)
         return count
 
@@ -161,12 +170,15 @@ class Workload:
         """Return the requests in order of arrival, made one at a time; ids count from 0.
 
         Lengths are drawn from the stream "lengths", times from "arrivals". In a closed loop
-        `arrival_time` is None. Raises ScenarioError for a source without times that needs
-        them, times that go backwards and stages that make no pipeline; TraceError as readers do.
+        `arrival_time` is None. Raises ScenarioError for a source without the times it needs, times
+        that go backwards and stages that do not form a pipeline; TraceError as readers do.
         """
         requests = self._requests(streams)
         if self.models:
             requests = _naming(requests, _drawn(self.models, streams.generator("models")))
+        if self.adapters:
+            drawn = _drawn(self.adapters, streams.generator("adapters"))
+            requests = with_adapters(requests, drawn, list(self.adapters))
         if self.time_limits is None:
             return requests
         return self.time_limits.applied(requests, streams.generator("patience"))
@@ -218,7 +230,7 @@ class Workload:
         return self._in_order(zip(rows, _without_end(times, self.arrivals), strict=False))
 
     def _speedup(self, arrivals: TraceArrivals) -> float:
-        """Return by what the rows' times are divided."""
+        """Return the divisor of the rows' times."""
         if arrivals.rate is None or isinstance(self.source, RowSampler):
             return arrivals.speedup
         return arrivals.rate / own_rate(self.source)
@@ -233,7 +245,7 @@ class Workload:
     def _in_order(
         self, timed: Iterable[tuple[TraceRow, float]]
     ) -> Iterator[tuple[TraceRow, float]]:
-        """Pass rows on as long as their times are possible, else raise ScenarioError."""
+        """Yield rows, and raise ScenarioError for an impossible time."""
         last = 0.0
         for row, time in timed:
             if not last <= time < math.inf:
@@ -263,14 +275,14 @@ def own_rate(source: TraceReader) -> float:
 
 
 def _drawn(shares_of: Mapping[V, float], rng: np.random.Generator) -> Iterator[V]:
-    """Yield values without end, each as often as its share says."""
+    """Yield random values without end, in the proportion of their shares."""
     values, shares = zip(*shares_of.items(), strict=True)
     while True:
         yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
 
 
 def _cut_short(rows: Iterator[TraceRow], max_tokens: int) -> Iterator[TraceRow]:
-    """Pass rows on, with answers of at most `max_tokens`, and nothing known of what is cut."""
+    """Yield rows with answers of at most `max_tokens`, without the content of the cut part."""
     for row in rows:
         if row.num_output_tokens <= max_tokens:
             yield row
@@ -280,7 +292,7 @@ def _cut_short(rows: Iterator[TraceRow], max_tokens: int) -> Iterator[TraceRow]:
 
 
 def _naming(requests: Iterator[Request], models: Iterator[str]) -> Iterator[Request]:
-    """Pass requests on, each of which names a model."""
+    """Yield the requests, each with a model."""
     for request, model in zip(requests, models, strict=False):
         request.model = model
         yield request
@@ -289,7 +301,7 @@ def _naming(requests: Iterator[Request], models: Iterator[str]) -> Iterator[Requ
 def _own_times(
     rows: Iterator[TraceRow], speedup: float, source: Source
 ) -> Iterator[tuple[TraceRow, float]]:
-    """Yield rows with their own times in seconds, sped up; ScenarioError where one has none."""
+    """Yield rows with their own times in seconds, sped up; ScenarioError if one has none."""
     for row in rows:
         if row.arrival_time is None:
             others = ", ".join(name for name in ARRIVALS if name != "trace")
@@ -301,7 +313,7 @@ def _own_times(
 
 
 def _without_end(times: Iterator[float], arrivals: ArrivalProcess) -> Iterator[float]:
-    """Pass times on, and raise ScenarioError where they end before the rows do."""
+    """Yield the times, and raise ScenarioError if they end before the rows do."""
     yield from times
     raise ScenarioError(f"arrivals must not end before the requests do, got an end of {arrivals}")
 

@@ -1,4 +1,4 @@
-"""Writers of traces in forms that other tools read."""
+"""Writers of traces in the forms of other tools."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def timed_csv_lines(rows: Iterable[TraceRow], header: str) -> Iterator[str]:
 def serving_sim_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
     """Yield LLMServingSim's JSON lines of requests; times are rounded to nanoseconds.
 
-    What prompts have in common is left out: its files have ids of tokens. Raises ScenarioError
-    without times.
+    Shared prefixes are left out: its files have ids of tokens. Raises ScenarioError without times.
     """
     for row in rows:
         record = {
@@ -52,7 +51,7 @@ def serving_sim_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
 
 
 def mooncake_lines(rows: Iterable[TraceRow], a_second: float = 1e3) -> Iterator[str]:
-    """Yield Mooncake's JSON lines, with the ids of blocks where the rows have any.
+    """Yield Mooncake's JSON lines, with ids of blocks if the rows have any.
 
     a_second: of the unit of times, by default in milliseconds; they are floats. Raises
     ScenarioError without times, and for content that is not of blocks of one size.
@@ -68,7 +67,7 @@ def mooncake_lines(rows: Iterable[TraceRow], a_second: float = 1e3) -> Iterator[
 
 
 def timed_trace_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
-    """Yield what vLLM's `timed_trace` reads: Mooncake's lines with seconds."""
+    """Yield the lines of vLLM's `timed_trace`: Mooncake's with seconds."""
     return mooncake_lines(rows, 1.0)
 
 

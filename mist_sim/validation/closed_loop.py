@@ -16,6 +16,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import EngineOverhead, Predictor, SiliconPredictor
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.models import load_model
 from mist_sim.scenario import llm_client
@@ -34,6 +35,8 @@ TOKENS_BEYOND_PROMPT = 128 + 1500
 REQUESTS_PER_USER = 10
 GPUS = (2, 8)
 MAX_NUM_SEQS = 1024  # vLLM's server by default on GPUs of 70 GiB and more (engine/arg_utils.py)
+
+GREEDY = Sampling(temperature=0)  # what the load asks for is not said; TPOT shows no sort
 
 CLIENT_DELAY = 2e-3  # seconds; an assumption, which hardly matters as long as there is one
 # Seconds that a token of a prompt takes on its way to the engine, fitted on TTFT of half of the
@@ -110,7 +113,7 @@ def _rows(points: pd.DataFrame) -> Iterator[Any]:
 
 def _summary(
     point: Any, users: ClosedLoop, overhead: EngineOverhead, **parts: Any
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     client = llm_client(
         "llm",
         model="qwen3-32b",
@@ -118,6 +121,7 @@ def _summary(
         engine="vllm-0.12",
         tensor_parallel_size=point.tp_size,
         overhead=overhead,
+        sampling=GREEDY,
         **parts,
     )
     num_requests = REQUESTS_PER_USER * point.concurrency

@@ -113,7 +113,7 @@ def _scenario(value: object, folder: Path, path: Path, allow_programs: bool) -> 
             check_ordinary(file)  # a pipe that a file names would be waited for
         return Scenario.load(file, allow_programs=allow_programs)
     if isinstance(value, dict):
-        from mist_sim.scenario.load import validated
+        from mist_sim.scenario.loading import validated
 
         origin = Origin(f"{path}: scenario", folder, allow_programs=allow_programs)
         return validated(Scenario, value, {}, origin)

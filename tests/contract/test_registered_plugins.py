@@ -246,6 +246,7 @@ TRACES: dict[str, str] = {
         "language/m-large,0,600,0,0,,0,0\n"
     ),
     "lengths_csv": "num_prefill_tokens,num_decode_tokens\n120,7\n2048,1\n",
+    "csv": "timestamp,prompt_tokens,output_tokens\n12.5,120,7\n15.25,2048,1\n",
     "burstgpt": (
         "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Log Type\n"
         "5.0,a,3,ChatGPT,472,18,Conversation log\n"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, simulate
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 
 RATE, NUM_REQUESTS, SEEDS = "1.75 /s", 400, range(4)
 TTFT, TPOT = 4.0, 0.070

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
 from tests.effort import examples, features_seen, missing
 

@@ -33,11 +33,13 @@ from mist_sim.hardware.predictors import (
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.clients.step_figures import pooled_gaps, run_periods
+from mist_sim.models.adapters import AT_ONCE, AdapterMoves, LoraConfig
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.adapters import Adapters
 from tests.reference.batch_queue import BatchQueue, QueuedLane
 from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
 from tests.reference.engines import llm_engine
@@ -109,6 +111,8 @@ class EngineOptions:
     staggers_decodes: bool = False
     fills_queue: bool = False
     drains_preempted: bool = False
+    lora: LoraConfig | None = None
+    adapter_moves: AdapterMoves = AT_ONCE
 
     @property
     def has_queue(self) -> bool:
@@ -196,6 +200,8 @@ class EngineOptions:
             else None,
             max_model_len=self.max_model_len,
             speculative_config=self.drafting,
+            lora=self.lora,
+            adapter_moves=self.adapter_moves,
             async_scheduling=self.async_scheduling,
             admission=AdmissionControl(
                 max_num_waiting=self.max_num_waiting,
@@ -348,6 +354,13 @@ class EngineOptions:
             early_rejection=self.early_rejection,
             swap_space=self.swap and replace(self.swap, num_blocks=self.swap.num_blocks // size),
             elsewhere=elsewhere,
+            adapters=self.lora
+            and Adapters(
+                most=self.lora.max_loras,
+                most_in_host=self.lora.num_in_host,
+                copy=self.adapter_moves.copy,
+                read=self.adapter_moves.read,
+            ),
             tiers=tuple(replace(tier, num_blocks=tier.num_blocks // size) for tier in self.tiers),
             **more,
         )
@@ -429,6 +442,7 @@ class OfJobs(Workload):
         for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
             request.priority = job.priority
             request.content = job.content
+            request.adapter = job.adapter
             request.limits = limits(job) or request.limits
             yield request
 

@@ -168,6 +168,7 @@ class StepwisePipeline(StepwiseGroup):
         self.is_stopping = False  # before a change of layout: nothing is planned any more
         self.begins_at = 0.0  # no pass enters before
         self.rounds = Rounds()  # of engines in lockstep
+        self.shared: tuple[int, ...] | None = None  # tokens that they compute in a step
         self.last_end = -inf
         self.computing: list[list[StepwiseEngine]] = [[] for _ in numbers]
         for engine in engines:
@@ -256,11 +257,20 @@ class StepwisePipeline(StepwiseGroup):
             batches = [self.begin(engine[number], now) for engine in self.engines]
             pairs = zip(self.engines, batches, strict=True)
             self.computing[number] = [engine[number] for engine, batch in pairs if batch]
+            if len(self.engines) > 1:
+                self.share(batches)
             if self.computing[number]:
                 self.pass_through(number, batches, now)
             else:
                 self.asleep[number] = True
                 self.rounds.number = 0
+
+    def share(self, batches: list[StepBatch | None]) -> None:
+        """Tell engines in lockstep how many tokens each computes; idle ones have none."""
+        self.shared = tuple(num_tokens(batch) if batch else 0 for batch in batches)
+        for batch in batches:
+            if batch:
+                batch.replicas = self.shared
 
     def pass_through(self, number: int, batches: list[StepBatch | None], now: float) -> None:
         waits = max(self.hand_over(num_tokens(batch)) for batch in batches if batch)
@@ -279,7 +289,7 @@ class StepwisePipeline(StepwiseGroup):
 
     def seconds(self, rank: int, lane: StepwiseEngine, batch: StepBatch | None) -> float:
         """Return how long a rank computes a lane's batch, or an empty one."""
-        work = batch or StepBatch()
+        work = batch or StepBatch(replicas=self.shared)
         seconds = self.ranks[rank].step_time(work)
         if rank == 0:
             overlaps = lane.overlaps if batch else lane.plans_ahead

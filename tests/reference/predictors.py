@@ -27,6 +27,7 @@ class AffinePredictor:
     per_window_token: float = 3.1e-8 / 17
     per_longest: float = 1.7e-8 / 19
     per_draft: float = 4.3e-6 / 23
+    per_shared_token: float = 2.9e-6 / 29
     needs_longest_context: bool = True
 
     @property
@@ -39,6 +40,7 @@ class AffinePredictor:
             seconds += self.per_score * (num_new * num_context)
         seconds += self.per_decode * batch.num_decodes
         seconds += self.per_draft * (batch.num_decodes * batch.num_drafts)
+        seconds += self.per_shared_token * sum(batch.replicas or ())
         seconds += self.per_context_token * batch.context_sum
         seconds += self.per_window_token * (batch.window_sum or 0)
         return seconds + self.per_longest * (batch.longest_context or 0)
@@ -50,6 +52,7 @@ class AffinePredictor:
             seconds += self.per_score * (num_new * (num_context + num_new * ahead))
         seconds += self.per_decode * batch.num_decodes
         seconds += self.per_draft * (batch.num_decodes * batch.num_drafts)
+        seconds += self.per_shared_token * sum(batch.replicas or ())
         contexts = batch.context_sum + growth.contexts(ahead.astype(float))
         seconds += self.per_context_token * contexts
         windows = growth.windows(ahead.astype(float), batch.window_sum or 0)
@@ -61,7 +64,7 @@ class AffinePredictor:
 AWKWARD = AffinePredictor()
 
 DYADIC = AffinePredictor(
-    2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19, 2.0**-18, 2.0**-15
+    2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19, 2.0**-18, 2.0**-15, 2.0**-16
 )
 """Sums of these do not round, so that times which should meet do."""
 

@@ -100,8 +100,9 @@ from functools import cached_property
 from math import inf, nan
 from typing import Protocol
 
-from mist_sim.core.batch import StepBatch
+from mist_sim.core.batch import AdapterWork, StepBatch
 from mist_sim.hardware.predictors import traits_of
+from tests.reference.adapters import Adapters
 from tests.reference.flowing import Flow
 from tests.reference.host import Host
 from tests.reference.kept_elsewhere import Elsewhere
@@ -128,6 +129,7 @@ class Job:
     path: tokens that each of its decode steps would give, in an engine with drafts.
     timeout, ttft_timeout, ttft_deadline: seconds after its arrival, without end by default.
     num_elsewhere: first tokens whose entries lie elsewhere when it comes.
+    adapter: name of its LoRA adapter.
     """
 
     arrival_time: float
@@ -140,6 +142,7 @@ class Job:
     ttft_timeout: float = inf
     ttft_deadline: float = inf
     num_elsewhere: int = 0
+    adapter: str | None = None
 
 
 @dataclass(eq=False)
@@ -331,6 +334,7 @@ class StepwiseEngine(ABC):
     early_rejection: bool = False
     fetch: Fetch | None = None
     flow: Flow | None = None
+    adapters: Adapters | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
 
@@ -831,6 +835,8 @@ class StepwiseEngine(ABC):
         if self.flow:
             first = [live for live in self.queue if live.incoming or live.outcome.preempted_at]
             return (first or self.queue)[0]
+        if self.adapters is not None:
+            return self.adapters.first(self.queue, self.active)
         if self.order == "fcfs":
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
@@ -855,6 +861,8 @@ class StepwiseEngine(ABC):
         if waits or not (self.queue or self.loaded):
             return False
         if len(self.running) >= self.max_num_seqs:
+            return False
+        if self.adapters is not None and self.adapters.stops(self.queue, self.active):
             return False
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve
@@ -1116,6 +1124,16 @@ class StepwiseEngine(ABC):
         if self.swap_space and not self.swaps_overlap:
             self.copy_time = self.num_copied * self.swap_space.seconds_per_block
             self.num_copied = 0
+        if self.adapters is not None:
+            number = {live.job.adapter: 0 for live in self.running}
+            for live in self.running:
+                new = [num_new for other, num_new in chunks if other is live]
+                number[live.job.adapter] += sum(new) + (live in decodes)
+            self.copy_time = self.adapters.bring([name for name in number if number[name]])
+            number.pop(None, None)
+            batch.adapters = AdapterWork(
+                sum(tokens > 0 for tokens in number.values()), sum(number.values())
+            )
         return batch
 
     def complete(self, start: float, busy: float) -> None:

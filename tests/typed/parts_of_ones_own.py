@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,5 +62,20 @@ class ByTheClock(mist.ChunkedScheduler):
 
 def latency(result: mist.Result) -> float:
     """Read a figure of a run, in seconds."""
-    summary: Mapping[str, float] = result.summary
-    return summary["p99_ttft_ms"] / 1000
+    return result.summary["p99_ttft_ms"] / 1000
+
+
+def verdicts(summary: mist.Summary) -> dict[str, str]:
+    """Read what is there only with limits."""
+    return {name: figure["verdict"] for name, figure in summary.get("slo", {}).items()}
+
+
+def dollars(summary: mist.Summary) -> float | None:
+    """Read what is there only with prices."""
+    return summary.get("cost_usd")
+
+
+def many(result: mist.Result) -> list[float]:
+    """Read keys that are put together."""
+    summary: Mapping[str, Any] = result.summary
+    return [float(summary[f"p99_{name}_ms"]) for name in ("ttft", "tpot")]

@@ -11,7 +11,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo
 from mist_sim.scenario import build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding.relaxed_runs import BATCHES, relaxed_run
 from mist_sim.search.binding.relaxing import RESOURCES, relaxed
 from mist_sim.search.binding.what_binds import _fall, _ranked, _worth, search_binding, what_binds

@@ -14,7 +14,7 @@ from mist_sim.calibration import (
 )
 from mist_sim.calibration.closed_loop import FIGURES as CLOSED_LOOP_FIGURES
 from mist_sim.calibration.closed_loop import closed_loop_observations
-from mist_sim.calibration.figures import (
+from mist_sim.calibration.fitted_figures import (
     Calibration,
     Figure,
     Observations,

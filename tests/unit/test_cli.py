@@ -216,7 +216,7 @@ def test_an_overload_is_called_unstable(mist):
 @pytest.fixture
 def short_demo(monkeypatch, working_directory):
     monkeypatch.setattr(
-        "mist_sim.scenario.load.preset_path", lambda name: working_directory / "s.yaml"
+        "mist_sim.scenario.loading.preset_path", lambda name: working_directory / "s.yaml"
     )
 
 

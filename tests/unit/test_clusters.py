@@ -14,7 +14,7 @@ from mist_sim.search import SearchOptions, Space, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.studies.clusters import executor_at, on_dask
-from mist_sim.studies.clusters.work import check_versions, versions
+from mist_sim.studies.clusters.remote_task import check_versions, versions
 
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,

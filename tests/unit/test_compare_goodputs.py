@@ -3,7 +3,7 @@
 import pytest
 
 from mist_sim import Scenario, ScenarioError
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search import designs_of
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput

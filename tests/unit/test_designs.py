@@ -13,7 +13,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware import gpu_names, load_gpu
 from mist_sim.network import Fabric
 from mist_sim.scenario import build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
 from mist_sim.search.designs.chunks import MOST, USUAL, chunks_to_try
 from mist_sim.search.designs.fabric import assumed_network

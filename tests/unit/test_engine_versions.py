@@ -1,6 +1,6 @@
 """`engine`: the version of vLLM whose defaults hold for what is not said."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
@@ -13,13 +13,13 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
-from mist_sim.scenario.engines import version_names, versions
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.version_origins import Origin, origins, value_at
-from mist_sim.scenario.engines.versions import NEWEST, VERSIONS, Default
+from mist_sim.scenario.engines.version_origins import origins, value_at
+from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
 from tests.reference.predictors import EVEN
 
 BARE = {"scheduler": "chunked"}
@@ -364,9 +364,11 @@ def test_the_newest_version_holds_without_the_key():
 
 @pytest.mark.parametrize("old", [{"engine": "vllm-0.12"}, {"clients.0.async_scheduling": False}])
 def test_how_to_get_the_figures_of_synchronous_engines(old):
-    """Mean TPOT of the demo is 20.92 ms with 0.12, and without asynchronous scheduling."""
-    assert simulate(Scenario.load("demo")).summary["mean_tpot_ms"] == pytest.approx(12.46, abs=0.01)
-    synchronous = simulate(Scenario.load("demo", overrides=old)).summary
+    """Mean TPOT of the greedy demo is 20.92 ms with 0.12, and without asynchronous scheduling."""
+    greedy = {"clients.0.sampling": {"temperature": 0}}
+    ahead = simulate(Scenario.load("demo", overrides=greedy)).summary
+    assert ahead["mean_tpot_ms"] == pytest.approx(12.46, abs=0.01)
+    synchronous = simulate(Scenario.load("demo", overrides=greedy | old)).summary
     assert synchronous["mean_tpot_ms"] == pytest.approx(20.92, abs=0.01)
 
 
@@ -401,38 +403,31 @@ def test_options_of_the_scheduler_by_version(name):
 # --- host time that async scheduling does not hide ----------------------------------------------
 
 
-def test_what_a_version_does_not_hide_holds_where_nothing_is_said(monkeypatch):
-    """A version with 1 ms a step and 1 us a sequence."""
-    shown = {
-        "overhead.exposed_step": Default(1e-3, "measured"),
-        "overhead.exposed_sequence": Default(1e-6, "measured"),
-    }
-    old = VERSIONS["vllm-0.24"]
-    slow = replace(old, defaults={**old.defaults, **shown})
-    monkeypatch.setattr(versions, "VERSIONS", {**VERSIONS, "vllm-0.24": slow})
-    monkeypatch.setattr(version_names, "VERSIONS", {**VERSIONS, "vllm-0.24": slow})
+def test_versions_before_0_14_hide_no_host_time():
+    """With async scheduling or without; unless a scenario says how much is left."""
     batch = StepBatch((), 100, 100_000)
 
-    def seconds(**options):
-        return llm_client("llm", **options).predictor.ranks[0].step_time(batch)
+    def seconds(engine, **options):
+        client = llm_client("llm", engine=engine, sampling=Sampling(temperature=0), **options)
+        return client.predictor.ranks[0].step_time(batch)
 
-    plain = seconds(engine="vllm-0.19")
-    assert seconds(engine="vllm-0.24") == pytest.approx(plain + 1.1e-3)
-    said = EngineOverhead(exposed_step=2e-3)
-    assert seconds(engine="vllm-0.24", overhead=said) == pytest.approx(plain + 2.1e-3)
-    in_turn = seconds(engine="vllm-0.24", async_scheduling=False)
-    assert in_turn == seconds(engine="vllm-0.19", async_scheduling=False)
-    found = llm(engine="vllm-0.24").model_dump(mode="json", by_alias=True)
-    assert Origin("overhead.exposed_step", 1e-3, "measured") in list(origins(found))
-    off = llm(engine="vllm-0.24", async_scheduling=False).model_dump(mode="json", by_alias=True)
-    assert "overhead.exposed_step" not in [origin.key for origin in origins(off)]
+    in_turn = seconds("vllm-0.12", async_scheduling=False)
+    assert seconds("vllm-0.12", async_scheduling=True) == in_turn
+    for engine in ("vllm-0.14", "vllm-0.19", "vllm-0.24", "vllm-0.33"):
+        assert seconds(engine, async_scheduling=False) == in_turn
+        assert seconds(engine) == pytest.approx(in_turn - 1.3e-3 - 100 * 47.8e-6)
+    hidden, said = seconds("vllm-0.14"), EngineOverhead(exposed_step=2e-3)
+    for engine in ("vllm-0.12", "vllm-0.14"):
+        found = seconds(engine, overhead=said, async_scheduling=True)
+        assert found == pytest.approx(hidden + 2e-3)
 
 
-def test_vllm_0_19_hides_all_of_it():
-    found = llm(engine="vllm-0.19").model_dump(mode="json", by_alias=True)
-    origin = next(each for each in origins(found) if each.key == "overhead.exposed_step")
-    assert origin.value == 0
-    assert "docs/validation.md" in origin.source
+@pytest.mark.parametrize("name", VERSIONS)
+def test_no_version_has_exposed_times_of_its_own(name):
+    assert not [key for key in VERSIONS[name].defaults if "exposed" in key]
+    found = llm(engine=name).model_dump(mode="json", by_alias=True)
+    (rule,) = [each for each in origins(found) if each.key == "rules.hides_host"]
+    assert rule.value == (name != "vllm-0.12")
 
 
 def test_runs_of_0_11_ask_for_what_the_host_takes_beside_the_sort_for_top_p(shared):
@@ -443,24 +438,9 @@ def test_runs_of_0_11_ask_for_what_the_host_takes_beside_the_sort_for_top_p(shar
     assert sequence == pytest.approx(45.2e-6, rel=0.01)
 
 
-def test_0_12_hides_nothing_as_its_predecessor_shows():
-    """By default it is the host's own time."""
-    host = EngineOverhead().around(measured_itl.NoKernels())
-    own = [host.step_time(StepBatch((), number, number)) for number in (1, 2)]
-    version = VERSIONS["vllm-0.12"]
-    exposed = [version.default(f"overhead.exposed_{name}") for name in ("step", "sequence")]
-    assert exposed == pytest.approx([2 * own[0] - own[1], own[1] - own[0]])
-
-
-def test_whole_steps_have_what_is_not_hidden_in_them():
-    """Kernels of a roofline get 1.3 ms and 47.8 us a sequence, steps of a plug-in nothing."""
-    options = {"engine": "vllm-0.12", "async_scheduling": True}
-    batch = StepBatch((), 100, 100_000)
-    roofline = llm_client("llm", **options).predictor.ranks[0].step_time(batch)
-    hidden = llm_client("llm", engine="vllm-0.19").predictor.ranks[0].step_time(batch)
-    assert roofline == pytest.approx(hidden + 1.3e-3 + 100 * 47.8e-6)
-    steps = llm_client("llm", predictor=EVEN, **options)
-    assert steps.predictor.ranks[0].step_time(batch) == EVEN.seconds
+def test_whole_steps_have_the_host_in_them():
+    steps = llm_client("llm", predictor=EVEN, engine="vllm-0.12", async_scheduling=True)
+    assert steps.predictor.ranks[0].step_time(StepBatch((), 9, 900)) == EVEN.seconds
 
 
 def test_nothing_is_left_exposed_where_nothing_is_hidden():

@@ -57,6 +57,7 @@ BOUND = STAGES | {
 }
 DEADLINE = {"ttft_deadline": "500 ms"}
 TOP_P = {"sampling": {"top_p": 0.9}}
+GREEDY = {"sampling": {"temperature": 0.0}}
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,11 @@ CASES = [
     Case("quantization", "fp8"),
     Case("tensor_parallel_size", 2),
     Case("pipeline_parallel_size", 2),
+    Case(
+        "decode_context_parallel_size",
+        2,
+        H100 | {"model": "qwen2.5-1.5b", "tensor_parallel_size": 4},
+    ),
     Case("virtual_engines", True, {"pipeline_parallel_size": 2}),
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),
@@ -147,8 +153,12 @@ CASES = [
     Case("overhead.request", "20 ms"),
     Case("overhead.prompt_token", "20 us"),
     Case("sampling.temperature", 0.0, TOP_P),
-    Case("sampling.top_p", 0.9, {"sampling": {"top_k": 20}}),
+    Case("sampling.top_p", 1.0, {"sampling": {"top_k": 20}}),
     Case("sampling.top_k", 20, TOP_P),
+    Case("sampling.repetition_penalty", 1.1, GREEDY),
+    Case("sampling.presence_penalty", 1.5, GREEDY),
+    Case("sampling.frequency_penalty", 0.5, GREEDY),
+    Case("sampling.generation_config", "vllm"),
     Case("sampling.sampler", "pytorch", TOP_P),
     Case("speculative_config.num_speculative_tokens", 2, DRAFTS),
     Case("speculative_config.acceptance_rate", 0.9, DRAFTS),
@@ -242,6 +252,16 @@ ELSEWHERE = {
             "predictor.seed",
         ),
         "test_execution.py::test_every_option_changes_what_is_measured",
+    ),
+    **dict.fromkeys(
+        (
+            "lora.max_loras",
+            "lora.max_lora_rank",
+            "lora.max_cpu_loras",
+            "lora.fully_sharded_loras",
+            "lora.storage_bandwidth",
+        ),
+        "test_adapters.py::test_every_option_of_adapters_changes_a_result",
     ),
 }
 """Tests in this folder of options that need a package, a file or a program of their own."""

@@ -113,6 +113,7 @@ def test_ten_operators_by_hand():
         scenario(
             **CLIENTS["dense"],
             scheduler={"type": "chunked", "max_num_batched_tokens": 8192},
+            sampling={"temperature": 0},
         ),
         HandBatch(prompts=((1024, 0),) * 8),
     )

@@ -18,7 +18,7 @@ from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import LADDER, Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput

@@ -13,7 +13,7 @@ from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.core.request import Request
 from mist_sim.routers import HAND_OVER_POLICIES, ConditionalPolicy, FlippingPolicy, OverflowPolicy
 from mist_sim.scenario.build import build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
 from tests.reference.run_lengths import LIMITS, records

@@ -14,7 +14,7 @@ from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.rng import Streams
 from mist_sim.routers import LengthAwareRouter, RandomRouter, RefusalError
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mist_sim.network.fair_shares import fill_up
-from mist_sim.network.levels import Levels
+from mist_sim.network.water_levels import Levels
 from mist_sim.rng import Streams
 
 

@@ -422,7 +422,7 @@ def test_a_file_or_its_folder(tmp_path: Path):
     [
         ("lama-3.1-70b", "did you mean 'llama-3.1-70b'"),
         ("meta-llama/Llama-3.1-70", "did you mean 'meta-llama/llama-3.1-70b'"),
-        ("zzz", r"named 'zzz'\. Known: bge-reranker-v2-m3, "),
+        ("zzz", r"named 'zzz'\. mist list models shows all"),
         ("Qwen/Qwen3-30B-A3B-Instruct-2508", "did you mean 'qwen/qwen3-30b-a3b-instruct-2507'"),
         ("llama-3.3-70", "did you mean 'llama-3.3-70b'"),
         ("nowhere/model.json", "or give the path of a Hugging Face config.json"),
@@ -480,3 +480,12 @@ def test_a_config_with_impossible_values_is_refused(tmp_path, key, value):
     path.write_text(json.dumps({**config, key: value}))
     with pytest.raises(ScenarioError, match="config.json"):
         load_model(str(path))
+
+
+def test_a_model_that_is_not_known_names_the_nearest_and_the_list():
+    with pytest.raises(ScenarioError, match="did you mean 'llama-3.1-8b'") as found:
+        load_model("llama-4.1-9b")
+    told = str(found.value)
+    assert "mist list models shows all" in told
+    assert "qwen" not in told
+    assert len(told) < 300

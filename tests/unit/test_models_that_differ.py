@@ -337,23 +337,6 @@ UNKNOWN = {
 }
 
 
-def test_unknown_models_say_which_keys_are_not_understood(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(UNKNOWN))
-    assert load_model(str(path)).num_layers == 4  # nothing but what a decoder has
-    path.write_text(json.dumps(UNKNOWN | {"hyena_layers": [1, 2], "hyena_order": 64}))
-    with pytest.raises(ScenarioError, match="'hyena9' is not known, .*: hyena_layers, hyena_order"):
-        load_model(str(path))
-    model = load_model(f"approximate:{path}")
-    assert model.approximated == ("hyena9 as llama", "hyena_layers", "hyena_order")
-    workload = Workload.from_lists([50], [5], [0.0])
-    client = mist.llm_client("llm", model=f"approximate:{path}", gpu="h200")
-    summary = Simulation(clients=[client], workload=workload).run().summary
-    assert "model: hyena9 as llama" in summary["assumed"]["llm"]
-    bars = summary["expected_errors"]["llm"]
-    assert all(bar["low"] is None for bar in bars.values())
-
-
 EXTRAS = {
     "hub": {"license": "mit", "tags": ["chat"], "base_model": "a/b", "unsloth_version": "2025.3"},
     "code": {"auto_map": {"AutoConfig": "c.C"}, "_name_or_path": "x/y", "trust_remote_code": True},
@@ -412,34 +395,3 @@ def test_keys_of_a_dense_decoder_that_are_not_understood_are_named():
 def test_keys_of_other_layers_are_refused(key):
     with pytest.raises(ScenarioError, match=f"may change what it computes: {key}"):
         ModelSpec.from_config(UNKNOWN | {key: 3}, name="tiny", source="")
-
-
-@pytest.mark.parametrize(
-    ("more", "nearest"),
-    [
-        ({"linear_num_value_heads": 4, "linear_key_head_dim": 16}, "qwen3_next"),
-        ({"kv_lora_rank": 16, "n_routed_experts": 8}, "deepseek_v3"),
-        ({"num_experts": 8, "moe_intermediate_size": 32}, "qwen3_moe"),
-    ],
-)
-def test_unknown_models_are_nearest_to_what_their_keys_tell(tmp_path, more, nearest):
-    config = {**UNKNOWN, **more, "new_block": 3}
-    if nearest == "qwen3_next":
-        config = {**QWEN, **config}
-    if nearest == "deepseek_v3":
-        config |= {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
-        config["moe_intermediate_size"] = 32
-    if nearest != "qwen3_next":
-        config["num_experts_per_tok"] = 2
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    found = load_model(f"approximate:{path}").approximated
-    assert found[0] == f"hyena9 as {nearest}"
-    assert "new_block" in found
-
-
-def test_configs_above_a_megabyte_are_read(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(UNKNOWN | {"_names": ["x" * 100] * 15_000}))
-    assert path.stat().st_size > 2**20
-    assert load_model(str(path)).num_layers == 4

@@ -7,7 +7,7 @@ import pytest
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
 from mist_sim.network import Fabric
-from mist_sim.scenario.format.other_words import KEYS
+from mist_sim.scenario.format.other_words import KEYS, instead
 from mist_sim.scenario.options.listing import engine_options
 from mist_sim.scenario.schema import Scenario as Schema
 from mist_sim.scenario.sections.workload import WorkloadSpec
@@ -63,3 +63,9 @@ def test_every_answer_names_keys_that_there_are(key):
         assert rest in {field.name for field in fields(Fabric)}
     elif rest:
         assert rest.split(".")[0] in WorkloadSpec.model_fields
+
+
+@pytest.mark.parametrize("word", ["none", "auto", "bf16", "half"])
+def test_weights_as_they_are_have_no_name(word):
+    assert "null, or leave the key out" in instead(word, ["fp8", "int8"])
+    assert instead(word, ["round_robin"]) == ""

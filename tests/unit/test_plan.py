@@ -18,9 +18,8 @@ from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
 from mist_sim.scenario.from_vllm.commands import from_vllm
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
-from mist_sim.search.planning.bounds import alone, fewest, least_of
 from mist_sim.search.planning.demand import Demand, demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import engines_of
@@ -28,6 +27,7 @@ from mist_sim.search.planning.hunt import Clock, Hunt
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.refining import confidence_of, without_one
 from mist_sim.search.planning.space import candidates, scenario_of
+from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
 from mist_sim.search.verdicts.trials import try_rate
 from mist_sim.studies.driver import Driver
 

@@ -14,7 +14,7 @@ import pytest
 
 from mist_sim import Cluster, RooflinePredictor, ScenarioError, load_gpu, load_model
 from mist_sim.calibration import catalog_figures, read_splitwise
-from mist_sim.calibration.figures import with_figures
+from mist_sim.calibration.fitted_figures import with_figures
 from mist_sim.calibration.power.fit import fit_draw, left_out_errors, of_kernels, of_runs
 from mist_sim.calibration.power.runs import (
     argonne_runs,

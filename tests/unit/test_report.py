@@ -11,6 +11,7 @@ from rich.console import Console
 from mist_sim import Scenario, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.metrics import Replications, Result
+from mist_sim.report.elements.cells import percent
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.replications import replications_table
 from mist_sim.report.run.tables import results_table
@@ -126,7 +127,7 @@ def test_a_run_is_called_what_it_is(arrivals, words):
 def test_equal_clients_are_one_row(result):
     rows = section(text(results_table(result), 120), "Clients").splitlines()[2:]
     clients = result.clients
-    assert len(rows) == 1
+    assert len(rows) == 2  # and what they can keep
     assert rows[0].startswith("  3 x llm ")
     low, high = clients["num_visits"].min(), clients["num_visits"].max()
     assert low < high
@@ -141,8 +142,33 @@ def test_different_clients_are_a_row_each_up_to_twelve():
     assert [row.split()[0] for row in rows.splitlines()[2:]] == [
         *(f"c{k}" for k in range(12)),
         "and",
+        "KV",
     ]
     assert "and 2 more" in rows
+
+
+def test_what_the_kv_caches_hold_stands_below_the_clients(result):
+    told = section(text(results_table(result), 120), "Clients")
+    blocks = int(result.clients["num_gpu_blocks"][0])
+    assert f"KV cache of llm: {blocks:,} blocks of 16 tokens, {16 * blocks:,} tokens" in told
+    windows = simulate(scenario(model="gpt-oss-20b"))  # whose blocks hold a group of layers each
+    told = section(text(results_table(windows), 120), "Clients")
+    assert f"KV cache of llm: {windows.clients['num_gpu_blocks'][0]:,} blocks" in told
+    assert "of 16 tokens" not in told
+
+
+def test_electricity_is_a_line_and_a_part_of_the_cost():
+    found = simulate(scenario(cost={"electricity": "0.15 $/kWh"}))
+    free = simulate(scenario(cost={}))
+    paid = found.summary["electricity_cost_usd"]
+    assert paid == pytest.approx(found.summary["energy_j"] / 3.6e6 * 0.15)
+    assert found.summary["cost_usd"] == pytest.approx(free.summary["cost_usd"] + paid)
+    assert "of it electricity" in text(results_table(found), 80)
+    assert "electricity_cost_usd" not in free.summary
+
+
+def test_a_share_that_is_not_known_is_no_number():
+    assert percent(float("nan"), 1) == "-"
 
 
 def test_clients_that_serve_nothing_are_in_the_range(result):
@@ -167,7 +193,7 @@ def test_a_client_into_which_no_prompt_fits_has_no_room():
     rows = section(text(results_table(result), 120), "Clients").splitlines()
     assert " 100 % " in rows[2]
     assert " 0 % " in rows[3]
-    assert rows[4].strip() == "no room in 100 % of the time at d, mostly for KV memory"
+    assert rows[-1].strip() == "no room in 100 % of the time at d, mostly for KV memory"
 
 
 # --- Python -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.resharding import device_of
 from mist_sim.models import load_model
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
 from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.resharded import resharded

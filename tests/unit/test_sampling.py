@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mist_sim.rng import Streams
-from mist_sim.search.spaces import sampling
+from mist_sim.search.spaces import learning
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
@@ -75,7 +75,7 @@ def table(number, lost=0.0):
 def sampled(method, values, most=26, seed=0):
     """Return what a method found after so many runs, of a table."""
     evaluation = Table(values)
-    sampling.sample(method, configurations(), evaluation, most, 8, seed)
+    learning.sample(method, configurations(), evaluation, most, 8, seed)
     assert len(evaluation.outcomes) == most
     return evaluation
 
@@ -128,7 +128,7 @@ def test_every_run_is_told_once_at_its_own_place(method, monkeypatch):
 @pytest.mark.parametrize("method", ["nsga2", "tpe"])
 def test_all_of_a_space_can_be_tried(method):
     evaluation = Table(table(1))
-    sampling.sample(method, configurations(), evaluation, 1_000, 8, 0)
+    learning.sample(method, configurations(), evaluation, 1_000, 8, 0)
     assert len(evaluation.outcomes) == 128
 
 

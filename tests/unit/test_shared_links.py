@@ -13,7 +13,7 @@ from mist_sim.lifecycle import StartUp
 from mist_sim.network import Fabric, MooncakeConnector, Seat, Store, Tenant, Topology
 from mist_sim.network.topology.drawing import drawing
 from mist_sim.scenario.build import build
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from tests.unit.test_memory_tiers import CPU, SSD, scenario
 
 GB = 1e9

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.same_workload import check_same_workload

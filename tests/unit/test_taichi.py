@@ -14,11 +14,11 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.scheduling import LaneState, StepPlan
-from mist_sim.clients.scheduling.flow import LongestFlow, SlowestFlow
+from mist_sim.clients.scheduling.flowing import LongestFlowing, SlowestFlowing
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.candidates import Candidates
-from mist_sim.core.flow import Backflow, Degradation
+from mist_sim.core.flowing import Backflow, Degradation
 from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Pace, Visit
 from mist_sim.rng import Streams
@@ -62,7 +62,7 @@ DECODES.decodes = True
 
 def test_an_answer_leaves_a_p_heavy_client_when_it_is_above_the_limit():
     """Line 2: 11 tokens since the pace began, so the limit of 0.1 s is passed after 1.1 s."""
-    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1))
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
     decode(state, 8, emitted=10, pace=Pace(1.5, 1))
     flow.num_steps(state, DECODES, 2.0, 1)
@@ -75,19 +75,19 @@ def test_an_answer_leaves_a_p_heavy_client_when_it_is_above_the_limit():
 @pytest.mark.parametrize(("most", "leaves"), [(None, True), (3, True), (2, False), (0, False)])
 def test_who_has_left_as_often_as_it_may_stays(most, leaves):
     """And the run of steps need not end for it."""
-    state, flow = lane(), SlowestFlow(Backflow(0.1, most))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1, most))
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1, 2))
     ends = 2.0 + np.arange(1, 41)
     assert flow.num_steps(state, DECODES, ends, 40) == (1 if leaves else 40)
     state.clock.advance(1)
     assert flow.leaving(state, 3.0) == ([slow] if leaves else [])
     assert flow.pace(slow, 3.0).num_backflows == 3
-    assert LongestFlow(Degradation(0.9)).pace(slow, 3.0).num_backflows == 2
+    assert LongestFlowing(Degradation(0.9)).pace(slow, 3.0).num_backflows == 2
 
 
 def test_one_that_joins_with_a_step_leaves_with_it_when_it_is_above_the_limit():
     """It was preempted, and what it had is computed again."""
-    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1))
     flow.num_steps(state, DECODES, 2.0, 1)
     state.clock.advance(1)
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
@@ -96,7 +96,7 @@ def test_one_that_joins_with_a_step_leaves_with_it_when_it_is_above_the_limit():
 
 def test_one_that_joined_twice_before_anybody_asked_leaves_once():
     """It was preempted meanwhile, as where no other client is up for long."""
-    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1))
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
     state.leave_clock(slow)
     state.clock.join(slow)
@@ -105,7 +105,7 @@ def test_one_that_joined_twice_before_anybody_asked_leaves_once():
 
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.11, 0.2])
 def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
-    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1))
     decode(state, 8, emitted=10, pace=Pace(0.0, 1))
     decode(state, 8, emitted=4, pace=Pace(0.4, 1))
     ends = 0.9 + seconds * np.arange(1, 41)
@@ -120,7 +120,7 @@ def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
 
 def test_a_run_ends_with_the_first_token_of_an_answer_that_may_be_slow():
     """Its time begins then; the other one could stay for all 40 steps."""
-    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1))
     decode(state, 8, emitted=10, pace=Pace(1.0, 10))
     waits = decode(state, 8, emitted=1, pace=Pace(nan, 1))
     ends = 0.9 + 0.05 * np.arange(1, 41)
@@ -130,7 +130,7 @@ def test_a_run_ends_with_the_first_token_of_an_answer_that_may_be_slow():
 
 
 def test_who_has_left_the_batch_does_not_flow():
-    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    state, flow = lane(), SlowestFlowing(Backflow(0.1))
     gone = decode(state, 8, emitted=10, pace=Pace(0.0, 1))
     stays = decode(state, 8, emitted=10, pace=Pace(0.5, 1))
     assert flow.num_steps(state, DECODES, np.array([5.0]), 1) == 1
@@ -141,7 +141,7 @@ def test_who_has_left_the_batch_does_not_flow():
 
 def test_the_longest_answers_leave_a_d_heavy_client_until_it_is_below_the_watermark():
     """Lines 7 to 11: 40 blocks hold 17 + 11 + 11, one above the watermark of 95 % (38)."""
-    state, flow = lane(40), LongestFlow(Degradation(0.95))
+    state, flow = lane(40), LongestFlowing(Degradation(0.95))
     long = decode(state, 60, emitted=9, pace=Pace(0.0, 1))
     longer = decode(state, 24, emitted=21, pace=Pace(0.0, 1))
     decode(state, 40, emitted=5, pace=Pace(0.0, 1))
@@ -158,7 +158,7 @@ def test_the_longest_answers_leave_a_d_heavy_client_until_it_is_below_the_waterm
 
 def test_so_many_leave_as_memory_asks_for_and_no_more():
     """Lines 7 to 11: all 40 blocks are 10 above 75 %; the longest give back 5 and then 5."""
-    state, flow = lane(40), LongestFlow(Degradation(0.75))
+    state, flow = lane(40), LongestFlowing(Degradation(0.75))
     answers = [decode(state, 8, emitted=13 - k, pace=Pace(0.0, 1)) for k in range(4)]
     decode(state, 76, emitted=2, pace=Pace(0.0, 1))
     assert state.pool.num_used == 40
@@ -166,7 +166,7 @@ def test_so_many_leave_as_memory_asks_for_and_no_more():
 
 
 def test_who_flowed_back_counts_as_new():
-    state, flow = lane(40), LongestFlow(Degradation(0.9))
+    state, flow = lane(40), LongestFlowing(Degradation(0.9))
     decode(state, 40, emitted=30, pace=Pace(3.0, 30))
     first = decode(state, 76, emitted=5, pace=Pace(0.0, 1))
     assert flow.leaving(state, 4.0) == [first]
@@ -175,7 +175,7 @@ def test_who_flowed_back_counts_as_new():
 @pytest.mark.parametrize("counts_seats", [True, False])
 def test_the_longest_answers_leave_while_too_many_seats_are_taken(counts_seats):
     """Sixty of 64 seats are below the watermark of 95 % (60.8), and 62 are two above it."""
-    state, flow = lane(4000), LongestFlow(Degradation(0.95, counts_seats))
+    state, flow = lane(4000), LongestFlowing(Degradation(0.95, counts_seats))
     first = [decode(state, 8, emitted=5 + k, pace=Pace(0.0, 1)) for k in range(60)]
     assert flow.leaving(state, 1.0) == []
     assert flow.num_steps(state, DECODES, np.zeros(30), 30) == 30
@@ -189,7 +189,7 @@ def test_the_longest_answers_leave_while_too_many_seats_are_taken(counts_seats):
 
 @pytest.mark.parametrize("num_free", [0, 1, 5])
 def test_a_run_ends_with_the_first_step_above_the_watermark(num_free):
-    state, flow = lane(40), LongestFlow(Degradation(0.9))
+    state, flow = lane(40), LongestFlowing(Degradation(0.9))
     sequence = decode(state, 4 * (36 - num_free) - 4, emitted=5, pace=Pace(0.0, 1))
     state.num_taken = state.clock.blocks_needed_now()
     state.kv_cache.grow(state.num_taken)
@@ -211,8 +211,8 @@ def test_the_pace_of_who_leaves():
     state = lane()
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
     state.stop(slow)
-    assert SlowestFlow(Backflow(0.1)).pace(slow, 7.0) == Pace(7.0, 10, 1)
-    assert LongestFlow(Degradation(0.9)).pace(slow, 7.0) == Pace(1.0, 1)
+    assert SlowestFlowing(Backflow(0.1)).pace(slow, 7.0) == Pace(7.0, 10, 1)
+    assert LongestFlowing(Degradation(0.9)).pace(slow, 7.0) == Pace(1.0, 1)
 
 
 # --- where answers go -------------------------------------------------------------------------

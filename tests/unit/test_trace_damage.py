@@ -20,6 +20,7 @@ VALUES = {  # of each reader: a number of tokens and a time, as its example has 
     "mooncake": ('"input_length": 600', '"input_length": {}', '"timestamp": 3052', None),
     "timed_trace": ('"input_length": 40', '"input_length": {}', '"timestamp": 3052', None),
     "lengths_csv": ("2048,1", "{},1", None, None),
+    "csv": ("2048,1", "{},1", "15.25,", "{},"),
     "burstgpt": ("1087,230", "{},230", "45.5,,", "{},,"),
     "vidur": ("547,248", "{},248", "1.5,", "{},"),
     "splitwise": (",1,20,4", ",1,{},4", "0.5,1,", "{},1,"),

@@ -11,6 +11,7 @@ from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.traces import (
     TRACE_READERS,
     AzureReader,
+    CsvReader,
     LengthsCsvReader,
     MooncakeReader,
     TraceReader,
@@ -364,3 +365,43 @@ def test_the_arxiv_lengths(shared):
     assert len(rows) == 28_257
     assert sum(row.num_prompt_tokens for row in rows) == 73_131_321
     assert sum(row.num_output_tokens for row in rows) == 8_234_948
+
+
+def test_a_log_of_ones_own_is_read_by_the_names_of_its_columns(tmp_path):
+    path = tmp_path / "gateway.csv"
+    path.write_text(
+        "user,out,ts_ms,in\na,80,1764000000000,900\nb,200,1764000000350,420\na,1,1764000001000,5\n"
+    )
+    names = {"prompt_column": "in", "output_column": "out", "session_column": "user"}
+    rows = CsvReader(path=str(path), time_column="ts_ms", time_unit="ms", **names).rows()
+    assert list(rows) == [
+        TraceRow(900, 80, 0.0, 0),
+        TraceRow(420, 200, 0.35, 1),
+        TraceRow(5, 1, 1.0, 0),
+    ]
+
+
+def test_a_log_of_ones_own_may_have_dates(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "timestamp,prompt_tokens,output_tokens\n"
+        "2026-03-01T12:00:00.250Z,9,8\n2026-03-01T13:00:01+01:00,4,2\n2026-03-01 12:00:02,1,1\n"
+    )
+    rows = list(CsvReader(path=str(path), time_unit="date").rows())
+    assert [row.arrival_time for row in rows] == pytest.approx([0.0, 0.75, 1.75], abs=1e-6)
+    with pytest.raises(TraceError, match="time_unit: date reads dates"):
+        list(CsvReader(path=str(path)).rows())
+
+
+@pytest.mark.parametrize("time", ["", "yesterday", "-1", "nan", "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize("unit", ["s", "ms", "date"])
+def test_a_bad_time_of_a_log_of_ones_own_is_refused_with_its_line(tmp_path, time, unit):
+    path = tmp_path / "log.csv"
+    path.write_text(f"timestamp,prompt_tokens,output_tokens\n{time},9,8\n")
+    with pytest.raises(TraceError, match=r"log\.csv:2: timestamp must be"):
+        list(CsvReader(path=str(path), time_unit=unit).rows())
+
+
+def test_the_columns_of_a_log_of_ones_own_differ():
+    with pytest.raises(ValueError, match="columns must differ"):
+        CsvReader(path="x", prompt_column="timestamp")

@@ -28,7 +28,7 @@ from tests.effort import examples
 
 DATA = Path(__file__).parent / "data" / "vllm_lines.yaml"
 LINES = yaml_text.parse(DATA.read_text(encoding="utf-8"), DATA.name)
-NUM_ACCEPTED = 58
+NUM_ACCEPTED = 59
 """Lines that gave a scenario in November 2026; 6 did before wrappers were read."""
 
 JSON_FLAGS = {
@@ -349,13 +349,13 @@ def test_nvidias_checkpoints_have_an_fp8_cache():
 def test_all_faults_are_said_at_once():
     with pytest.raises(ScenarioError) as caught:
         from_vllm(
-            ["vllm serve m --enable-lora -dcp 2 --foo 1 -tp x", "vllm bench serve --no-stream"]
+            ["vllm serve m --enable-dbo -pcp 2 --foo 1 -tp x", "vllm bench serve --no-stream"]
         )
     said = str(caught.value)
     assert said.startswith("6 arguments cannot be honoured:\n")
     for part in (
         "serve m:",
-        "--enable-lora",
+        "--enable-dbo",
         "-context-parallel-size 2",
         "--foo",
         "'x'",
@@ -490,7 +490,7 @@ def test_images_of_other_versions_take_the_nearest(capsys):
 
 
 def test_the_account_is_shown(capsys):
-    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret -dcp 2 --stream-interval 8"
+    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret -pcp 2 --stream-interval 8"
     with pytest.raises(SystemExit) as leaving:
         main(("from-vllm", line, "--gpu", "l4", "--explain"))
     assert leaving.value.code == BAD_INPUT
@@ -531,7 +531,9 @@ BENCHMARK = "vllm bench serve --random-input-len 20 --num-prompts 4"
         ("--temperature 0.8 --top-p 0.9", {"temperature": 0.8, "top_p": 0.9}),
         ("--extra-body '{\"top_p\": 0.5}'", {"temperature": 0.6, "top_p": 0.5}),
         ("--top-k -1", {"temperature": 0.6, "top_p": 0.95, "top_k": 0}),
-        ("--temperature 0", None),
+        ("--repetition-penalty 1.05", {**json.loads(ASKED), "repetition_penalty": 1.05}),
+        ("--temperature 0", {"temperature": 0}),
+        ("--temperature 0 --presence-penalty 1.5", {"temperature": 0, "presence_penalty": 1.5}),
     ],
 )
 def test_requests_of_a_benchmark_are_sampled_as_it_asks(asked, sampling):
@@ -540,11 +542,14 @@ def test_requests_of_a_benchmark_are_sampled_as_it_asks(asked, sampling):
     assert keys["clients"][0].get("sampling") == sampling
 
 
-def test_penalties_of_a_benchmark_are_told_to_be_left_out():
-    found = read_commands([f"{BENCHMARK} --repetition-penalty 1.05"])
-    (item,) = [item for item in found.account[0].items if "penalty" in item.flag]
-    assert item.is_assumed
-    assert "without penalties" in item.why
+def test_benchmarks_before_0_15_are_greedy_where_they_do_not_say():
+    def sampling(engine, asked=""):
+        lines = ["vllm serve qwen3-8b", f"{BENCHMARK} {asked}"]
+        return from_vllm(lines, gpu="h100-sxm", engine=engine).keys["clients"][0].get("sampling")
+
+    assert sampling("vllm-0.14") == {"temperature": 0}
+    assert sampling("vllm-0.14", "--temperature 0.8") == {"temperature": 0.8}
+    assert sampling("vllm-0.19") is None
 
 
 def test_the_kernel_of_experts_is_taken_from_flags_and_variables():
@@ -564,6 +569,9 @@ def test_the_kernel_of_experts_is_taken_from_flags_and_variables():
     assert backend("vllm serve qwen3-8b --moe-backend triton") is None
 
 
+IN_THE_FILE = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A checkpoint whose requests are sampled, and penalised, unless they say otherwise."""
@@ -571,8 +579,7 @@ def folder(tmp_path):
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
     more = {"model_type": "llama", "max_position_embeddings": 4_096}
     (tmp_path / "config.json").write_text(json.dumps(config | heads | more), "utf-8")
-    asked = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20}
-    text = json.dumps(asked | {"repetition_penalty": 1.05, "eos_token_id": 7})
+    text = json.dumps({"do_sample": True, "eos_token_id": 7} | IN_THE_FILE)
     (tmp_path / "generation_config.json").write_text(text, "utf-8")
     return tmp_path
 
@@ -580,13 +587,10 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "sampling"),
     [
-        ("", {"temperature": 0.7, "top_p": 0.8, "top_k": 20}),
-        ("--generation-config auto", {"temperature": 0.7, "top_p": 0.8, "top_k": 20}),
-        ("--generation-config vllm", None),
-        (
-            "--override-generation-config '{\"top_p\": 0.5}'",
-            {"temperature": 0.7, "top_p": 0.5, "top_k": 20},
-        ),
+        ("", IN_THE_FILE),
+        ("--generation-config auto", IN_THE_FILE),
+        ("--generation-config vllm", {"generation_config": "vllm"}),
+        ("--override-generation-config '{\"top_p\": 0.5}'", IN_THE_FILE | {"top_p": 0.5}),
     ],
 )
 def test_requests_are_sampled_as_the_checkpoint_asks(folder, flags, sampling):
@@ -598,9 +602,16 @@ def test_another_folder_has_the_defaults(folder):
     line = f"vllm serve qwen3-8b --generation-config {folder}"
     assert from_vllm([line], gpu="l4").keys["clients"][0]["sampling"]["top_k"] == 20
     greedy = [line, f"{BENCHMARK} --temperature 0"]
-    assert "sampling" not in from_vllm(greedy, gpu="l4").keys["clients"][0]
-    assumed = {item.flag for item in read_commands([line]).account[0].items if item.is_assumed}
-    assert assumed == {"generation_config.json repetition_penalty=1.05"}
+    asked = from_vllm(greedy, gpu="l4").keys["clients"][0]["sampling"]
+    assert asked == {"temperature": 0, "repetition_penalty": 1.05}
+
+
+def test_values_that_transformers_has_anyway_say_nothing(folder):
+    """vLLM takes only what differs from them, so that top_k: 50 leaves all words."""
+    text = json.dumps({"temperature": 1.0, "top_p": 0.9, "top_k": 50, "repetition_penalty": 1.0})
+    (folder / "generation_config.json").write_text(text, "utf-8")
+    found = from_vllm([f"vllm serve {folder}"], gpu="h100-sxm").keys["clients"][0]
+    assert found["sampling"] == {"top_p": 0.9}
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"max_new_tokens": -1}', "[" * 100_000])

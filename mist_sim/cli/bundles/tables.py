@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console, Group
 
 from mist_sim.report.elements.cells import count, percent, section, warnings
-from mist_sim.report.elements.layout import Trimmed, columns, listed
 from mist_sim.report.elements.pairs import Row, pairs
+from mist_sim.report.elements.widths import Trimmed, columns, listed
 from mist_sim.search import (
     BundleChoice,
     BundleSpec,

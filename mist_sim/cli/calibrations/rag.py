@@ -57,7 +57,7 @@ def _print(found: SearchFit) -> None:
     from rich.console import Console
 
     from mist_sim.calibration.rag.fit import KINDS
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
 
     coefficients = found.coefficients
     rows = [

@@ -38,7 +38,7 @@ def calibrate_own_time(folder: Path, out: Path | None, force: bool) -> None:
 def _print(name: str, found: OwnTime) -> None:
     from rich.console import Console
 
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
 
     console = Console(highlight=False)
     console.print(name, style="bold", markup=False)

@@ -9,9 +9,10 @@ from importlib import resources
 from pathlib import Path
 
 CATALOGS = {
-    "models": ("models/catalog",),
+    "models": ("models/catalog", "models/generation_configs.csv"),
     "gpus": ("hardware/catalog", "hardware/architectures"),
     "engines": (
+        "scenario/engines/engine_version.py",
         "scenario/engines/versions.py",
         "scenario/engines/version_defaults.py",
         "clients/engine_rules.py",
@@ -27,7 +28,7 @@ def digest_of(catalog: str) -> str:
     """Return a checksum of a catalog's files, whose names and lines count."""
     places = [_PACKAGE / place for place in CATALOGS[catalog]]
     files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
-    known = sorted(file for file in files if file.suffix in (".toml", ".json", ".py"))
+    known = sorted(file for file in files if file.suffix in (".toml", ".json", ".py", ".csv"))
     total = sha256()
     for file in known:
         total.update(file.relative_to(_PACKAGE).as_posix().encode())

@@ -8,7 +8,7 @@ from typing import get_args
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.cli.listings.layout import captioned
+from mist_sim.cli.listings.look import captioned
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
 from mist_sim.hardware.devices.hosts import bus_rate
@@ -17,7 +17,7 @@ from mist_sim.models import load_model, model_names
 from mist_sim.models.loading import family_of
 from mist_sim.network import load_topology, topology_names
 from mist_sim.network.topology.drawing import drawing
-from mist_sim.report.elements.layout import listed
+from mist_sim.report.elements.widths import listed
 
 
 def models(family: str = "") -> RenderableType:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.markup import escape
 
-from mist_sim.cli.listings.layout import named
+from mist_sim.cli.listings.look import named
 from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.parts import Part

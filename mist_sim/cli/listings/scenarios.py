@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.layout import captioned, named
+from mist_sim.cli.listings.look import captioned, named
 from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
 from mist_sim.network import topology_names
-from mist_sim.report.elements.layout import listed
+from mist_sim.report.elements.widths import listed
 from mist_sim.scenario.options.listing import engine_options
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names, preset_path

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from mist_sim.calibration import KernelFits
-    from mist_sim.calibration.figures import Calibration
+    from mist_sim.calibration.fitted_figures import Calibration
     from mist_sim.calibration.loop_protocol import LoopProtocol
     from mist_sim.hardware import GpuSpec
 
@@ -138,7 +138,7 @@ def calibrate(
     """
     from contextlib import nullcontext
 
-    from mist_sim.calibration.figures import spec_text
+    from mist_sim.calibration.fitted_figures import spec_text
     from mist_sim.cli.signals import Saved
     from mist_sim.hardware import load_gpu
     from mist_sim.output import output_file
@@ -202,8 +202,8 @@ def _print(found: Calibration) -> None:
     """Print how well the figures fit, and the figures."""
     from rich.console import Console
 
-    from mist_sim.calibration.figures import as_quantity
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.calibration.fitted_figures import as_quantity
+    from mist_sim.report.elements.widths import listed
 
     errors = [
         (f"{quantity}, {rows}", str(number), f"{mean:.1%}", f"{median:.1%}")
@@ -228,7 +228,7 @@ def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
     from mist_sim.calibration import calibrate_kernels
     from mist_sim.calibration.kernels.tables import written
     from mist_sim.models import load_model
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
 
     with Console(stderr=True).status("fitting ..."):
         found = calibrate_kernels(path, gpu, load_model(model) if model else None)
@@ -255,7 +255,7 @@ def _texts(folder: Path) -> str:
     from rich.console import Console
 
     from mist_sim.calibration.text.measure import calibrate_text
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
 
     with Console(stderr=True).status("timing ..."):
         found = calibrate_text(folder)

@@ -21,7 +21,16 @@ from mist_sim.cli.options import (
     Resume,
     require_out,
 )
-from mist_sim.cli.scenario_input import STDIN, AllowPrograms, FromVllm, load, of_vllm, presets
+from mist_sim.cli.scenario_input import (
+    STDIN,
+    AllowPrograms,
+    Approximate,
+    FromVllm,
+    load,
+    of_vllm,
+    presets,
+    with_nearest,
+)
 from mist_sim.cli.settings import overrides_of
 from mist_sim.cli.vary_input import Vary, cases_of, vary_of
 
@@ -99,6 +108,7 @@ def compare(
         False, "--any-workload", help="Allow scenarios with different workloads or limits."
     ),
     jobs: Jobs = None,
+    approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -126,6 +136,7 @@ def compare(
     how_searched = goodput_options(**shared, **own) if with_goodput else None
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
+    settings = with_nearest(settings, approximate)
     loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
     loaded = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
     beside: dict[str, Any] = {}

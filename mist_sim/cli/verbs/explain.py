@@ -7,12 +7,14 @@ import typer
 from mist_sim.cli.options import AsJson, Force, Out, Quiet, require_out
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
+    Approximate,
     FromVllm,
     ScenarioName,
     Settings,
     keys_of,
     load,
     require_scenario,
+    with_nearest,
 )
 
 
@@ -35,6 +37,7 @@ def explain(
     client: str | None = typer.Option(
         None, metavar="NAME", help="Whose step; the first client with an engine without it."
     ),
+    approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -61,7 +64,8 @@ def explain(
             "say which step: --at TIME of the run, or --prompts, or --decodes with --context"
         )
     batch = HandBatch.read(prompts, decodes, context) if by_hand else None
-    loaded = load(scenario, keys_of(commands, settings), allow_programs=allow_programs)
+    overrides = keys_of(commands, with_nearest(settings, approximate))
+    loaded = load(scenario, overrides, allow_programs=allow_programs)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     if batch is not None:
         found = session.search(lambda how: explain_batch(loaded, batch, client))

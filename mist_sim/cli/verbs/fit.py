@@ -40,7 +40,7 @@ def fit(
     from mist_sim.calibration import fit_file
     from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
 
     console = Console(highlight=False)
     with Saved() as saved, output_file(out, replace=force) as file:

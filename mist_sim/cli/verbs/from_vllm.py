@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.scenario_input import note
+from mist_sim.cli.scenario_input import Approximate, note, with_nearest
 from mist_sim.cli.settings import overrides_of
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def from_vllm(
         help="Set options missing from the command line, such as clients.0.count=8; repeatable.",
         show_default=False,
     ),
+    approximate: Approximate = False,
     explain: bool = typer.Option(
         False,
         "--explain",
@@ -62,7 +63,7 @@ def from_vllm(
     from mist_sim.scenario.format.overrides import apply
     from mist_sim.scenario.from_vllm.commands import read_commands
 
-    overrides = overrides_of(settings)
+    overrides = overrides_of(with_nearest(settings, approximate))
     found = read_commands(commands, gpu=gpu, engine=engine, overrides=overrides)
     if explain:
         _show(found.account)

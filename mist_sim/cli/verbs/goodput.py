@@ -18,12 +18,14 @@ from mist_sim.cli.options import (
 )
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
+    Approximate,
     FromVllm,
     ScenarioName,
     Settings,
     keys_of,
     load,
     require_scenario,
+    with_nearest,
 )
 
 
@@ -63,6 +65,7 @@ def goodput(
         None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
     ),
     jobs: Jobs = None,
+    approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -80,7 +83,7 @@ def goodput(
 
     require_out(force, out, resume)
     require_scenario(scenario, commands)
-    overrides = keys_of(commands, settings)
+    overrides = keys_of(commands, with_nearest(settings, approximate))
     if replications is not None:
         overrides["replications"] = replications
     options = goodput_options(

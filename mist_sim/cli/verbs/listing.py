@@ -43,7 +43,7 @@ def list_(
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.scenarios import overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
-    from mist_sim.report.elements.layout import Trimmed
+    from mist_sim.report.elements.widths import Trimmed
 
     listings = _listings()
     if family and family not in listings:

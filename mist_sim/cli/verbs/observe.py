@@ -45,9 +45,9 @@ def observe(
     from mist_sim.cli.session import note
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
-    from mist_sim.observation.driver import Server
     from mist_sim.observation.prompts import Prompts
     from mist_sim.observation.run_files import write_run
+    from mist_sim.observation.sender import Server
     from mist_sim.output import output_folder
     from mist_sim.rng import Streams
     from mist_sim.scenario.build import build_workload

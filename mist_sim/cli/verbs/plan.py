@@ -21,11 +21,13 @@ from mist_sim.cli.options import (
 )
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
+    Approximate,
     FromVllm,
     ScenarioName,
     Settings,
     keys_of,
     load,
+    with_nearest,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def plan(
         show_default=False,
     ),
     jobs: Jobs = None,
+    approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -114,7 +117,7 @@ def plan(
     from mist_sim.search.planning import plan as find
 
     require_out(force, out, resume)
-    said = keys_of(commands, settings)
+    said = keys_of(commands, with_nearest(settings, approximate))
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
     said |= _workload(lengths, form, rate)
     limits = {"ttft": ttft_ms, "tpot": tpot_ms, "e2el": e2el_ms}

@@ -1,10 +1,14 @@
-"""`mist plot`: pictures of a run as one HTML file."""
+"""`mist plot`: pictures of a run, or of several side by side, as one file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from mist_sim.report.pages.page import Page
 
 
 def plot(
@@ -14,28 +18,62 @@ def plot(
     names: list[str] = typer.Argument(
         None, metavar="[PICTURE]...", help="Which pictures; all that the run has without any."
     ),
-    out: Path = typer.Option(
-        Path("plots.html"), metavar="FILE", help="Write the pictures into this file."
+    beside: list[Path] = typer.Option(
+        [], metavar="DIR", help="Draw this run beside the first one; repeatable."
+    ),
+    form: str = typer.Option(
+        "html",
+        "--format",
+        metavar="FORM",
+        help="html, pdf, svg or png; the latter two of one picture.",
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="FILE", help="Write the pictures into this file; plots.FORM without it."
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
 ) -> None:
-    """Draw a run into one HTML file.
+    """Draw a run into one file.
 
     Pictures: latency, attainment, cdf, load, queue, batch, memory, stages, requests, transfers,
     power (of a run with --tables over_time beside the others).
     """
     from mist_sim.cli.signals import Saved
-    from mist_sim.cli.titles import title_of
+    from mist_sim.errors import ScenarioError, brief, in_words
     from mist_sim.inputs.tables import of_a_form
-    from mist_sim.metrics.tables.run_folder import RunFolder
     from mist_sim.output import output_file
     from mist_sim.report.pages.page import require_report
-    from mist_sim.report.pages.plots_page import plots_page
+    from mist_sim.report.pictures.printed import FORMATS, printed_bytes, require_matplotlib
 
+    if form not in ("html", *FORMATS):
+        raise ScenarioError(f"--format must be html, {', '.join(FORMATS)}, got {brief(form)}")
     require_report()
-    with Saved() as saved, output_file(out, replace=force) as file:
+    if form != "html":
+        require_matplotlib()
+    file_name = out or Path(f"plots.{form}")
+    with Saved() as saved, output_file(file_name, replace=force) as file:
         saved.output = file
         with of_a_form(folder, "results that mist run wrote"):
-            page = plots_page(RunFolder(folder), title_of(folder), names or [])
-        file.write(page.html())
-        typer.echo(f"{out}: open it in a browser", err=True)
+            page = _page([folder, *beside], names or [])
+        if form == "html":
+            file.write(page.html())
+        else:
+            file.write(printed_bytes([each.figure for each in page.figures], form))
+        opened = (
+            "open it in a browser" if form == "html" else in_words(len(page.figures), "picture")
+        )
+        typer.echo(f"{file_name}: {opened}", err=True)
+
+
+def _page(folders: list[Path], names: list[str]) -> Page:
+    """Return the page of one run, or of several side by side."""
+    from mist_sim.cli.titles import title_of
+    from mist_sim.errors import ScenarioError
+    from mist_sim.metrics.tables.run_folder import RunFolder
+    from mist_sim.report.pages.plots_page import beside_page, plots_page
+
+    if len(folders) == 1:
+        return plots_page(RunFolder(folders[0]), title_of(folders[0]), names)
+    runs = {str(folder): RunFolder(folder) for folder in folders}
+    if len(runs) < len(folders):
+        raise ScenarioError("--beside names a folder that is there already; leave one out")
+    return beside_page(runs, names)

@@ -89,7 +89,7 @@ def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile)
 
 def _write_dispatch(source: TorchSource, gpu: str, out: OutputFile) -> None:
     """Write a GPU spec with the host times of a family's modules."""
-    from mist_sim.hardware.execution.dispatch import dispatch_times
+    from mist_sim.hardware.execution.launches import dispatch_times
 
     times = dispatch_times(source)
     told = f"mist profile --dispatch: {source.model.name} on {source.device_name}"

@@ -10,12 +10,14 @@ import typer
 from mist_sim.cli.options import Force, Out, Quiet, Resume, require_out
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
+    Approximate,
     FromVllm,
     ScenarioName,
     Settings,
     keys_of,
     load,
     require_scenario,
+    with_nearest,
 )
 from mist_sim.cli.vary_input import Vary, vary_of
 
@@ -32,6 +34,11 @@ def run(
     commands: FromVllm = [],  # noqa: B006
     vary: Vary = [],  # noqa: B006
     seed: int | None = typer.Option(None, help="Set the seed.", show_default=False),
+    metric: str = typer.Option(
+        "",
+        metavar="NAME,...",
+        help="With --vary, show these numbers of the summaries, such as p99_itl_ms,p99_ttft_ms.",
+    ),
     replications: int | None = typer.Option(
         None,
         metavar="N",
@@ -40,6 +47,7 @@ def run(
     jobs: int | None = typer.Option(
         None, metavar="N", help="Runs at a time, of replications and --vary; one a core without it."
     ),
+    approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
@@ -75,7 +83,7 @@ def run(
     from mist_sim.report.run.verdicts import shortcomings
 
     require_scenario(scenario, commands)
-    overrides = keys_of(commands, settings)
+    overrides = keys_of(commands, with_nearest(settings, approximate))
     if seed is not None:
         overrides["seed"] = seed
     if replications is not None:
@@ -91,6 +99,7 @@ def run(
         _require_report(out, is_study=is_study)
     if names:
         _require_names(names, as_json=as_json, is_study=is_study)
+    shown = _metrics(metric, is_study=bool(axes)) if metric else ()
     wanted = None if tables is None else _tables(tables, out, is_study=is_study)
     session = Session(
         out=out,
@@ -103,7 +112,7 @@ def run(
         report=report,
     )
     if axes:
-        missed = _study(session, loaded, axes, jobs)
+        missed = _study(session, loaded, axes, jobs, shown)
     elif loaded.replications > 1:
         found = session.replicate(loaded, jobs)
         missed = shortcomings(found.summaries, found.slo)
@@ -116,15 +125,26 @@ def run(
 
 
 def _study(
-    session: Session, scenario: Scenario, axes: dict[str, list[Any]], jobs: int | None
+    session: Session,
+    scenario: Scenario,
+    axes: dict[str, list[Any]],
+    jobs: int | None,
+    shown: tuple[str, ...],
 ) -> list[str]:
-    """Run all points; return their shortcomings."""
+    """Run all points; return their shortcomings.
+
+    shown: numbers in the table; empty: the main ones.
+    """
+    from dataclasses import replace
+
     from mist_sim.metrics.replications import Replications
     from mist_sim.report.run.verdicts import shortcomings
     from mist_sim.studies.study import plan_study
 
     plan = plan_study(scenario, vary=axes)
-    found = session.search(lambda how: plan.run(jobs=jobs, **how), plan.num_runs)
+    found = session.search(
+        lambda how: replace(plan.run(jobs=jobs, **how), shown=shown), plan.num_runs
+    )
     missed = []
     for each in found.points:
         texts = [f"failed: {failure}" for failure in each.failures]
@@ -133,6 +153,26 @@ def _study(
             texts += shortcomings(summaries, runs.slo)
         missed += [f"{each.point.name}: {text}" for text in texts]
     return missed
+
+
+def _metrics(names: str, *, is_study: bool) -> tuple[str, ...]:
+    """Return the numbers of the summaries that the table of a study shows."""
+    from typing import get_type_hints
+
+    from mist_sim.errors import ScenarioError, brief, did_you_mean
+    from mist_sim.metrics.summary_types import Summary
+
+    if not is_study:
+        raise ScenarioError("--metric has no effect on one run; --json prints all numbers")
+    known = [name for name, kind in get_type_hints(Summary).items() if kind in (int, float, bool)]
+    found = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+    for name in found:
+        if name not in known:
+            raise ScenarioError(
+                f"--metric has no number {brief(name)}{did_you_mean(name, known)} "
+                "docs/reference/metrics.md has all"
+            )
+    return found
 
 
 def _require_report(out: Path | None, *, is_study: bool) -> None:

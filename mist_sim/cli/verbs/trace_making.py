@@ -75,7 +75,7 @@ def sample(
 
     Times stay, so that the rate falls to about the share.
     """
-    from mist_sim.traces.sampling import sampled
+    from mist_sim.traces.subsets import sampled
 
     lines = writer(to)
     with as_options():
@@ -97,7 +97,7 @@ def fetch(
     """Download a public trace; a call that was stopped goes on where it was."""
     from mist_sim.cli.session import note
     from mist_sim.errors import ScenarioError, brief, did_you_mean
-    from mist_sim.traces.fetching import fetch as download
+    from mist_sim.traces.downloads import fetch as download
     from mist_sim.traces.sources import SOURCES, TraceSource
 
     if not name:
@@ -155,7 +155,7 @@ class _Bar:
 def _print_sources() -> None:
     from rich.console import Console
 
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
     from mist_sim.traces.sources import SOURCES
 
     rows = [

@@ -50,7 +50,7 @@ def _show(run: MeasuredRun, margin: float | None) -> None:
     from rich.console import Console
     from rich.padding import Padding
 
-    from mist_sim.report.elements.layout import listed
+    from mist_sim.report.elements.widths import listed
 
     out = Console()
     if run.missing:

@@ -184,7 +184,8 @@ class DecodeClock:
         if head[2].ticket != head[1]:
             head = _head(self.heap)
         num_left = head[0] - self.steps
-        limit = min(limit, num_left)
+        if num_left < limit:  # min() would be a call  # noqa: PLR1730
+            limit = num_left
         if limit == 1 or (limit // self.block_size + 1) * self._pages_per_cycle <= num_free_blocks:
             return limit
         return self.steps_within(num_free_blocks, limit)

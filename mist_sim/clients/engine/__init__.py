@@ -1,1 +1,1 @@
-"""The engine of an LLM client: its loop, its lanes, pipelines and replicas of it, its records."""
+"""The engine of an LLM client: its loop, lanes, pipelines, replicas and step records."""

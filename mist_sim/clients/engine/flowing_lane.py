@@ -1,4 +1,4 @@
-"""A lane whose decodes may go on at another client, and which takes over from others first."""
+"""A lane whose decodes may move to another client while they run, and which takes over decodes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.admission import bring_entries
-from mist_sim.clients.scheduling.flow import Flow, flow_of
+from mist_sim.clients.scheduling.flowing import Flowing, flowing_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.core.visit import Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.stages import Decode
@@ -22,15 +22,15 @@ from mist_sim.stages import Decode
 class FlowingLane(Lane):
     """A lane of a P-heavy or D-heavy client (TaiChi, §3.3).
 
-    Decodes leave at the end of a step. Their blocks stay taken until they were copied. Those of
-    other clients come as soon as there is memory, also while prompts have the whole step.
+    Decodes leave at the end of a step; their blocks stay taken until they are copied. Decodes of
+    other clients join as soon as there is memory, even in steps that are full of prompts.
 
     Where steps are planned ahead, the next step is planned already when the rule looks, and who is
     to leave is part of it. So they leave at the end of that one, with its tokens, unless they are
     done, preempted or given up by then.
 
-    flow: says who leaves. has_taker: returns whether there is a client now that would go on with
-        those who leave; they stay otherwise. None: there always is one.
+    flow: the rule that says which decodes leave. has_taker: returns whether another client is up
+    that would continue them; if not, they stay. None: there always is one.
     """
 
     def __init__(
@@ -39,20 +39,21 @@ class FlowingLane(Lane):
         scheduler: Scheduler,
         state: LaneState,
         *,
-        flow: Flow,
+        flow: Flowing,
         has_taker: Callable[[], bool] | None = None,
         **others: Any,
     ) -> None:
         super().__init__(env, scheduler, state, **others)
         self._flow = flow
         self._has_taker = has_taker
-        self._next_flow: Flow | None = None  # from a step on that ends after `_turned_at`
+        self._next_flow: Flowing | None = None  # from a step on that ends after `_turned_at`
         self._turned_at = nan
         self._due: list[tuple[int, SequenceState]] = []  # (ticket, who leaves after the next step)
 
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
     ) -> StepPlan | None:
+        """Return the next steps, as many as end before a decode may leave (see `Lane.plan`)."""
         plan = super().plan(1 if self._due else limit, plan_on_the_spot)
         if plan is None or not self.state.waiting:
             return plan
@@ -73,22 +74,23 @@ class FlowingLane(Lane):
     def turn(self, scheduler: Scheduler, rule: FlowRule | None) -> None:
         """Plan with another scheduler from now on, and let answers leave by another rule.
 
-        rule: None: by the same. Those that decode now count by the new one, too, from the step on
-            that ends after now.
+        rule: None: keep the present rule. The new one holds for running decodes, too, from the next
+        step that ends.
         """
         self._adopt()
         self.scheduler = scheduler
         self._turned_at = self.env.now
-        self._next_flow = None if rule is None else flow_of(rule)
+        self._next_flow = None if rule is None else flowing_of(rule)
 
     def _adopt(self) -> None:
-        """Let answers leave by the rule that was said last."""
+        """Apply the rule that was given last."""
         if self._next_flow is not None:
             self._flow, self._next_flow = self._next_flow, None
             self._due.clear()
             self._flow.meet(self.state)
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
+        """Account for executed steps, and let decodes leave for other clients."""
         super().end(run, plan, batch)
         due, self._due = self._due, []
         if run.went_on or (self._has_taker is not None and not self._has_taker()):
@@ -113,7 +115,7 @@ class FlowingLane(Lane):
                 self._leave_for_another(sequence)
 
     def _leave_for_another(self, sequence: SequenceState) -> None:
-        """End the visit of a decode whose rest another client does."""
+        """End the visit of a decode that another client continues."""
         self.state.move_out(sequence)
         self.records.evict(sequence)
         visit = sequence.visit
@@ -132,7 +134,7 @@ def _still_here(due: Sequence[tuple[int, SequenceState]]) -> list[SequenceState]
 
 
 def _num_asked(visit: Visit) -> int:
-    """Return the tokens of the answer that a visit was asked for: a prompt gives one, too."""
+    """Return the tokens of the answer that a visit was asked for, the first token included."""
     kv = visit.kv
     stages = visit.stages
     # the first token may be one that its own decode emits

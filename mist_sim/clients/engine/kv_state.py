@@ -1,4 +1,4 @@
-"""What routers may know of the KV memory of a client's engines, computed when they ask."""
+"""The KV memory of a client's engines as routers see it, computed when they ask."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mist_sim.environment import Environment
 class EngineKvState:
     """The `KvView` of a client with engines.
 
-    Runs of steps are computed ahead and accounted for at their end. So what they hold meanwhile
-    follows by arithmetic from the number of their steps that have ended by now.
+    Runs of steps are accounted for at their end. What they hold in between is computed from the
+    number of their steps that have ended by now.
 
-    block_size: tokens in a block. stays: visits that are at the client, live.
+    block_size: tokens in a block. stays: the visits at the client, live.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class EngineKvState:
     def num_blocks(self) -> int:
         """KV blocks that requests hold.
 
-        With those of the step in flight, where these are taken when it is planned, else as of the
-        last step that ended.
+        Includes blocks for the step in flight if they are taken when it is planned; otherwise as of
+        the last step that ended.
         """
         return sum([_num_blocks(lane) for lane in self._engines.lanes])
 
@@ -70,7 +70,7 @@ class EngineKvState:
         return left
 
     def prefix_tokens(self, request: Request) -> int:
-        """Tokens of a request's prompt that the engine need not compute that would take it now."""
+        """Tokens of a request's prompt that are cached at the engine that would get it now."""
         if not request.content:
             return 0
         self._see_prefixes()
@@ -80,7 +80,7 @@ class EngineKvState:
         return lane.state.kv_cache.num_prefix_tokens(probe, _ahead(lane))
 
     def watch(self, watcher: ContentWatcher) -> bool:
-        """Tell a watcher what the caches have (see `KvView`)."""
+        """Tell a watcher the contents of the caches, and every change (see `KvView`)."""
         self._see_prefixes()
         for visit in self._stays:
             _tell(visit.request, watcher.enter)
@@ -88,7 +88,7 @@ class EngineKvState:
         return all(lane.state.kv_cache.watch(watcher) for lane in self._engines.lanes)
 
     def follow(self, engines: Engines) -> None:
-        """Tell of other engines from now on, which have nothing yet."""
+        """Report on other engines from now on, whose caches are empty."""
         before, self._engines = self._engines, engines
         if self._sees_prefixes:
             self._sees_prefixes = False
@@ -102,7 +102,7 @@ class EngineKvState:
     def accept(self, request: Request) -> None:
         """Note that the client takes a request, whose content its engines may compute from now on.
 
-        Runs of steps tell the caches at their end; so a watcher hears of it before.
+        Runs enter blocks in the caches at their end, so a watcher is told beforehand.
         """
         if self._watcher is not None:
             _tell(request, self._watcher.enter)
@@ -113,7 +113,7 @@ class EngineKvState:
             _tell(request, self._watcher.leave)
 
     def _see_prefixes(self) -> None:
-        """Let lanes compute no steps ahead whose caches cannot tell what these will have done."""
+        """Make lanes whose caches cannot predict a run's effect compute one step at a time."""
         if not self._sees_prefixes:
             self._sees_prefixes = True
             for lane in self._engines.lanes:
@@ -127,7 +127,7 @@ def _tell(request: Request, note: Callable[[Hashable], None]) -> None:
 
 
 def _ahead(lane: Lane) -> Ahead:
-    """Return what the steps of the run in flight did that have ended or begun by now."""
+    """Return the part of the run in flight that has ended or begun by now."""
     plan, num_begun = lane.engine.steps_begun(lane)
     if plan is None:
         return Ahead(0, [])
@@ -147,7 +147,7 @@ def _num_blocks(lane: Lane) -> int:
 
 
 def _num_taken(lane: Lane) -> int:
-    """Return the blocks that steps in flight took which the pool has not heard of."""
+    """Return the blocks that steps in flight have taken but not yet entered in the pool."""
     state = lane.state
     if state.by_piece:
         plan, num_begun = lane.engine.steps_begun(lane)

@@ -1,4 +1,4 @@
-"""A lane: what a scheduler plans on memory of its own, computed in runs of steps."""
+"""A lane: a scheduler with memory of its own, whose plans are executed in runs of steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Leave = Callable[[Visit, str | None], None]
 
 
 class LaneEngine(Protocol):
-    """What a lane and its client ask of the engine that steps it (see `Engine`)."""
+    """The engine that steps a lane, as the lane and its client use it (see `Engine`)."""
 
     @property
     def score(self) -> int: ...
@@ -52,15 +52,15 @@ class LaneEngine(Protocol):
 
 
 class Lane:
-    """What a scheduler's plans and steps mean for its requests, the records and the load.
+    """Carries out a scheduler's plans: updates requests, records and the load.
 
     Engines decide when a lane plans and how long its steps take.
 
-    scheduler: decides; lanes may share it. state: what it decides about, with nobody in it yet.
-    load: the counts that routers see; lanes of a client share it.
-    leave: takes back the visits. stores: where KV entries come from and go to.
-    engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
-    gate: turns requests away when the lane is too busy; None: never.
+    scheduler: decides; lanes may share it. state: what it decides about, empty at first. load: the
+    counts that routers see; lanes of a client share it. leave: called with visits that end. stores:
+    where KV entries come from and go to. engine_number: of the lane's engine in its client.
+    block_bytes: of a block; NaN: unknown. gate: rejects requests when the lane is too busy; None:
+    never.
     """
 
     def __init__(
@@ -124,19 +124,19 @@ class Lane:
 
     @property
     def time_of_plan(self) -> float:
-        """When a plan that is asked for now is made, in seconds of the run."""
+        """The time, in seconds of the run, at which a plan that is requested now counts as made."""
         latest = self.ahead.latest if self.ahead is not None else None
         return self.env.now if latest is None else latest.last_start
 
     def step_singly(self) -> None:
         """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
 
-        The results are the same, but take longer.
+        Results do not change, but the simulation is slower.
         """
         self.run_limit = self.longest_run = 1
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
-        """Could a sequence, or the one at the head of the queue, join after so many steps?"""
+        """Tell whether a sequence, or the head of the queue, could join after so many steps."""
         if self.state.moved or (sequence is None and self.state.swapped):
             return True  # the first of these, perhaps
         candidate = sequence or self.state.head()
@@ -147,12 +147,12 @@ class Lane:
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
     ) -> StepPlan | None:
-        """Return the next steps, which start now; None when there is nothing to do.
+        """Return the next steps, which start now; None if there is nothing to do.
 
-        limit: the most steps; None: as many as runs have by now.
-        plan_on_the_spot: where steps are planned ahead, it is called after a plan that computes
-            nothing: no step is in flight then, so the next plan may know everything up to now.
-            Returns whether there was anything more to know.
+        limit: the most steps; None: the present length of runs.
+        plan_on_the_spot: given if steps are planned ahead; called after an empty plan, when no step
+        is in flight and the next plan may know everything up to now. Returns whether anything new
+        became known.
         """
         num_copied = 0  # blocks, before the next step
         while True:
@@ -171,14 +171,22 @@ class Lane:
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
                 num_copied += self._note(plan)
             if plan.prefills or plan.decodes:
-                if num_copied:
-                    plan.swap_time = self.state.swaps.copy_time(num_copied)
+                if num_copied or self.state.adapters is not None:
+                    self._delay(plan, num_copied)
                 if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
             self._check_moves(plan)
             if plan_on_the_spot:
                 plan_on_the_spot()
+
+    def _delay(self, plan: StepPlan, num_copied: int) -> None:
+        """Let the first step wait for copies of blocks, and for adapters."""
+        state = self.state
+        if num_copied:
+            plan.swap_time = state.swaps.copy_time(num_copied)
+        if state.adapters is not None:
+            state.adapters.begin(state, plan)
 
     def _check_moves(self, plan: StepPlan) -> None:
         """Raise InvariantError for a plan that neither computes nor changes anything."""
@@ -188,7 +196,7 @@ class Lane:
             )
 
     def _note(self, plan: StepPlan) -> int:
-        """Note who goes, who goes on and what moves; return the blocks that the step waits for."""
+        """Record who leaves, continues or moves; return the blocks that the step waits for."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
         if not (plan.prefills or plan.decodes):
@@ -208,14 +216,14 @@ class Lane:
         return num_copied
 
     def _begin_move(self, move: KvMove) -> bool:
-        """Begin a move, for which there is memory; return whether the next step waits for it."""
+        """Begin a move whose memory is reserved; return whether the next step waits for it."""
         waits = self._mover.begin(move)
         if not waits and move.kind != "swap_out":
             move.sequence.num_coming += 1
         return waits
 
     def _end_move(self, move: KvMove) -> None:
-        """Entries have come, or will not; the engine hears when all are there."""
+        """Note that entries have come or are lost; tell the engine when all are there."""
         sequence = move.sequence
         if move.kind == "swap_out":
             self.engine.release(sequence, self)
@@ -228,7 +236,7 @@ class Lane:
             self.engine.end_load(sequence, self)
 
     def _begin(self, admitted: list[SequenceState]) -> None:
-        """Note who got memory now, and what the cache had of a prompt that starts."""
+        """Note which sequences got memory, and what the cache had of a prompt that starts."""
         now = self.env.now
         for sequence in admitted:
             sequence.become(RUNNING)
@@ -241,7 +249,7 @@ class Lane:
                     visit.num_cached_tokens = num_found
 
     def _evict(self, plan: StepPlan) -> None:
-        """Note what lost its memory, and hand back what can never have enough."""
+        """Note which sequences lost their memory; hand back those that can never have enough."""
         for sequence in plan.preempted:
             sequence.num_queued_tokens = self.state.num_to_compute(sequence)
             sequence.become(WAITING)
@@ -274,13 +282,13 @@ class Lane:
         self.adapt(num_steps, plan.num_steps)
 
     def free_if_idle(self, *, is_idle: bool = False) -> None:
-        """Take back what those hold who leave, where nothing is planned or left to plan."""
+        """Free seats and blocks of leaving sequences, if nothing is planned or left to plan."""
         state = self.state
         if is_idle or not (state.num_running or self.num_waiting):
             state.free_leaving()
 
     def hand_back(self, sequence: SequenceState, end: float) -> None:
-        """Let a sequence go that is done with the step that ends now, `end` seconds."""
+        """Let a sequence go that is done with the step that ends now, at `end` seconds."""
         self.records.finish(sequence)
         visit = sequence.visit
         visit.num_output_tokens = sequence.num_new_tokens
@@ -293,7 +301,7 @@ class Lane:
         self.leave(visit, None)
 
     def adapt(self, num_steps: int, num_planned: int) -> None:
-        """Let runs be longer after one of all steps that it may have, shorter after one cut."""
+        """Double the length of runs after a run of full length, halve it after one that was cut."""
         limit = self.run_limit
         if num_steps == limit:
             self.run_limit = min(2 * limit, self.longest_run)
@@ -303,9 +311,9 @@ class Lane:
     # --- entries that other clients ask for -------------------------------------------------
 
     def _hold(self, sequence: SequenceState) -> HeldKv:
-        """Return what stays of a sequence that is done here, for the client that goes on.
+        """Return the entries of a finished sequence that are kept for the client that continues it.
 
-        If that emits the first token, it computes the last token of the prompt once more.
+        If that client emits the first token, it computes the last token of the prompt again.
         """
         num_blocks, num_tokens = self.state.held[sequence]
         visit = sequence.visit
@@ -324,20 +332,20 @@ class Lane:
         return kv
 
     def _release(self, sequence: SequenceState) -> None:
-        """Free what was held of a sequence; who waits for the client to be empty may look."""
+        """Free entries that were held of a sequence, and note that the client may be empty now."""
         del self.held_kv[sequence]
         self.engine.release(sequence, self)
         for watcher in self.load.watchers:
             watcher(self.load)
 
     def release_after_run(self, sequence: SequenceState) -> None:
-        """Free what was held of a sequence at the end of the run in flight, which should be cut."""
+        """Free entries held of a sequence at the end of the run in flight; the caller cuts it."""
         self.released.append(sequence)
 
     # --- a change of layout ---------------------------------------------------------------
 
     def put_down(self) -> None:
-        """Know all that has happened: no step is in flight, and none will follow."""
+        """Catch up with all that has happened, since no step is in flight and none will follow."""
         if self.ahead is not None:
             self.ahead.halt()
         if self.state.paused:
@@ -345,17 +353,17 @@ class Lane:
         self.state.free_forgotten()
 
     def take_off(self, sequence: SequenceState) -> int:
-        """Take a running sequence out; return how many of its tokens have entries."""
+        """Remove a running sequence; return how many of its tokens have KV entries."""
         _, num_tokens = self.state.stop(sequence)
         self.records.evict(sequence)
         return num_tokens
 
     def go_on(self, sequence: SequenceState) -> None:
-        """Write that a decode goes on here, whose entries this lane's state has taken over."""
+        """Record that a decode continues here, with entries that this lane has taken over."""
         self.records.resume(sequence)
 
     def drop_outgrown(self, sequence: SequenceState) -> bool:
-        """Hand back a sequence that the lane's memory can never have all tokens of, if so."""
+        """Hand back a sequence that needs more blocks than the lane has in all."""
         reason = self.state.outgrown(sequence)
         if reason is not None:
             sequence.visit.num_output_tokens = sequence.num_new_tokens
@@ -363,7 +371,7 @@ class Lane:
         return reason is not None
 
     def take_held(self, sequence: SequenceState, kv: HeldKv) -> None:
-        """Keep entries for another client that another lane has kept so far."""
+        """Take over entries that another lane has kept for another client."""
         self.held_kv[sequence] = kv
         num_blocks, _ = self.state.held[sequence]
         num_bytes = 0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes
@@ -380,7 +388,7 @@ class Lane:
         self.engine.abort(sequence, self)
 
     def abort_after_run(self, sequence: SequenceState) -> None:
-        """Let a running sequence go at the end of the run in flight, which should be cut."""
+        """Let a running sequence go at the end of the run in flight; the caller cuts it."""
         self.given_up.append(sequence)
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
@@ -395,7 +403,7 @@ class Lane:
     def abort_late(self, sequence: SequenceState) -> None:
         """Let a sequence go that was given up a step ago, unless it has ended meanwhile.
 
-        Where steps are planned ahead; the next plan knows it.
+        Used where steps are planned ahead: the next plan is the first that knows of it.
         """
         state = self.state
         if sequence in state.leaving:
@@ -406,7 +414,7 @@ class Lane:
             self._give_back(sequence)
 
     def forget(self, sequence: SequenceState) -> None:
-        """Let a sequence go that the scheduler has not heard of."""
+        """Let a sequence go that the scheduler has not been told of yet."""
         self._give_back(sequence)
 
     def _give_back(self, sequence: SequenceState) -> None:
@@ -421,7 +429,7 @@ class Lane:
         self.leave(visit, None)
 
     def let_go(self, finished: Sequence[SequenceState] = ()) -> None:
-        """Let go of what was given up or released during a run, and did not finish with it."""
+        """Let sequences go that were given up or released during a run and did not finish in it."""
         for sequence in self.given_up:
             if sequence not in finished:
                 self.abort(sequence)
@@ -431,7 +439,7 @@ class Lane:
         self.released.clear()
 
     def lose_step(self, plan: StepPlan) -> None:
-        """Undo what a plan took whose first step was lost, since the engine halted."""
+        """Undo a plan whose first step was lost because the engine halted."""
         for sequence in plan.paused:
             self.records.resume(sequence)
         self.state.lose_step(plan)

@@ -16,7 +16,7 @@ from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
 
@@ -26,7 +26,7 @@ _accumulate = np.add.accumulate
 
 
 class Scored(Protocol):
-    """What the choice of a lane or an engine looks at (see `Lane.score`)."""
+    """A lane or an engine, when the least loaded one is chosen (see `Lane.score`)."""
 
     @property
     def score(self) -> int: ...
@@ -38,16 +38,16 @@ AnyPart = TypeVar("AnyPart", bound=Scored)
 class Engine:
     """Lanes that step together, timed by a predictor.
 
-    Mostly one lane. Several are replicas that share the experts of their layers: all plan at the
-    same time, and a step lasts as long as the slowest lane's; one without work takes part with an
+    Usually there is one lane. Several lanes are replicas that share experts: all plan at the same
+    time, and a step lasts as long as the slowest lane's; a lane without work takes part with an
     empty batch (vLLM's `DPEngineCoreProc` runs dummy batches).
 
     The loop from `_plan` to `_end` and back is MIST's CLIENT-STEP. Steps that cannot change are one
     run and one event; an arrival that could be admitted cuts the run at the end of the step in
     flight.
 
-    phases: in which its steps end and in which it plans (see `engine_phases`).
-    Where steps are planned ahead, each lane has what its plans may know (`Lane.ahead`).
+    phases: in which its steps end and in which it plans (see `engine_phases`). If steps are planned
+    ahead, each lane has a `PlanAhead` (`Lane.ahead`).
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Engine:
     # --- the loop -------------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
-        """Start the next steps, and sleep until they end; without any, until work comes."""
+        """Start the next steps and sleep until they end, or until work comes if there are none."""
         env = self.env
         env.note_plan(self._plan_phase)
         self._run = run = self._start_next()
@@ -107,15 +107,15 @@ class Engine:
         self._plan(event)
 
     def sleep_until(self, time: float) -> None:
-        """Plan nothing before a time, seconds, and look then what there is to do."""
+        """Plan nothing before a time in seconds, then plan."""
         self._idle = False
         self._wake = self.env.at(time, self._plan_phase)
         self._wake.callbacks.append(self._plan)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End with the step in flight, and plan no more; `then` is called when that is over.
+        """End with the step in flight and plan no more; call `then` when it is over.
 
-        That is at once where no step is in flight.
+        If no step is in flight, that is at once.
         """
         run = self._run
         if run is None:
@@ -135,13 +135,13 @@ class Engine:
         then()
 
     def _starts(self) -> Callable[[], Run | None]:
-        """Return what starts the next steps, if there are any."""
+        """Return the method that starts the next steps, by the options of the engine."""
         start = self._starts_all()
         flows = any(isinstance(lane, FlowingLane) for lane in self.lanes)
         return partial(self._start_until_flow, start) if flows else start
 
     def _starts_all(self) -> Callable[[], Run | None]:
-        """Return the same, where no decode leaves before its answer is complete."""
+        """Return the same for lanes whose decodes all stay until their answers are complete."""
         lane = self._lane
         if lane is None:
             several = [(each, each.ahead) for each in self.lanes if each.ahead is not None]
@@ -151,7 +151,7 @@ class Engine:
         return partial(self._start, lane)
 
     def _start(self, lane: Lane) -> Run | None:
-        """Return the next steps of the only lane, which start now; None when it is idle."""
+        """Return the next steps of the only lane, which start now; None if it is idle."""
         plan = lane.plan()
         if plan is None:
             return None
@@ -184,7 +184,7 @@ class Engine:
         return Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
 
     def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
-        """Start the steps of a plan that knows what was known one step before."""
+        """Start the steps of a plan that knows only what was known one step before."""
         plan = ahead.plan()
         if plan is None:
             return None
@@ -203,27 +203,29 @@ class Engine:
             self._forget_count()
             return None
         parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
+        idle = share_experts([batch for _, _, batch in parts], len(self.lanes))
         num_steps = min(plan.num_steps for _, plan in plans)
         times_each = [self._times(lane, plan, batch, num_steps) for lane, plan, batch in parts]
-        return self._together(parts, times_each, num_steps)
+        return self._together(parts, times_each, num_steps, idle)
 
     def _start_ahead_together(self, lanes: Sequence[tuple[Lane, PlanAhead]]) -> Run | None:
-        """Do the same with plans that know what was known one step before."""
+        """Do the same with plans that know only what was known one step before."""
         plans = [(lane, ahead, plan) for lane, ahead in lanes if (plan := ahead.plan())]
         if not plans:
             self._forget_count()
             return None
         num_steps = min(ahead.num_steps(plan) for _, ahead, plan in plans)
+        batches = [lane.state.batch(plan) for lane, _, plan in plans]
+        idle = share_experts(batches, len(self.lanes))
         parts, times_each = [], []
-        for lane, ahead, plan in plans:
-            batch = lane.state.batch(plan)
+        for (lane, ahead, plan), batch in zip(plans, batches, strict=True):
             if ahead.latest is None:  # planned on the spot, so it is a single step
                 times = np.array([ahead.step_time(batch) + plan.swap_time])
             else:
                 times = self._times(lane, plan, batch, num_steps)
             parts.append((lane, plan, batch))
             times_each.append(times)
-        run = self._together(tuple(parts), times_each, num_steps)
+        run = self._together(tuple(parts), times_each, num_steps, idle)
         for _, ahead, _ in plans:
             ahead.latest = run
         return run
@@ -234,10 +236,12 @@ class Engine:
         times[0] += plan.swap_time
         return times
 
-    def _together(self, parts: tuple[Part, ...], times_each: list[Array], num_steps: int) -> Run:
-        """Return steps that last as long as the slowest lane's; an idle one has empty batches."""
+    def _together(
+        self, parts: tuple[Part, ...], times_each: list[Array], num_steps: int, idle: StepBatch
+    ) -> Run:
+        """Return steps that last as long as the slowest lane's; `idle`: the batch of idle ones."""
         if len(parts) < len(self.lanes):
-            times_each.append(self.predictor.run(StepBatch(), StepGrowth(), num_steps))
+            times_each.append(self.predictor.run(idle, StepGrowth(), num_steps))
         now = self.env.now
         times = np.maximum.reduce(times_each)
         times[0] += now
@@ -247,7 +251,7 @@ class Engine:
     # --- what happens meanwhile -----------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
-        """Queue a sequence at the least loaded lane; cut the run that it could join."""
+        """Queue a sequence at the least loaded lane; cut the run if the sequence could join."""
         sequence.lane = lane = self._lane or self.next_lane()
         if ahead := self._is_ahead(lane):
             ahead.hold_arrival(sequence)
@@ -289,14 +293,14 @@ class Engine:
         return self._run is not None and self._run.has(lane)
 
     def _end_for_forgotten(self, lane: Lane) -> None:
-        """End a run with the step in flight, if blocks are free then that nobody used."""
+        """End a run with the step in flight if a sequence was given up with unused memory."""
         if lane.state.forgotten and self._run is not None:
             self._end_after(self._run, self._num_begun(self._run))
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
-        """Let a sequence go: at once while it waits, else at the end of the step in flight.
+        """Let a sequence go: at once if it waits, else at the end of the step in flight.
 
-        Where steps are planned ahead, the next one is planned already, and it stays for that.
+        If steps are planned ahead, the next step is already planned, and the sequence stays for it.
         """
         if lane.ahead is not None and lane.ahead.forget(sequence):
             lane.forget(sequence)
@@ -314,7 +318,7 @@ class Engine:
                 self._cut_ahead(lane, always=True)
 
     def release(self, sequence: SequenceState, lane: Lane) -> None:
-        """Free what a lane held of a sequence, at the end of the step in flight."""
+        """Free entries that a lane held of a sequence, at the end of the step in flight."""
         run = self._run
         if run is not None and run.has(lane):
             lane.release_after_run(sequence)
@@ -326,12 +330,12 @@ class Engine:
             self._notice(lane, None)
 
     def plan_anew(self) -> None:
-        """Plan again after the step in flight, since the scheduler has become another one."""
+        """Plan again after the step in flight, because the scheduler has been replaced."""
         if self._run is not None:
             self._end_after(self._run, self._run.num_begun(self.env.now))
 
     def notice(self, lane: Lane) -> None:
-        """Let a lane plan, if it sleeps: the head of its queue may have room now."""
+        """Let a sleeping lane plan: the head of its queue may have room now."""
         self._notice(lane, None)
 
     def halt(self) -> None:
@@ -359,12 +363,12 @@ class Engine:
         self._forget_count()
 
     def _forget_count(self) -> None:
-        """Count steps in lockstep from 0 on, as engines do that start again."""
+        """Restart the count of steps in lockstep at 0, as restarted engines do."""
         if self._count is not None:
             self._count.num_steps = 0
 
     def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:
-        """Wake, or cut the run that a sequence, or the head of the lane's queue, could join."""
+        """Wake up, or cut the run if a sequence or the head of the lane's queue could join it."""
         run = self._run
         if self._idle:
             if sequence is None and not (lane.num_waiting or lane.state.leaving):
@@ -379,16 +383,16 @@ class Engine:
                     self._end_after(run, num_steps)
 
     def _is_ahead(self, lane: Lane) -> PlanAhead | None:
-        """Return what plans ahead of a lane, unless nothing of it is computed or planned."""
+        """Return the lane's `PlanAhead`; None while nothing of the lane is computed or planned."""
         ahead = lane.ahead
         if ahead is None or self._idle or (self._lane is None and ahead.latest is None):
             return None
         return ahead
 
     def _cut_ahead(self, lane: Lane, *, always: bool = False) -> None:
-        """End a run with the next step to start, whose successor knows what happens now.
+        """End a run after the next step to start; the plan after it can know of this event.
 
-        Unless there is no seat then either; `always`: all the same, since memory may be free then.
+        Runs are not cut if no seat is free then, unless `always`, because memory may become free.
         """
         run, state = self._run, lane.state
         always = always or state.cadence is not None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import StepPlan
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 Times = NDArray[np.float64]
@@ -22,14 +22,13 @@ Times = NDArray[np.float64]
 class PipelineLane:
     """Lanes whose batches go through the ranks together, and their run of passes.
 
-    members: one lane, or those of equal number of pipelines in lockstep. They plan together, and
-        a rank is busy until the slowest is done; who has nothing to compute takes part with an
-        empty batch.
-    ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
+    members: one lane, or the lanes of equal number of pipelines in lockstep. They plan together,
+    and a rank is busy until the slowest is done; a lane with nothing to compute takes part with an
+    empty batch.
+    ready: when its latest pass returned or its work arrived, and it may enter rank 0.
     idle: whether it has nothing to do.
-    run: the steps that its members have planned, `num_steps` of which are carried out; None between
-        two runs.
-    has_entered: whether all passes of the run have entered rank 0; true between two runs.
+    run: the planned steps, `num_steps` of which are carried out; None between two runs.
+    has_entered: whether all passes of the run have entered rank 0; True between two runs.
     times, rows: seconds of each step on each rank, as an array and as lists.
     rank_delay: seconds between two ranks.
     entries, ends: when the passes known so far entered rank 0 and returned.
@@ -51,7 +50,7 @@ class PipelineLane:
 
     @property
     def key(self) -> tuple[float, int]:
-        """What orders lanes at rank 0."""
+        """The order of lanes at rank 0: when they were ready, then their numbers."""
         return self.ready, self.number
 
     @property
@@ -71,6 +70,9 @@ class PipelineLane:
         self.num_steps = num_steps = min(plan.num_steps for _, plan in plans)
         self.has_entered = False
         parts = tuple((member, plan, member.state.batch(plan)) for member, plan in plans)
+        idle = StepBatch()
+        if len(self.members) > 1:
+            idle = share_experts([batch for _, _, batch in parts], len(self.members))
         self.run = Run(parts, self.ready, inf, num_steps, inf)
         self.rank_delay = max(
             predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
@@ -82,7 +84,7 @@ class PipelineLane:
             times.append(_times(predictor, batch, growth, num_steps))
             times[-1][0] += plan.swap_time  # every rank copies its part
         if len(plans) < len(self.members):
-            times.append(_times(predictor, StepBatch(), StepGrowth(), num_steps))
+            times.append(_times(predictor, idle, StepGrowth(), num_steps))
         self.times = times[0] if len(times) == 1 else np.maximum.reduce(times)
         self.rows = self.times.tolist()
 

@@ -1,14 +1,14 @@
 """Pipeline parallelism: micro-batches that follow one another through the ranks.
 
-A pipeline of p ranks has p lanes, each with a batch of its own, so that every rank can work. A
-pass of a lane goes through all ranks in order. It enters rank 0 when rank 0 is free and the
-lane's last pass has returned with its tokens; of several such lanes the one that was ready first
-goes first. On the ranks passes never overtake:
+A pipeline of p ranks has p lanes, each with a batch of its own, so that every rank can work. A pass
+of a lane goes through all ranks in order. It enters rank 0 when rank 0 is free and the lane's last
+pass has returned with its tokens; of several such lanes the one that was ready first goes first. On
+the ranks passes never overtake:
 
     start[r] = max(end[r - 1] + delay between ranks, end of the pass before on r)
     end[r] = start[r] + time of the batch on rank r
 
-A pass returns at the end of the last rank. What no pass fills is a bubble. A lane has one pass
+A pass returns at the end of the last rank. Time that no pass fills is a bubble. A lane has one pass
 at a time, so the chunks of a prompt follow one another (vLLM keeps a request in one batch too).
 (Seesaw, section 3.1 and appendix A.)
 """
@@ -39,12 +39,12 @@ _MOST_PASSES = 65536
 class PipelineEngine:
     """Lanes that share the ranks of a pipeline, timed by a predictor.
 
-    engines: the lanes of one pipeline; those of several in lockstep, whose lanes of equal number
-    make their passes together.
+    engines: the lanes of one pipeline, or of several in lockstep, whose lanes of equal number make
+    their passes together.
 
-    Passes that cannot change are computed ahead in one go; SimPy has an event for the next end
-    of a lane's run or for its next plan. An arrival that its lane could admit takes back the
-    passes that have not entered rank 0.
+    Passes that cannot change are computed ahead in one go; there is one event for the next end of a
+    run or the next plan. An arrival that its lane could admit takes back the passes that have not
+    entered rank 0.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class PipelineEngine:
                 self._plan()  # else requests that move at this time first enter the queues
 
     def _advance(self) -> None:
-        """Let passes enter and go through the ranks until a lane has to plan, or enough are known.
+        """Send passes through the ranks until a lane has to plan, or enough are known.
 
-        This is all that is done for each pass, so it is one loop of plain arithmetic.
+        This is the only work per pass, so it is one loop of plain arithmetic.
         """
         order, entered, rank_ends = self._order, self._entered, self._rank_ends
         for _ in range(self._num_ahead):
@@ -153,7 +153,7 @@ class PipelineEngine:
         return bool(over)
 
     def _plan(self) -> None:
-        """Let the first lane plan if rank 0 takes its pass now."""
+        """Let the first lane plan if rank 0 can take its pass now."""
         now = self.env.now
         while self._order:
             lane = self._order[0]
@@ -168,16 +168,16 @@ class PipelineEngine:
     # --- begin and stop -------------------------------------------------------------------
 
     def sleep_until(self, time: float) -> None:
-        """Let no pass enter rank 0 before a time, seconds, when lanes with work are ready."""
+        """Let no pass enter rank 0 before a time in seconds; lanes with work are ready then."""
         self._begins_at = time
         self._rank_ends = [time] * len(self._rank_ends)
         for lane in self.lanes:
             self._wake_up(lane)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End with the passes in flight, and plan no more; `then` is called when all are over.
+        """End with the passes in flight and plan no more; call `then` when all are over.
 
-        That is at once where none is in flight.
+        If none is in flight, that is at once.
         """
         self._then = then
         for lane in self.lanes:
@@ -195,7 +195,7 @@ class PipelineEngine:
         self._order = [lane for lane in self._order if lane.run]
 
     def _look_whether_still(self) -> None:
-        """Tell when no pass is in flight any more."""
+        """Call `then` if no pass is in flight any more."""
         self._forget_lanes_without_run()
         if not self._order and self._then is not None:
             then, self._then = self._then, _nothing
@@ -238,7 +238,7 @@ class PipelineEngine:
             self._cut(lane, member, always=True)
 
     def _notice(self, member: Lane, sequence: SequenceState | None) -> None:
-        """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
+        """Let a lane plan, or cut its run if a sequence or the head of its queue could join."""
         lane = self._lane_of[member]
         if self._is_halted:
             self._is_halted = False
@@ -261,7 +261,7 @@ class PipelineEngine:
         self._look_again()
 
     def abort(self, sequence: SequenceState, member: Lane) -> None:
-        """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
+        """Let a sequence go: at once if it waits, else when the pass in flight has returned."""
         lane = self._lane_of[member]
         if lane.run and member.is_running(sequence):
             member.abort_after_run(sequence)
@@ -279,7 +279,7 @@ class PipelineEngine:
             self._notice(member, None)
 
     def release(self, sequence: SequenceState, member: Lane) -> None:
-        """Free what a lane held of a sequence, when the pass in flight has returned."""
+        """Free entries that a lane held of a sequence, when the pass in flight has returned."""
         lane = self._lane_of[member]
         if lane.run is not None and lane.run.has(member):
             member.release_after_run(sequence)
@@ -289,7 +289,7 @@ class PipelineEngine:
             self._notice(member, None)
 
     def notice(self, lane: Lane) -> None:
-        """Let a lane plan, if it sleeps: the head of its queue may have room now."""
+        """Let a sleeping lane plan: the head of its queue may have room now."""
         self._notice(lane, None)
 
     def halt(self) -> None:
@@ -314,7 +314,7 @@ class PipelineEngine:
         *,
         always: bool = False,
     ) -> None:
-        """Take back the passes to come if a sequence, or the head, could be admitted before."""
+        """Take back passes to come if a sequence, or the head, could be admitted before them."""
         run, num_steps = lane.run, self._num_begun(lane)
         if run is None or num_steps >= lane.num_steps:
             return
@@ -326,23 +326,23 @@ class PipelineEngine:
             self._look_again()
 
     def _look_again(self) -> None:
-        """Compute passes anew, and wake at what happens next."""
+        """Compute passes anew, and wake at the next event."""
         self._num_ahead = _FIRST_PASSES
         self._advance()
         self._wake = self.env.move(self._wake, *self._next_event())
 
     def _num_begun(self, lane: PipelineLane) -> int:
-        """Return how many passes of a lane's run have begun; its first has, as it was planned."""
+        """Return how many passes of a lane's run have begun; the first begins as it is planned."""
         count = bisect_right if self._is_planned else bisect_left
         return max(1, count(lane.entries, self.env.now))
 
     @property
     def _is_planned(self) -> bool:
-        """Whether a pass that enters rank 0 just now has begun, as if it were planned now."""
+        """Tell whether a pass that enters rank 0 at this very instant counts as begun."""
         return self.env.is_after_plan(self._plan_phase)
 
     def _goes_after(self, other: _Pass, lane: PipelineLane) -> bool:
-        """Whether a pass may follow a lane that is ready now; one that has begun may not."""
+        """Tell whether a pass waits for a lane that is ready now; one that has begun does not."""
         entry, ready, of, _ = other
         has_begun = len(of.ends) == 1 or (entry == self.env.now and self._is_planned)
         return not has_begun and (ready, of.number) > lane.key
@@ -358,7 +358,7 @@ class PipelineEngine:
 
 
 def _nothing() -> None:
-    """What is called of an engine that has told that it is still."""
+    """Do nothing: stands for `then` after it was called."""
 
 
 _Pass = tuple[float, float, PipelineLane, list[float]]

@@ -1,10 +1,10 @@
-"""The plain lane: the engine that most people run, in one file.
+"""The plain lane: the engine of the most common case, in one file.
 
-Chunked prefill, paged memory with or without a prefix cache, first come, first served, in steps
-that are planned as they begin or one step ahead. It works on the state of a lane, as the general
-engine does (`loop.py`, which it falls back on), so either may make the next plan: here is what
-mostly happens, and what seldom does is the general engine's. That is a step for which memory is
-short, and a plan of nothing. Both give the same bits (`tests/property/test_plain_loop.py`).
+Chunked prefill, paged memory with or without a prefix cache, first come, first served, steps
+planned as they begin or one step ahead. It works on the same state of a lane as the general engine
+(`loop.py`), so either may make the next plan. Rare plans are left to the general engine: those for
+which memory is short, and those with nothing to compute. Both give the same bits
+(`tests/property/test_plain_loop.py`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ Prefills = list[tuple["SequenceState", int]]
 
 
 class PlainEngine(Engine):
-    """One lane, of whose options none needs the general loop (`LlmClient.needs_general_loop`).
+    """An engine with one lane and no option for which `LlmClient.needs_general_loop`.
 
-    scheduler: of the lane. From the first request on that brings KV entries or leaves some to
-    others, it does all as the general engine; unless its client has a role (`plain_role.py`).
-
-    has_role: whether it is of a client with one.
+    scheduler: of the lane. Without a role (`plain_role.py`), the engine becomes general for good
+    with the first request that brings KV entries or leaves some to another client.
+    has_role: whether its client has a role.
     """
 
     has_role = False
@@ -69,7 +68,7 @@ class PlainEngine(Engine):
     # --- a run begins -----------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
-        """Plan the next steps and start them; what is rare, the general engine does."""
+        """Plan the next steps and start them; leave rare plans to the general engine."""
         env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
         if not self._is_plain:
             super()._plan(event)
@@ -112,11 +111,11 @@ class PlainEngine(Engine):
         self._start_plain(event, plan, num_decodes)
 
     def _awaits_entries(self) -> bool:
-        """Whether entries of others decide about the next plan."""
+        """Tell whether the next plan depends on entries of other clients."""
         return False
 
     def _hear(self, ahead: PlanAhead) -> int:
-        """Let the next plan know what it may, planned ahead; return the most steps that it has."""
+        """Make known what a plan made ahead may know; return the most steps that it may have."""
         state = self._state
         latest, arrived = ahead.latest, ahead.arrived
         if latest is None:
@@ -138,7 +137,8 @@ class PlainEngine(Engine):
     def _start_plain(self, event: Event, plan: StepPlan, num_decodes: int) -> None:
         """Time the steps of a plan, and sleep until they end.
 
-        event: which has happened, and happens again then: a new one for each run costs more.
+        event: an event that has happened and is used again, which is cheaper than a new one per
+        run.
         """
         env, state, ahead = self.env, self._state, self._ahead
         run, batch, clock, num_steps = self._plain_run, self._batch, state.clock, plan.num_steps
@@ -180,12 +180,12 @@ class PlainEngine(Engine):
         heappush(env.agenda, (end, self._step_end, env.next_number(), event))
 
     def _tell_longest(self, batch: StepBatch) -> None:
-        """Say how long the longest context is, to a predictor that asks for it."""
+        """Pass the longest context to a predictor that asks for it."""
         told = self._state.clock.batch(()) if batch.num_decodes else batch
         batch.longest_context = told.longest_context if batch.num_decodes else None
 
     def _free_leaving(self) -> None:
-        """Take back the seats and blocks of who leaves: the next plan knows of it."""
+        """Free seats and blocks of leaving sequences: the next plan knows of it."""
         state = self._state
         if state.kv_cache.shares_blocks:
             state.free_leaving()
@@ -196,7 +196,7 @@ class PlainEngine(Engine):
         state.leaving.clear()
 
     def _go_on(self, prefills: Prefills, num_free: int, budget: int) -> bool:
-        """Find the next pieces of prompts that run; return whether there is memory for them."""
+        """Find the next pieces of running prompts; return whether there is memory for them."""
         state = self._state
         for sequence in state.prefilling:
             num_new = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
@@ -217,7 +217,7 @@ class PlainEngine(Engine):
         return num_tokens
 
     def _admit(self, prefills: Prefills, budget: int) -> int:
-        """Admit prompts while memory, seats and budget let them in; return their tokens."""
+        """Admit prompts while memory, seats and budget last; return their tokens."""
         state, before = self._state, budget
         pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
         while budget and waiting and len(running) < state.max_num_seqs:
@@ -249,7 +249,7 @@ class PlainEngine(Engine):
         return before - budget
 
     def _take_shared(self, sequence: SequenceState, num_free: int, budget: int) -> int:
-        """Give a prompt what the cache has of it, and blocks; return its tokens, 0 without room."""
+        """Give a prompt its cached blocks and new ones; return its tokens, 0 without room."""
         kv_cache, num_tokens = self._state.kv_cache, sequence.num_tokens
         if not self._whole_must_fit:
             num_tokens = min(num_tokens, kv_cache.num_cached_tokens(sequence) + budget)
@@ -278,7 +278,7 @@ class PlainEngine(Engine):
             self._plan(event)
 
     def _account(self, run: Run) -> None:
-        """Enter what executed steps computed, write it down, and hand back who is done."""
+        """Enter what executed steps computed, record it, and hand back finished sequences."""
         lane, state, plan, end = self._only, self._state, self._plain_plan, run.end
         clock, pool, prefills, num_steps = state.clock, state.pool, plan.prefills, run.num_steps
         if prefills and num_steps > 1:
@@ -305,7 +305,7 @@ class PlainEngine(Engine):
             lane.adapt(num_steps, plan.num_steps)
 
     def _hand_back(self, finished: list[SequenceState], end: float) -> None:
-        """Let those go who are done or have given up."""
+        """Let sequences go that are done or were given up."""
         lane, state = self._only, self._state
         for sequence in finished:
             lane.records.finish(sequence)
@@ -319,9 +319,9 @@ class PlainEngine(Engine):
             state.free_leaving()  # nothing is left to plan
 
     def _has_prompt(self, sequence: SequenceState, num_new: int, end: float) -> bool:
-        """Count computed tokens of a prompt, whose last one emits a token; return whether it ends.
+        """Count computed tokens of a prompt; return whether its first token completes the answer.
 
-        Namely the whole answer, with that token.
+        The last token of a prompt emits the first token of the answer.
         """
         lane, state = self._only, self._state
         sequence.num_computed_tokens = num_computed = sequence.num_computed_tokens + num_new
@@ -340,7 +340,7 @@ class PlainEngine(Engine):
         return is_whole
 
     def _let_go(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Take back seat and blocks of one that is done; planned ahead, the next plan does."""
+        """Free seat and blocks of a finished sequence, at once or in the next plan made ahead."""
         state = self._state
         num_blocks = -(num_tokens // -state.pool.block_size)
         if self._ahead is not None:
@@ -352,7 +352,7 @@ class PlainEngine(Engine):
     # --- a request arrives ------------------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
-        """Queue a sequence; cut the run that it could join."""
+        """Queue a sequence; cut the run if the sequence could join."""
         visit, ahead, run = sequence.visit, self._ahead, self._run
         if (visit.kv is not None or visit.is_followed) and not self.has_role:
             self._do_as_general()
@@ -366,14 +366,14 @@ class PlainEngine(Engine):
             self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)
 
     def _do_as_general(self) -> None:
-        """Do all as the general engine from now on, the end of the run in flight included."""
+        """Use the general loop from now on, also for the end of the run in flight."""
         self._is_plain, self._plain_run = False, _NO_RUN
 
 
 class _Lines(dict[int, DecodeLine | None]):
-    """By number of decodes, the line of what their steps take; None where there is none.
+    """The line of step times by number of decodes, remembered; None if there is none.
 
-    are_known: whether all that such a line needs is known; a context that is the longest is not.
+    are_known: whether all inputs of such a line are known; the longest context is not.
     """
 
     def __init__(self, predictor: Predictor, *, is_known: bool) -> None:

@@ -1,8 +1,8 @@
-"""The plain lane of a client that hands over, or goes on from what others hand over.
+"""The plain lane of a client with role prefill or decode.
 
-A prefill client differs from others in what it keeps of a request that is done; a decode client in
-who it admits. What entries of others change in a plan, the general engine does; the steps between
-are plain.
+A prefill client keeps entries of finished prompts; a decode client admits requests with entries.
+Plans that entries of other clients change are left to the general engine; the steps in between are
+plain.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 class PlainRoleEngine(PlainEngine):
     """One lane of a client with role prefill or decode.
 
-    takes_entries: whether others' come to it. Where that is not so at first, it does all as the
-        general engine from the first request on that brings some.
+    takes_entries: whether other clients' entries come to it. If not, it becomes general for good
+    with the first request that brings some.
     """
 
     has_role = True
     takes_entries = False
 
     def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence; from the first unexpected entries on, use the general loop."""
         if sequence.visit.kv is not None and not self.takes_entries:
             self._do_as_general()
         super().add_request(sequence)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PlanningLane(RunningLane, Protocol):
-    """A lane, as what plans ahead of it knows it."""
+    """A lane, as `PlanAhead` uses it."""
 
     env: Environment
     ahead: PlanAhead | None
@@ -32,24 +32,24 @@ class PlanningLane(RunningLane, Protocol):
 
 
 class PlanAhead:
-    """What plans may know that are made one step early (vLLM's async scheduling).
+    """The knowledge of plans that are made one step early (vLLM's async scheduling).
 
-    A step is planned when the step before it starts, and knows what happened until then. So a
-    request joins the step after the next. One that ends with the step in flight has no part in the
-    next, since its answer ends at a given length, but keeps its seat and its blocks until that is
-    planned. Who gives up takes part in the next step all the same, even if it only waited until
-    then, and leaves before the one after it is planned.
+    A step is planned when the step before it starts, and its plan knows what happened until then.
+    So a request that arrives joins the step after the next. A request that ends with the step in
+    flight has no part in the next step, since the length of its answer is known, but it keeps its
+    seat and blocks until that step is planned. A request that is given up still takes part in the
+    next step, even if it was only waiting, and leaves before the step after it is planned.
 
-    When a plan computes nothing, no step is in flight and none is ahead: the next plan is made on
-    the spot, knows everything, and its step cannot hide the host's time.
+    After a plan that computes nothing, no step is in flight and none is planned: the next plan is
+    made on the spot, knows everything, and its step cannot hide the host's time.
 
     Source: vLLM, `EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, with two batches
     in flight, and `vllm/v1/core/sched/async_state.py`.
 
-    Each of several lanes that step together plans ahead of its own; one that computes nothing while
-    others do knows everything as the next step of all begins.
+    Lanes that step together each have their own; a lane that computes nothing while others do knows
+    everything when the next common step begins.
 
-    latest: the run that was started last; None: nothing is computed, so plans know everything.
+    latest: the run that was started last; None if none is in flight, so that plans know everything.
     """
 
     def __init__(self, lane: PlanningLane, predictor: Predictor) -> None:
@@ -66,23 +66,23 @@ class PlanAhead:
 
     @property
     def comes_next(self) -> bool:
-        """Whether something has happened that no plan knows yet."""
+        """Whether something has happened that no plan knows of yet."""
         return bool(self.arrived or self._loaded or self.given_up)
 
     def hold_arrival(self, sequence: SequenceState) -> None:
-        """Hold a sequence that arrives now until a plan can know of it."""
+        """Hold back a sequence that arrives now until a plan may know of it."""
         self.arrived.append((self._lane.env.now, sequence))
 
     def hold_loaded(self, sequence: SequenceState) -> None:
-        """Hold the news that a sequence's blocks came now."""
+        """Hold back the news that a sequence's blocks have come."""
         self._loaded.append((self._lane.env.now, sequence))
 
     def hold_abort(self, sequence: SequenceState) -> None:
-        """Hold the news that a sequence is given up now: what is planned computes it yet."""
+        """Hold back the news that a sequence is given up: the planned step still computes it."""
         self.given_up.append((self._lane.env.now, sequence))
 
     def forget(self, sequence: SequenceState) -> bool:
-        """Forget an arrival that the next plan does not know; return False if it is none."""
+        """Forget an arrival that the next plan does not know of; return False if there is none."""
         known_until = inf if self.latest is None else self.latest.start_of(self._lane.env.now)
         for arrival in self.arrived:
             if arrival[1] is sequence and not arrival[0] <= known_until < inf:
@@ -91,11 +91,11 @@ class PlanAhead:
         return False
 
     def halt(self) -> None:
-        """Nothing is computed any more, so that the next plan knows everything."""
+        """Nothing is computed any more, so the next plan knows everything."""
         self._know_all()
 
     def plan(self) -> StepPlan | None:
-        """Return the next steps, with what was known when the step before them started."""
+        """Return the next steps, planned with what was known when the step before them started."""
         state = self._lane.state
         if self.latest is None:
             self._know_all()
@@ -113,7 +113,7 @@ class PlanAhead:
         return next_plan
 
     def num_steps(self, plan: StepPlan) -> int:
-        """Return how many steps of a plan are known: one of a plan that was made on the spot."""
+        """Return how many steps of a plan are final: one if it was made on the spot."""
         return plan.num_steps if self.latest else 1
 
     def step_time(self, batch: StepBatch) -> float:
@@ -121,7 +121,7 @@ class PlanAhead:
         return (self._predictor.step_time if self.latest else self._on_the_spot)(batch)
 
     def _plan_on_the_spot(self) -> bool:
-        """Nothing is ahead: let the next plan know everything; return whether that is more."""
+        """Let the next plan know everything if no step is in flight; return whether it does."""
         if self.latest is None:
             return False
         self._know_all()
@@ -136,7 +136,7 @@ class PlanAhead:
         self.let_in(inf)
 
     def let_in(self, known_until: float) -> None:
-        """Tell the lane what happened until then."""
+        """Tell the lane what happened until a time."""
         state = self._lane.state
         for news, tell in (
             (self.arrived, state.add_request),

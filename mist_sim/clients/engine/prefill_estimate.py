@@ -1,4 +1,4 @@
-"""How long engines need for the prompts that they have, as a gateway would estimate it."""
+"""How long engines need for their queued prompts, as a gateway would estimate it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FAR = 4096  # tokens before a chunk, for what each of them costs
 
 
 class PrefillEstimate:
-    """The `PrefillView` of a client with engines: of the one that takes the next request.
+    """The `PrefillView` of a client with engines: of the engine that would get the next request.
 
-    Prompts are computed one after the other in chunks of what the decodes of now leave of a step.
-    A chunk takes a s, and b s for each token before it: n chunks of c tokens, whose prompt has m
-    before, n a + b (n m + c n (n - 1) / 2), where n need not be whole. What is cached of prompts
-    that wait is not known.
+    Prompts are taken to be computed one after the other, in chunks that fill a step beside the
+    present decodes. A chunk takes a s, and b s for each token before it: n chunks of c tokens,
+    whose prompt has m before, n a + b (n m + c n (n - 1) / 2), where n need not be whole. Cached
+    tokens of waiting prompts are not known.
 
     Source: TaiChi (arXiv:2508.01989) §3.4, which takes Vidur's predictor; here it is the client's.
     """
@@ -35,7 +35,7 @@ class PrefillEstimate:
         return sum([num_left for num_left, _ in _prompts(self._engines.next_lane())])
 
     def seconds(self, num_tokens: int) -> float:
-        """Return when a prompt with so many tokens to compute would be, in seconds from now."""
+        """Return the seconds from now until a prompt with so many tokens to compute is done."""
         lane = self._engines.next_lane()
         prompts = [*_prompts(lane), (num_tokens, 0)]
         chunk = self._chunk(lane) or max(num_left for num_left, _ in prompts)
@@ -48,7 +48,7 @@ class PrefillEstimate:
         return seconds
 
     def _chunk(self, lane: Lane) -> int:
-        """Return the tokens of prompts in a step; 0: as many as there are."""
+        """Return the prompt tokens that fit in a step; 0: any number."""
         scheduler = lane.scheduler
         if not isinstance(scheduler, ChunkedScheduler):
             return 0

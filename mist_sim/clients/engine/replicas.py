@@ -17,7 +17,7 @@ from mist_sim.clients.engine.queued.lane import QueuedLane
 from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.flow import FlowRule
+from mist_sim.core.flowing import FlowRule
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
@@ -27,8 +27,8 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 class Engines:
     """All engines of a client; a request goes to the least loaded one and stays there.
 
-    shares: the sequences that each lane may run at once, engine by engine. make_lane: makes one of
-        such a share for an engine, which is numbered from 0.
+    shares: the sequences that each lane may run at once, engine by engine. make_lane: makes a lane
+    with such a share for an engine; engines are numbered from 0.
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
     num_engines: how many there are; each has as many lanes as its part of the shares.
     client_id: orders them among those of other clients whose steps end at the same time.
@@ -77,9 +77,9 @@ class Engines:
         engine.add_request(sequence)
 
     def turn(self, scheduler: Scheduler, flow: FlowRule | None) -> None:
-        """Plan with another scheduler after the step in flight, and let answers leave by a rule.
+        """Use another scheduler and another rule for answers that flow, after the step in flight.
 
-        flow: None: as before. The lanes are those of clients between which answers flow.
+        flow: None: keep the rule. All lanes are those of a client whose answers flow.
         """
         for lane in self.lanes:
             if isinstance(lane, FlowingLane):
@@ -97,8 +97,8 @@ class Engines:
     def stop(self, look: Callable[[], None]) -> None:
         """Let every engine end with its step in flight, and plan no more.
 
-        look: called whenever one has ended (`are_still` tells whether all have), and when something
-            comes to the lanes of those or leaves them.
+        look: called whenever an engine has ended (`are_still` tells whether all have), and when
+        something comes to its lanes or leaves them afterwards.
         """
         for number, engine in enumerate(list(self.all)):
             if isinstance(engine, Engine | PipelineEngine | QueueEngine):
@@ -114,7 +114,7 @@ class Engines:
         return all(isinstance(engine, StillEngine) for engine in self.all)
 
     def sleep_until(self, time: float) -> None:
-        """Plan nothing before a time, seconds; once those have all that they begin with."""
+        """Plan nothing before a time in seconds; call it when all initial work is queued."""
         for engine in self.all:
             if isinstance(engine, Engine | PipelineEngine | QueueEngine):
                 engine.sleep_until(time)
@@ -129,9 +129,9 @@ def make_engine(
     plain: bool,
     role: str | None = None,
 ) -> Engine:
-    """Return an engine of lanes that step together; `plain`: of the only one, see `plain.py`.
+    """Return an engine of lanes that step together.
 
-    role: of its client.
+    plain: use the plain loop for the only lane (see `plain.py`). role: of its client.
     """
     scheduler = lanes[0].scheduler
     if plain and isinstance(scheduler, ChunkedScheduler):
@@ -145,8 +145,8 @@ def make_engine(
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:
     """Return the sequences that each lane may run at once, engine by engine.
 
-    The lanes of an engine share its `max_num_seqs` as evenly as they can, the first ones one more.
-    Raises ScenarioError when it is not enough for all of them.
+    The lanes of an engine share its `max_num_seqs` evenly; the first ones take the remainder.
+    Raises ScenarioError if it is less than the number of lanes.
     """
     share, rest = divmod(max_num_seqs, num_lanes)
     if not share:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RunningLane(Protocol):
-    """A lane, as runs know it (see `Lane`)."""
+    """A lane, as runs use it (see `Lane`)."""
 
     @property
     def state(self) -> LaneState: ...
@@ -33,10 +33,10 @@ Part = tuple[RunningLane, StepPlan, StepBatch]
 class Run:
     """Steps in flight: what each lane computes, when they began, and when each ends (seconds).
 
-    ends: of every step, a float for a single one. num_steps: those that are carried out.
-    end: when the last of them ends.
+    ends: of every step; a float for a single step. num_steps: steps that are carried out. end: when
+    the last of them ends.
     busy: seconds of work in them, on all ranks; None: all the time.
-    went_on: whether the last of them ended, and was to be followed by another one.
+    went_on: whether the last of them ended and another step was to follow.
     """
 
     parts: tuple[Part, ...]
@@ -60,9 +60,9 @@ class Run:
         return self.ends if isinstance(self.ends, float) else self.ends.item(0)
 
     def num_begun(self, now: float, *, is_planned: bool = False) -> int:
-        """Steps that have begun by now, the one that ends just now included.
+        """Steps that have begun by now; one that ends at this instant has.
 
-        is_planned: whether the one after that has begun, too.
+        is_planned: whether the step after it has begun, too.
         """
         if isinstance(self.ends, float):
             return 1
@@ -71,7 +71,7 @@ class Run:
         return bisect_left(self.ends, now) + 1
 
     def start_of(self, now: float) -> float:
-        """When the step began that is in flight, or ends just now."""
+        """Return when the step that is in flight, or ends just now, began."""
         number = min(self.num_begun(now), self.num_steps)
         if number == 1 or isinstance(self.ends, float):
             return self.start
@@ -84,18 +84,18 @@ class Run:
         return min(bisect_right(self.ends, now), self.num_steps)
 
     def cut(self, num_steps: int) -> None:
-        """Carry out no more than so many steps."""
+        """Carry out only so many steps."""
         self.num_steps = num_steps
         if not isinstance(self.ends, float):
             self.end = self.ends.item(num_steps - 1)
 
     def plan_of(self, lane: RunningLane) -> StepPlan | None:
-        """Return what a lane computes in it; None where that is nothing."""
+        """Return what a lane computes in it; None if nothing."""
         for member, plan, _ in self.parts:
             if member is lane:
                 return plan
         return None
 
     def has(self, lane: RunningLane) -> bool:
-        """Whether a lane computes something in it."""
+        """Tell whether a lane computes something in it."""
         return self.plan_of(lane) is not None

@@ -1,4 +1,4 @@
-"""Which loop steps an engine: the plain one, for the case most people run, or the general one."""
+"""Chooses the loop of an engine: the plain one for the common case, or the general one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEP_LOOPS: tuple[str, ...] = get_args(StepLoop)
 
 
 def option_for_general(scheduler: Scheduler, cadence: Cadence | None) -> str:
-    """Return the option of a scheduler that the plain loop does not know; empty: there is none.
+    """Return the scheduler's option that the plain loop does not support; empty if none.
 
     cadence: of its lanes; None: every step may carry prompts.
     """

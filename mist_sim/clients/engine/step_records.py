@@ -1,4 +1,4 @@
-"""What an engine writes about its steps, and about the tokens that they gave."""
+"""What an engine records about its steps and the tokens that they gave."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ blocks, gaps, extrapolated: the columns of `step_table`."""
 class StepRecords:
     """Writes one track of steps: those of one clock, in order of time.
 
-    A token's time is the end of a step, so a request's tokens are recorded as the steps that it
-    stayed for. The time between two tokens is a step's duration; where a decode waited in
-    between, the gap is written apart.
+    A token's time is the end of a step, so a request's tokens are recorded as the range of its
+    steps. The time between two tokens is a step's duration; if a decode waited in between, the gap
+    is recorded separately.
 
     steps_inside: as in `PredictorTraits`. layout: number of the client's layout, from 0.
     """
@@ -93,7 +93,7 @@ class StepRecords:
         self._num_steps += num_steps
 
     def plain_run(self, run: Run, batch: StepBatch, num_waiting: int, num_used_blocks: int) -> None:
-        """Write the same for a client that drafts nothing, of one rank."""
+        """Write the same for a client of one rank without drafts."""
         if self._sink is None:
             self.run(run, batch, num_waiting, num_used_blocks)
             return
@@ -150,7 +150,7 @@ class StepRecords:
         return not (self._newly_decoding or self._some_resumed)
 
     def rows(self, rows: list[Row], ends: list[float]) -> None:
-        """Write single steps of the same decodes, each of which begins as the one before ends.
+        """Write single steps of the same decodes, each beginning when the one before ends.
 
         rows: of each, as the recorder's steps have them. ends: of each, seconds.
         """
@@ -185,9 +185,9 @@ class StepRecords:
         return num_fresh
 
     def emit(self, sequence: SequenceState, now: float, *, goes_on: bool = False) -> None:
-        """A prefill ended: note the token that it emitted.
+        """Note the token that a prefill emitted at its end.
 
-        goes_on: whether others follow although its last token is on its way.
+        goes_on: whether more follow although the answer's last token is on its way.
         """
         visit, last = sequence.visit, sequence.last_token_at
         if visit.is_silent:
@@ -202,7 +202,7 @@ class StepRecords:
             self._newly_decoding.append(sequence)
 
     def evict(self, sequence: SequenceState) -> None:
-        """A sequence lost its memory: close its stay in the decode batch, if it was there."""
+        """Close a sequence's stay in the decode batch, if any: it lost its memory."""
         if sequence in self._newly_decoding:
             self._newly_decoding.remove(sequence)  # no decode step has given it a token since
         elif sequence.first_step is not None:
@@ -213,7 +213,7 @@ class StepRecords:
             self.finish(sequence)
 
     def resume(self, sequence: SequenceState) -> None:
-        """A sequence goes on with its decode that lost its memory and got it back, as it was."""
+        """Note that a decode continues where it was, with its memory back."""
         sequence.first_step = self._num_steps
         self._resumed.add(sequence)
         self._newly_decoding.append(sequence)
@@ -223,7 +223,7 @@ class StepRecords:
             self.awaits_first = True
 
     def finish(self, sequence: SequenceState) -> None:
-        """Write which steps gave a sequence its tokens since its last prefill."""
+        """Record the steps that gave a sequence its tokens since its last prefill."""
         if sequence.first_step is None:
             return
         path, tokens = sequence.path, None

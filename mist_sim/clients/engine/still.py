@@ -1,4 +1,4 @@
-"""An engine that has stopped for good: its lanes keep what they have, and nothing steps them."""
+"""An engine that has stopped for good: its lanes keep their sequences, and no step runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class StillEngine:
-    """Takes the place of an engine between its last step and the first one of another layout.
+    """Stands for an engine between its last step and the first step of the next layout.
 
     look: called when something has come to its lanes or left them.
     """
@@ -45,7 +45,7 @@ class StillEngine:
         return None, 0
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
-        """Note that entries have come; if their sequence was given up, their memory is free."""
+        """Note that entries have come; if their sequence was given up, free their memory."""
         lane.state.finish_load(sequence)
         self._look()
 

@@ -102,7 +102,8 @@ def kv_block_bytes(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) ->
     ranks = cluster.tensor_parallel_size
     if model.layers:
         return model.cache_layout(ranks).page_bytes_per_token * config.block_size * ranks
-    token_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks
+    in_all = model.kv_bytes_per_token_per_rank(ranks) * ranks
+    token_bytes = in_all / cluster.decode_context_parallel_size
     share = model.kv_groups.layers_per_group / model.num_layers
     return token_bytes * config.block_size * share
 
@@ -175,6 +176,7 @@ def num_gpu_blocks(
     parts = [rank_part(model, rank, size) for rank in range(size)]
     drafters = [*[None] * (size - 1), drafter]
     kept = _token_bytes(model, parts, drafter, cluster.tensor_parallel_size)
+    kept = [each / cluster.decode_context_parallel_size for each in kept]
     return min(
         _blocks_on_rank(config, part, token_bytes, cluster, *sizes, drafts, needs)
         for part, token_bytes, drafts in zip(parts, kept, drafters, strict=True)

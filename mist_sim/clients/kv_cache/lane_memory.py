@@ -17,6 +17,7 @@ from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
 from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
+from mist_sim.models.adapters import AT_ONCE, AdapterMoves
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 
@@ -103,6 +104,7 @@ class EngineMemory:
     kv_block_bytes: size of a block over all GPUs of the engine; None: entries of other clients
         cannot come here.
     num_layers: layers that are computed, and may be sent, one after the other.
+    adapter_moves: how long it takes until a LoRA adapter is on the GPUs.
     """
 
     num_gpu_blocks: int
@@ -111,6 +113,7 @@ class EngineMemory:
     swap_space: SwapSpace | None = None
     kv_block_bytes: float | None = None
     num_layers: int = 1
+    adapter_moves: AdapterMoves = AT_ONCE
 
 
 def lane_memory(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from mist_sim.clients.kv_cache.answers import AnswerClock
 from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.reusable_decodes import AnswerClock
 from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mist_sim.clients.kv_cache.answers import AnswerClock, Answers
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead, KvCacheManager
+from mist_sim.clients.kv_cache.reusable_decodes import AnswerClock, Answers
 from mist_sim.clients.prefixes.free_queue import FreeQueue
 from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache, one_token_up
 from mist_sim.clients.sequence_state import SequenceState

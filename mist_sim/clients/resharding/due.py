@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mist_sim.clients.resharding.heads import next_prompt
+from mist_sim.clients.resharding.queue_heads import next_prompt
 from mist_sim.clients.scheduling import LaneState
 
 

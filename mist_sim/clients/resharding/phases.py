@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from mist_sim.clients.kv_cache.moves.room import Room
+from mist_sim.clients.kv_cache.moves.store_room import Room
 from mist_sim.clients.resharding.due import DuePrompts
-from mist_sim.clients.resharding.heads import next_prompt
 from mist_sim.clients.resharding.prefetch import Prefetched
+from mist_sim.clients.resharding.queue_heads import next_prompt
 from mist_sim.clients.resharding_options import SHARE_IN_USE, Resharding
 from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.scheduling.admission import fits

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf
 
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
-from mist_sim.clients.resharding.heads import next_prompt
 from mist_sim.clients.resharding.phases import PHASES, Phases
+from mist_sim.clients.resharding.queue_heads import next_prompt
 from mist_sim.clients.scheduling import LaneState, StepPlan
 from mist_sim.clients.scheduling.admission import add_prefill, admit, fits, steps_until_join
 from mist_sim.clients.scheduling.preemption import make_room

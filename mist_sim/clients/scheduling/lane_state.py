@@ -14,6 +14,7 @@ from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.scheduling.adapters import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -57,6 +58,7 @@ class LaneState:
     lacks_tokens: whether the next plan does not know the decodes' latest tokens.
     notes: a scheduler's notes on the lane, kept from plan to plan.
     time: when the plan is made, in seconds of the run, for schedulers that see it.
+    adapters: LoRA adapters on the GPUs; None: the engine serves none.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class LaneState:
         self.time = 0.0
         self.lacks_tokens = False
         self.num_arrived = 0
+        self.adapters: AdapterSlots | None = None
 
     # --- sequences that come and go -------------------------------------------------------
 
@@ -508,7 +511,10 @@ class LaneState:
         chunks: tuple[tuple[int, int], ...] = ()
         if plan.prefills:
             chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
-        return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
+        batch = self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
+        if plan.adapters is not None:
+            batch.adapters = plan.adapters
+        return batch
 
     def growth(self, plan: StepPlan) -> StepGrowth:
         """Return the growth of a plan's batch from step to step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import AdapterWork
 
 
 class StepPlan:
@@ -18,10 +19,12 @@ class StepPlan:
         entries come from elsewhere have reserved memory for them, and wait.
     dropped: sequences that can never run again, because they outgrew the whole cache.
     paused: running decodes that skip the plan's only step.
-    swap_time: seconds that the first step waits for swaps.
+    swap_time: seconds that the first step waits for swaps, and for adapters.
+    adapters: adapters of its tokens; None: the engine serves none.
     """
 
     __slots__ = (
+        "adapters",
         "admitted",
         "decodes",
         "dropped",
@@ -45,6 +48,7 @@ class StepPlan:
         self.dropped: tuple[SequenceState, ...] = ()
         self.paused: tuple[SequenceState, ...] = ()
         self.swap_time = 0.0
+        self.adapters: AdapterWork | None = None
 
     @property
     def is_empty(self) -> bool:

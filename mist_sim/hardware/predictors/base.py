@@ -1,4 +1,4 @@
-"""The seam between an engine and what times its steps."""
+"""The seam between an engine and the source of its step times."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PREDICTORS = Registry(
 class Predictor(Protocol):
     """Times engine steps.
 
-    `run` answers for many steps at once and must equal `step_time` of each grown batch to the
-    bit: the engine uses whichever is cheaper, and results must not depend on the choice.
+    `run` times many steps at once and must equal `step_time` of each step to the bit: the engine
+    uses whichever is cheaper, and results must not depend on the choice.
 
-    A predictor may also have an attribute `traits`, a `PredictorTraits` that says what its times
-    are; one without it has the default traits (see `traits_of`).
+    A predictor may have an attribute `traits`, a `PredictorTraits` that describes its times;
+    without it the default traits hold (see `traits_of`).
     """
 
     def step_time(self, batch: StepBatch) -> float:
@@ -55,25 +55,25 @@ class Predictor(Protocol):
 class PredictorTraits:
     """Traits of a predictor's times that engines and scenarios need to know.
 
-    A wrapper passes on the traits of what it wraps with `replace`, and changes only those that it
-    makes false.
+    A wrapper passes on the wrapped predictor's traits with `replace`, and changes only those that
+    it invalidates.
 
     estimate: where the figures come from, such as "measured" (see the docs on confidence).
-    compared_as: among which measured runs the errors of such times are found: "roofline", or
-        "measured kernels"; empty: nobody compared them (see docs/background/error_bars.md).
+    compared_as: the group of measured runs that gives the expected errors, "roofline" or "measured
+        kernels"; empty: no comparison exists (see docs/background/error_bars.md).
     kernels_only: whether the engine's own time comes on top (see `EngineOverhead`).
-    beyond_kernels: the default of that time as fitted around these kernels, (seconds a step,
-        seconds for each sequence); None: as fitted around the roofline's.
-    beyond_prompts: seconds that a step with prompts takes beyond these times, by default: what
-        `EngineOverhead.prefill_step` is where nobody says it.
+    beyond_kernels: the default of that time, fitted around these kernels: (seconds a step, seconds
+        for each sequence); None: the default fitted around the roofline.
+    beyond_prompts: seconds that a step with prompts takes beyond these times: the default of
+        `EngineOverhead.prefill_step`.
     sums_over_links: whether all-reduces are timed by the links of the GPU's entry.
-    needs_longest_context: whether `StepBatch.longest_context` is read; others get None there.
-    times_drafts: whether `StepBatch.num_drafts` is read; others cannot time speculation.
-    steps_inside: called with (batch, growth), returns how many steps, from this one on, lie where
-        there are measurements. None: nothing was measured, so no step counts as extrapolated.
+    needs_longest_context: whether `StepBatch.longest_context` is read; otherwise it is None.
+    times_drafts: whether `StepBatch.num_drafts` is read; without it speculation cannot be timed.
+    steps_inside: called with (batch, growth), returns how many steps, from this one on, lie inside
+        the measured range. None: there is no such range, and no step counts as extrapolated.
     step_time_on_the_spot: called with a batch, returns the seconds of a step that async scheduling
-        could not plan ahead. None: `step_time`, the same as of other steps.
-    Raises ValueError for times that are not finite and >= 0, and `beyond_kernels` of no use.
+        could not plan ahead. None: the same as `step_time`. Raises ValueError for times that are
+        not finite and >= 0, and for `beyond_kernels` without `kernels_only`.
     """
 
     estimate: str = "custom"
@@ -105,9 +105,9 @@ _DEFAULT = PredictorTraits()
 
 
 def traits_of(predictor: Predictor) -> PredictorTraits:
-    """Return the traits of a predictor; the default ones where it has no attribute `traits`.
+    """Return the traits of a predictor; the default ones if it has no attribute `traits`.
 
-    Raises TypeError where `traits` is something else.
+    Raises TypeError if `traits` is something else.
     """
     traits = getattr(predictor, "traits", _DEFAULT)
     if not isinstance(traits, PredictorTraits):
@@ -120,10 +120,10 @@ def traits_of(predictor: Predictor) -> PredictorTraits:
 def sustained_rates(
     gpu: GpuSpec, efficiency: Efficiency, dtype: str = "bf16"
 ) -> tuple[float, float]:
-    """Return what a GPU sustains in kernels of a type: (FLOP/s, bytes/s of memory).
+    """Return the rates that kernels of a type sustain on a GPU: (FLOP/s, bytes/s of memory).
 
-    A type that the GPU has no rate for runs at the 16-bit one: kernels widen before they
-    multiply (Marlin for FP8 weights on Ampere, in vLLM).
+    A type without a rate on this GPU runs at the 16-bit one: kernels widen before they multiply
+    (Marlin for FP8 weights on Ampere, in vLLM).
     """
     flops = gpu.flops.get(dtype, gpu.flops["bf16"])
     return efficiency.mfu * flops, efficiency.mbu * gpu.memory_bandwidth

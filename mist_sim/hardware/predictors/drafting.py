@@ -1,9 +1,9 @@
 """The time of a step in which tokens are drafted and verified.
 
-The target verifies within its own pass, which the batch tells its predictor (`num_drafts`). The
-draft model then reads what the target read, prompts included, which gives the first draft of
-every sequence, and adds one token to each in every pass after that (vLLM v1's
-`vllm/v1/spec_decode/eagle.py`, which its `draft_model.py` follows).
+The target verifies within its own pass; `num_drafts` of the batch tells its predictor. The draft
+model then reads what the target read, prompts included, which gives the first draft of every
+sequence; each later pass adds one token to each (vLLM v1's `vllm/v1/spec_decode/eagle.py`, which
+its `draft_model.py` follows).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def with_drafting(
 
     The last rank drafts, and a pass returns when the next drafts are there, too.
 
-    drafter: the model that drafts, timed by a roofline; None: no model.
-    Raises ScenarioError for a predictor that does not look at drafts.
+    drafter: the model that drafts, timed by a roofline; None: no model. Raises ScenarioError for a
+    predictor without `times_drafts`.
     """
     target = ranks_of(predictor)
     for rank in target.ranks:
@@ -50,9 +50,9 @@ def with_drafting(
 
 @dataclass(slots=True)
 class _WithDrafting:
-    """A target's step times, and on top the drafting.
+    """A target's step times with drafting added.
 
-    passes: of the model that drafts, None without one. host: seconds a step beside kernels.
+    passes: of the draft model; None without one. host: seconds a step beyond kernels.
     """
 
     target: Predictor
@@ -61,7 +61,7 @@ class _WithDrafting:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Those of the target; its `step_time_on_the_spot` would leave the drafting out."""
+        """Those of the target, without its `step_time_on_the_spot`, which leaves drafting out."""
         return replace(traits_of(self.target), step_time_on_the_spot=None)
 
     def step_time(self, batch: StepBatch) -> float:
@@ -69,7 +69,7 @@ class _WithDrafting:
         return self.passes.add(seconds, batch) if self.passes else seconds
 
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
-        """Return the operators of a step, those of the model that drafts after the target's."""
+        """Return the operators of a step, the target's first, then the draft model's."""
         found = explained(self.target, batch, is_on_the_spot=is_on_the_spot)
         if self.host:
             found.append(OperatorTime("drafting", self.host, "host"))
@@ -84,9 +84,10 @@ class _WithDrafting:
 class DraftPasses:
     """The passes of a draft model in a step, `num_passes` of them.
 
-    The first has the tokens of the target's pass, and later ones a token of each sequence; they
-    are all taken to last as long as the second, whose contexts are the shortest by a few tokens.
-    Of the first, only last tokens are sampled; the roofline counts logits for all that decode.
+    The first pass has the tokens of the target's pass, later ones a token of each sequence; all
+    later ones are taken to last as long as the second, although their contexts are a few tokens
+    longer. In the first pass only last tokens are sampled; the roofline counts logits for all
+    decodes.
     """
 
     def __init__(self, drafter: Drafter, num_passes: int) -> None:
@@ -155,9 +156,9 @@ class Joining:
 
 
 def _later(batch: StepBatch) -> StepBatch:
-    """Return the second pass: each sequence has read what the step read, and adds a token.
+    """Return the second pass: each sequence has read the step's tokens and adds one.
 
-    Of a decode's tokens only the first is counted as read, as if no draft had been accepted.
+    Only the first of a decode's tokens counts as read, as if no draft had been accepted.
     """
     context_sum = batch.context_sum + batch.num_decodes
     context_sum += sum([new + context for new, context in batch.chunks])

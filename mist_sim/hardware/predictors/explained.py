@@ -17,8 +17,8 @@ class OperatorTime(NamedTuple):
     """One operator of a step on one GPU, in all layers that have it.
 
     seconds: in all these layers. layers: how many run it. flops, num_bytes: work and memory traffic
-    in all of them, 0 where an operator has none or they are not known. kernel: the kind of kernels
-    whose figures time it, by the names in the GPU's entry; empty where there are none.
+    in all of them, 0 if an operator has none or they are unknown. kernel: the kind of kernel whose
+    figures time it, as named in the GPU's entry; empty if there are none.
     """
 
     name: str
@@ -35,8 +35,8 @@ def explained(
 ) -> list[OperatorTime]:
     """Return the operators of a step, whose seconds add up to its time.
 
-    A predictor that can take its steps apart has a method `explain(batch, is_on_the_spot)`; of
-    others the step is one operator.
+    A predictor that can take its steps apart has a method `explain(batch, is_on_the_spot)`; for
+    others the whole step is one operator.
     is_on_the_spot: whether async scheduling could not plan the step ahead
     (`PredictorTraits.step_time_on_the_spot`).
     """
@@ -49,7 +49,7 @@ def explained(
 
 
 def merged(operators: Iterable[OperatorTime]) -> list[OperatorTime]:
-    """Return operators of one name and kernel as one, bound by what binds the longest of them."""
+    """Return operators of one name and kernel as one, bound as the longest of them is."""
     found: dict[tuple[str, str], list[OperatorTime]] = {}
     for operator in operators:
         found.setdefault((operator.name, operator.kernel), []).append(operator)

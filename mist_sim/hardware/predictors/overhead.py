@@ -16,6 +16,8 @@ from mist_sim.hardware.devices.specs import OVERHEADS
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
+from mist_sim.hardware.predictors.sampling import WithSampling
+from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.units import Seconds
 
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
@@ -32,29 +34,30 @@ EXPOSED = ("exposed_step", "exposed_sequence")
 class EngineOverhead:
     """An engine's own time beside the kernels.
 
-    None takes the value of the GPU's entry (`GpuSpec.overhead`, as `mist calibrate` finds it), and
-    without one there, none; but see `step` and `sequence`.
+    An option that is None takes the value of the GPU's entry (`GpuSpec.overhead`, as
+    `mist calibrate` finds it), or 0 if the entry has none; `step` and `sequence` have defaults of
+    their own.
 
     step: seconds of host time per step; in a pipeline once per pass, on the first rank, whose host
-        schedules it. By default 1.3 ms around a predictor that times kernels only
-        (`kernels_only`), such as the roofline: what vLLM 0.12 needs beyond the kernels on H100
-        (Qwen3-32B, closed loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms
-        around the kernels of `silicon`, fitted on the same runs; none around others.
-        With async scheduling the host works while the GPU does, so that the longer of the two
-        counts: what is below the kernels' time shows only in steps that were not planned ahead.
+        schedules it. By default 1.3 ms around a predictor that times kernels only (`kernels_only`),
+        such as the roofline: what vLLM 0.12 needs beyond the kernels on H100 (Qwen3-32B, closed
+        loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms around the kernels of
+        `silicon`, fitted on the same runs; none around others. With async scheduling the host works
+        at the same time as the GPU, and the longer of the two counts: host time below the kernels'
+        time shows only in steps that were not planned ahead.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
-        launches kernels that no CUDA graph replays. Never hidden by async scheduling. By default
-        3 ms around profiles of layers (`table`), which is assumed; none around others.
+        launches kernels that no CUDA graph replays. Never hidden by async scheduling. By default 3
+        ms around profiles of layers (`table`), which is assumed; none around others.
     sequence: seconds of host time more for each sequence of a step: to schedule it, and to sample,
-        detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and
-        45 us around those of `silicon`, from the same fits; none around others.
+        detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and 45
+        us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
         They are part of the host's time: a step takes the longer of that and of the kernels with
-        this wait. By default what is known of the version of `engine`, around predictors of
-        kernels or layers; of no use without async scheduling.
+        this wait. By default none, but versions before 0.14 hide no host time at all; it has no
+        effect without async scheduling.
     exposed_sequence: seconds more of that for each sequence of a step.
-    request: seconds from a request's arrival until the engine can schedule it, beyond those of the
-        scenario's `front_end`, whose default does not hold where this is said.
+    request: seconds from a request's arrival until the engine can schedule it, on top of the
+        scenario's `front_end`; setting it turns off the default of `front_end`.
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the
         engine.
     """
@@ -74,7 +77,7 @@ class EngineOverhead:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
     def or_else(self, measured: Mapping[str, float]) -> EngineOverhead:
-        """Return the same with what is None taken from a GPU's entry."""
+        """Return a copy in which None is replaced by values of a GPU's entry."""
         unsaid: dict[str, Any] = {
             name: measured.get(name) for name in OVERHEADS if getattr(self, name) is None
         }
@@ -84,8 +87,9 @@ class EngineOverhead:
         """Return a predictor that adds the overhead of a step to another's step times.
 
         predictor: of the first rank.
-        overlapped: whether the host prepares the next step while the GPU computes, so that only
-            the longer of the two counts; but see `step_time_on_the_spot` in `PredictorTraits`.
+        overlapped: whether the host prepares the next step while the GPU computes, so that only the
+            longer of the two counts (except for steps of `step_time_on_the_spot`, see
+            `PredictorTraits`).
         """
         step, sequence = self._of_a_step(predictor)
         prefill_step = self.prefill_step
@@ -96,7 +100,10 @@ class EngineOverhead:
             exposed = (0.0, 0.0)
         if not (step or prefill_step or sequence or any(exposed)):
             return predictor
-        return _WithOverhead(predictor, step, prefill_step, sequence, overlapped, exposed)
+        own = (step, prefill_step, sequence, overlapped, exposed)
+        if isinstance(predictor, WithSampling):
+            return _WithOverhead(predictor.predictor, *own, predictor.times)
+        return _WithOverhead(predictor, *own)
 
     def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
         """Return the seconds of a step and of each sequence in it, by default or as set."""
@@ -118,6 +125,7 @@ class _WithOverhead:
     sequence: float
     overlapped: bool
     exposed: tuple[float, float]
+    sampling: SamplingTimes | None = None  # of one rank, which draws the tokens behind the kernels
 
     @property
     def traits(self) -> PredictorTraits:
@@ -131,11 +139,12 @@ class _WithOverhead:
         )
 
     def step_time(self, batch: StepBatch) -> float:
-        num_sequences = batch.num_decodes
+        num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.step_time(batch)
+        if self.sampling is not None:
+            seconds += self.sampling[num_sequences + batch.num_decodes * batch.num_drafts]
         if batch.chunks:
             seconds += self.prefill_step
-            num_sequences += len(batch.chunks)
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return seconds + host
@@ -144,17 +153,19 @@ class _WithOverhead:
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
         """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
+        num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.step_time(batch)
+        if self.sampling is not None:
+            seconds += self.sampling[num_sequences + batch.num_decodes * batch.num_drafts]
         if batch.chunks:
             seconds += self.prefill_step
-        num_sequences = len(batch.chunks) + batch.num_decodes
         step, sequence = self.exposed
         host = self.step + self.sequence * num_sequences
         return seconds + max(host, step + sequence * num_sequences)
 
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
         """Return the operators of a step, and the engine's own time that they do not hide."""
-        found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
+        found = explained(self._kernels(), batch, is_on_the_spot=is_on_the_spot)
         num_sequences = len(batch.chunks) + batch.num_decodes
         kernels = sum([each.seconds for each in found]) + self.prefill_step * bool(batch.chunks)
         host = self.step + self.sequence * num_sequences
@@ -170,11 +181,13 @@ class _WithOverhead:
         return found + [OperatorTime(name, time, "host") for name, time in own.items() if time]
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
-        num_sequences = batch.num_decodes
+        num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.run(batch, growth, num_steps)
+        if self.sampling is not None:
+            rows = num_sequences + batch.num_decodes * batch.num_drafts
+            add(seconds, self.sampling[rows], seconds)
         if batch.chunks:
             seconds += self.prefill_step
-            num_sequences += len(batch.chunks)
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return add(seconds, host, seconds)
@@ -185,7 +198,7 @@ class _WithOverhead:
         return maximum(seconds, host, out=seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
-        inside = getattr(self.predictor, "decode_line", None)
+        inside = getattr(self._kernels(), "decode_line", None)
         line: DecodeLine | None = inside(num_decodes) if inside is not None else None
         if line is None:
             return None
@@ -194,9 +207,15 @@ class _WithOverhead:
             return line.then(host)
         return None if any(self.exposed) else line.beside(host)
 
+    def _kernels(self) -> Predictor:
+        """Return what times the kernels, sampling among them."""
+        if self.sampling is None:
+            return self.predictor
+        return WithSampling(self.predictor, self.sampling)
+
 
 def own_time_in(predictor: Predictor) -> EngineOverhead:
-    """Return the engine's own time of a step in what a predictor of `EngineOverhead.around` says.
+    """Return the engine's own time of a step that predictors of `EngineOverhead.around` add.
 
     With every default, but without the times before a request can be scheduled.
     """

@@ -18,10 +18,10 @@ from mist_sim.models.spec import ModelSpec
 class PipelinePredictor:
     """Times what every rank of an engine does in a pass.
 
-    ranks: one predictor each, in the order of the layers; equal ranks may share one. A single
-        rank computes whole steps: the engine is no pipeline.
+    ranks: one predictor each, in the order of the layers; equal ranks may share one. A single rank
+        computes whole steps: the engine is no pipeline.
     rank_delay: seconds until the next rank has what a batch of so many tokens left on a rank.
-    traits: what holds for a pass through all ranks; origin and overhead are the first rank's.
+    traits: of a pass through all ranks; origin and overhead are the first rank's.
     """
 
     ranks: tuple[Predictor, ...]
@@ -60,18 +60,18 @@ class PipelinePredictor:
         return merged(found)
 
     def with_first(self, predictor: Predictor) -> PipelinePredictor:
-        """Return the same with another predictor on the first rank."""
+        """Return a copy with another predictor on the first rank."""
         return replace(self, ranks=(predictor, *self.ranks[1:]))
 
     def with_last(self, predictor: Predictor) -> PipelinePredictor:
-        """Return the same with another predictor on the last rank."""
+        """Return a copy with another predictor on the last rank."""
         return replace(self, ranks=(*self.ranks[:-1], predictor))
 
 
 def _inside_all(
     every: list[PredictorTraits],
 ) -> Callable[[StepBatch, StepGrowth], int] | None:
-    """Return what tells how many steps lie where all ranks that were measured have measurements."""
+    """Return a function that counts the steps inside the measured range of all ranks."""
     measured = [traits.steps_inside for traits in every if traits.steps_inside]
     if not measured:
         return None
@@ -94,12 +94,11 @@ def pipeline_predictor(
 ) -> PipelinePredictor:
     """Return a predictor whose ranks are made from their parts of the model.
 
-    A single rank has the whole model.
-    Between two ranks go hidden state and residual of every token (vLLM's `IntermediateTensors`
-    of its decoder models). Each GPU of the next rank takes all of them in over its own link: from
-    one GPU, or a slice from each GPU of the rank before and the others from its neighbours
-    (vLLM's `send_tensor_dict` with `all_gather_group`). Where any two ranks that follow one another
-    are on different nodes, all are taken to be.
+    A single rank has the whole model. Between two ranks go hidden state and residual of every token
+    (vLLM's `IntermediateTensors` of its decoder models). Each GPU of the next rank receives all of
+    them over its own link: from one GPU, or a slice from each GPU of the previous rank and the
+    other slices from its neighbours (vLLM's `send_tensor_dict` with `all_gather_group`). If any two
+    consecutive ranks are on different nodes, all are taken to be.
     """
     size = cluster.pipeline_parallel_size
     if size == 1:

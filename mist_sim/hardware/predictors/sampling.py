@@ -1,4 +1,4 @@
-"""Step times with sampling, as one more operator behind the kernels of the model."""
+"""Step times with sampling, as one more operator after the model's kernels."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from mist_sim.hardware.sampling import SamplingTimes
 
 
 def with_sampling(predictor: PipelinePredictor, times: SamplingTimes) -> PipelinePredictor:
-    """Return the same with sampling on the last rank, which has the logits."""
-    return predictor.with_last(_WithSampling(predictor.ranks[-1], times))
+    """Return a predictor with sampling on the last rank, which has the logits."""
+    return predictor.with_last(WithSampling(predictor.ranks[-1], times))
 
 
 @dataclass(slots=True)
-class _WithSampling:
+class WithSampling:
+    """What a predictor times, with sampling behind it; `EngineOverhead.around` takes it apart."""
+
     predictor: Predictor
     times: SamplingTimes
 
@@ -34,7 +36,8 @@ class _WithSampling:
         return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
 
     def step_time(self, batch: StepBatch) -> float:
-        return self.predictor.step_time(batch) + self._seconds(batch)
+        rows = len(batch.chunks) + batch.num_decodes * (1 + batch.num_drafts)  # no call
+        return self.predictor.step_time(batch) + self.times[rows]
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
         """Return the seconds of a step that was planned when it began."""
@@ -43,12 +46,13 @@ class _WithSampling:
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
-        return np.add(seconds, self._seconds(batch), seconds)
+        rows = len(batch.chunks) + batch.num_decodes * (1 + batch.num_drafts)  # no call
+        return np.add(seconds, self.times[rows], seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
         inside = getattr(self.predictor, "decode_line", None)
         line: DecodeLine | None = inside(num_decodes) if inside is not None else None
-        return line and line.then(self.times.seconds(num_decodes))
+        return line and line.with_more(self.times[num_decodes])
 
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
         """Return the operators of a step, sampling among them."""
@@ -56,4 +60,4 @@ class _WithSampling:
         return [*found, OperatorTime("sampling", self._seconds(batch), "memory")]
 
     def _seconds(self, batch: StepBatch) -> float:
-        return self.times.seconds(len(batch.chunks) + batch.num_decode_queries)
+        return self.times[len(batch.chunks) + batch.num_decode_queries]

@@ -70,7 +70,7 @@ def rooms(
 
 def least_room(found: Sequence[Room]) -> float:
     """Return the room of the client with the least; NaN if no client's is known."""
-    known = [each.room for each in found if each.room == each.room]
+    known = [float(each.room) for each in found if each.room == each.room]
     return min(known, default=nan)
 
 

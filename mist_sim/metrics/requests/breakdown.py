@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from mist_sim.metrics import stats
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.requests.rates import Mask
 from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.metrics.requests.window_rates import Mask
 from mist_sim.metrics.tables.tabular import Columns, in_order
 from mist_sim.stages import Decode, Prefill
 

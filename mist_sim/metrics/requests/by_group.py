@@ -12,7 +12,7 @@ from mist_sim.metrics import stats
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
-from mist_sim.metrics.requests.rates import Mask, throughput
+from mist_sim.metrics.requests.window_rates import Mask, throughput
 
 ANY = "any"
 """Name of the group of requests that ask for no model."""

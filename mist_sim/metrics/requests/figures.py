@@ -12,7 +12,7 @@ from mist_sim.metrics.goodput import Limits, Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import TableColumns
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.requests.rates import Mask, rate
+from mist_sim.metrics.requests.window_rates import Mask, rate
 from mist_sim.metrics.tables.tabular import Coded, Columns
 
 

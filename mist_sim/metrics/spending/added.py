@@ -13,8 +13,8 @@ from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.figures import request_columns
-from mist_sim.metrics.requests.rates import Mask
 from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.metrics.requests.window_rates import Mask
 from mist_sim.metrics.spending.cost import Bill, api_cost
 from mist_sim.metrics.spending.energy import Ledger
 from mist_sim.metrics.stats import share
@@ -76,6 +76,8 @@ def _cost(
         "cost_usd": cost,
         "cost_per_million_output_tokens_usd": share(cost * _MILLION, num_tokens),
     }
+    if bill.options.electricity:
+        found["electricity_cost_usd"] = bill.electricity_after(warmup)
     if num_good is not None:
         found["good_tokens_per_usd"] = share(num_good, cost)
     if bill.options.api is not None:

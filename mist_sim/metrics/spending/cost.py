@@ -121,17 +121,24 @@ class Bill:
         for client_id, machine in enumerate(ledger.machines):
             if machine is None:
                 continue
-            in_steps, idle = ledger.energy_of(client_id, begin)
             rents = 0.0
             for group in range(len(machine.groups)):
                 gpu_seconds = ledger.busy_after(begin, client_id, group)
                 if self._pays_idle:
                     gpu_seconds = self._paid_after(begin, client_id, group)
                 rents += gpu_seconds * self._rent(client_id, group)
-            if self._pays_idle:
-                in_steps += idle
-            total += rents + in_steps * self._per_joule
+            total += rents + self._joules_paid(client_id, begin) * self._per_joule
         return total
+
+    def electricity_after(self, begin: float) -> float:
+        """Return the part of `cost_after` that is electricity."""
+        machines = enumerate(self._ledger.machines)
+        ids = [client_id for client_id, machine in machines if machine is not None]
+        return sum(self._joules_paid(each, begin) for each in ids) * self._per_joule
+
+    def _joules_paid(self, client_id: int, begin: float) -> float:
+        in_steps, idle = self._ledger.energy_of(client_id, begin)
+        return in_steps + idle if self._pays_idle else in_steps
 
     def _paid_after(self, begin: float, client_id: int, group: int) -> float:
         """Return the GPU seconds of a group that have to be paid for, from a time on."""

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SUMMARY_BYTES = 64 * 2**20  # more than any summary has
-_ADVICE = "name a folder that mist run --out wrote, without replications"
+_ADVICE = (
+    "name a folder that mist run --out wrote, without replications or --vary; "
+    "mist report draws others"
+)
 
 
 @dataclass(frozen=True)

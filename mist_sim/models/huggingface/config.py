@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.bounds import HEADS, LAYERS
-from mist_sim.errors import brief
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.models.huggingface.config_encoder import ENCODERS, encoder_fields, is_encoder
 from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.huggingface.config_quantization import read_quantization
@@ -26,37 +26,58 @@ from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.config_text import text_part
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
 from mist_sim.models.huggingface.families import FAMILIES
-from mist_sim.models.huggingface.unknown import Watched, nearest, read_as_dense
+from mist_sim.models.huggingface.nearest import (
+    flattened,
+    missing_keys,
+    nearest_type,
+    read_nearest,
+)
+from mist_sim.models.huggingface.unknown import Watched, refusal, tells_other_layers
 
 _GEMMA = {"gemma2", "gemma3_text"}
 _GATED = {"llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
-_KNOWN = _GATED | {"bloom"} | ENCODERS | set(FAMILIES)
+_KNOWN = frozenset(_GATED | {"bloom"} | ENCODERS | set(FAMILIES))
 
 
-def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
+def read_config(
+    config: Mapping[str, object], where: str, *, is_nearest: bool = False
+) -> dict[str, Any]:
     """Return the sizes as keyword arguments of ModelSpec, without `name` and `source`.
 
-    Raises ScenarioError that starts with `where` and names the key.
+    is_nearest: read what is not known as the nearest known one; `approximated` lists what was
+    taken so. Raises ScenarioError that starts with `where` and names the key.
     """
+    try:
+        return _read_as_it_is(config, where)
+    except ScenarioError:
+        if not is_nearest:
+            raise
+        return read_nearest(config, where, _read, _KNOWN)
+
+
+def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
     reader = text_part(ConfigReader(config, where))
     if str(reader.config.get("model_type")) in _KNOWN:
         return _read(reader)
     watched = Watched(reader.config)
-    fields = _read(ConfigReader(watched, where))
-    approximated = read_as_dense(reader, watched)
-    return fields | {"approximated": approximated} if approximated else fields
+    try:
+        fields = _read(ConfigReader(watched, where))
+    except ScenarioError:
+        keys = sorted(watched.not_understood())
+        if config.get("text_config") or tells_other_layers(keys):
+            raise _unknown(reader, keys) from None
+        raise
+    keys = sorted(watched.not_understood())
+    if config.get("text_config") or tells_other_layers(keys):
+        raise _unknown(reader, keys)
+    taken = f"{watched.get('model_type')} as llama"
+    return fields | ({"approximated": (taken, *keys)} if keys else {})
 
 
-def read_nearest(config: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Return the sizes of a config, read as the nearest known model.
-
-    `approximated` lists the approximations: the model's type, and the keys that are left out.
-    """
-    said = str(config.get("model_type"))
-    watched = Watched(nearest(config))
-    fields = _read(ConfigReader(watched, where))
-    taken = f"{said} as {watched['model_type']}"
-    return fields | {"approximated": (taken, *sorted(watched.not_understood()))}
+def _unknown(reader: ConfigReader, keys: list[str]) -> ScenarioError:
+    flat = flattened(reader.config)
+    model_type = nearest_type(flat)
+    return refusal(reader, keys, model_type, missing_keys(flat, model_type, _read))
 
 
 def _read(reader: ConfigReader) -> dict[str, Any]:

@@ -32,10 +32,12 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
         return None
     model_type = reader.config.get("model_type")
     if model_type not in MOE_TYPES:
-        raise reader.error(
+        reader.leave_out(
             f"{key} means a mixture of experts, which is not simulated yet for model_type "
-            f"{brief(model_type)}. Known: {', '.join(MOE_TYPES)}"
+            f"{brief(model_type)}. Known: {', '.join(MOE_TYPES)}",
+            f"{key} (experts as one MLP)",
         )
+        return None
     num_experts = reader.size(key)
     whole = model_type in {"mixtral", "gpt_oss", "minimax_m2"}  # no layer has an ordinary MLP
     size_key = "intermediate_size" if whole else "moe_intermediate_size"
@@ -105,12 +107,16 @@ def read_mla(reader: ConfigReader) -> MlaSpec | None:
         return None
     model_type = reader.config.get("model_type")
     if model_type not in _MLA_TYPES:
-        raise reader.error(
+        reader.leave_out(
             "kv_lora_rank means multi-head latent attention, which is not simulated yet for "
-            f"model_type {brief(model_type)}. Known: {', '.join(_MLA_TYPES)}"
+            f"model_type {brief(model_type)}. Known: {', '.join(_MLA_TYPES)}",
+            "kv_lora_rank (latent attention as plain heads)",
         )
+        return None
     if reader.flag("attention_bias", False):
-        raise reader.error("attention_bias is not simulated with multi-head latent attention")
+        reader.leave_out(
+            "attention_bias is not simulated with multi-head latent attention", "attention_bias"
+        )
     return mla_of(reader, reader.size("qk_rope_head_dim"))
 
 

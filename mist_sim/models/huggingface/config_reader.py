@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mist_sim.bounds import MODEL_SIZE
 from mist_sim.errors import ScenarioError, brief
+
+NEAREST_HINT = (
+    "--approximate (approximate:PATH as the model of a scenario) takes what is not known as the "
+    "nearest that is, and gives no error bar"
+)
+"""What a message says where a model can still be read as the nearest known one."""
 
 # Checkpoints in fp32 are served in 16 bits, as vLLM does with `--dtype auto`.
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
@@ -21,6 +27,24 @@ class ConfigReader:
     def error(self, problem: str) -> ScenarioError:
         """Return the error to raise for a problem."""
         return ScenarioError(f"{self.where}: {problem}")
+
+    def leave_out(self, problem: str, taken: str) -> None:
+        """Refuse a block that is not simulated; a reader of the nearest model leaves it out.
+
+        taken: what is left out, or taken as what, for the list of approximations.
+        """
+        raise self.error(f"{problem}; {NEAREST_HINT}")
+
+    def known_kind(self, key: str, kind: object, known: Sequence[object]) -> object:
+        """Refuse a kind of layer that is none of the known; see `leave_out`."""
+        names = ", ".join(map(str, known))
+        raise self.error(
+            f"{key} names {brief(kind)}, which is not simulated yet. Known: {names}; {NEAREST_HINT}"
+        )
+
+    def part(self, value: Mapping[str, object], where: str) -> ConfigReader:
+        """Return a reader of a part of the config."""
+        return ConfigReader(value, where)
 
     def size(self, *keys: str, default: int | None = None, most: int = MODEL_SIZE) -> int:
         """Return the first of the keys that is given: an integer from 1 to `most`."""
@@ -67,7 +91,7 @@ class ConfigReader:
             return None
         if not isinstance(value, dict):
             raise self.error(f"{key} must be a table, got {brief(value)}")
-        return ConfigReader(value, f"{self.where}: {key}")
+        return self.part(value, f"{self.where}: {key}")
 
     def items(self, key: str) -> list[object]:
         """Return the list under a key, empty if it is missing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.families import FAMILIES
 
@@ -47,8 +46,8 @@ _OF_THE_WHOLE = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_co
 def text_part(reader: ConfigReader) -> ConfigReader:
     """Return a reader of the language model's config: the whole config if it has no parts.
 
-    Raises ScenarioError for an unknown text part, and for one that leaves out a key on which the
-    defaults of the text part and of the plain model may differ.
+    An unknown text part keeps its `model_type`. Raises ScenarioError for a known one that leaves
+    out a key on which the defaults of the text part and of the plain model may differ.
     """
     text, model_type = reader.table("text_config"), str(reader.config.get("model_type"))
     if text is None and model_type not in _FLAT:
@@ -60,10 +59,7 @@ def text_part(reader: ConfigReader) -> ConfigReader:
     config |= {**defaults, **text.config}
     text_type = str(config.get("model_type") or _OF_WHOLE.get(model_type))
     if text_type not in _TEXT_TYPES:
-        raise reader.error(
-            f"text_config means a multimodal model, of which model_type {brief(text_type)} is not "
-            f"simulated yet. Known: {', '.join(_TEXT_TYPES)}"
-        )
+        return ConfigReader({**config, "model_type": text_type}, text.where)
     if "num_key_value_heads" not in config:
         raise text.error("num_key_value_heads is missing")
     return ConfigReader({**config, "model_type": _TEXT_TYPES[text_type]}, text.where)

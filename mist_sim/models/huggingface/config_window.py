@@ -6,11 +6,11 @@ says it layer by layer; older configs have a rule for each `model_type`.
 
 from __future__ import annotations
 
-from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 
 _OFF_BY_DEFAULT = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
 _KINDS = {"full_attention": False, "sliding_attention": True}
+_NAMES = tuple(_KINDS)
 # Every n-th layer has full attention, the others a window.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 
@@ -49,14 +49,15 @@ def _window_layers(reader: ConfigReader, num_layers: int) -> frozenset[int]:
 def _listed(reader: ConfigReader, kinds: list[object], num_layers: int) -> frozenset[int]:
     if len(kinds) != num_layers:
         raise reader.error(f"layer_types must have {num_layers} entries, got {len(kinds)}")
-    return frozenset(layer for layer, kind in enumerate(kinds) if _KINDS[str(kind)])
+    return frozenset(
+        layer
+        for layer, kind in enumerate(kinds)
+        if _KINDS[str(kind if kind in _KINDS else reader.known_kind("layer_types", kind, _NAMES))]
+    )
 
 
 def check_layer_types(reader: ConfigReader) -> None:
     """Raise ScenarioError for layers that are neither full nor sliding attention."""
     for kind in reader.items("layer_types"):
         if kind not in _KINDS:
-            raise reader.error(
-                f"layer_types names {brief(kind)}, which is not simulated yet. Known: "
-                f"{', '.join(_KINDS)}"
-            )
+            reader.known_kind("layer_types", kind, _NAMES)

@@ -1,17 +1,17 @@
 """Configs of unknown models: the keys that the reader does not understand.
 
 Any dense decoder with Llama's keys is read. Other keys of its config may change its computation:
-results name them. Keys that imply other layers (`_OTHER_LAYERS`) are refused by name. A model can
-be read as the nearest known one instead (`nearest`): then such keys are left out, and results name
-them.
+results name them. Keys that imply other layers (`_OTHER_LAYERS`) are refused by name; `nearest`
+reads such a model as the nearest known one instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.errors import ScenarioError
+from mist_sim.models.huggingface.config_reader import NEAREST_HINT, ConfigReader
 
 # Keys that change no work and no memory: names, ids of tokens, positions, training, generation.
 _HARMLESS = re.compile(
@@ -45,17 +45,6 @@ _OTHER_LAYERS = re.compile(
 )
 """Keys of layers that may be of another kind: with these an unknown model is not read."""
 
-_NEAREST: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("compress_ratios", "o_lora_rank"), "deepseek_v4"),
-    (("index_topk", "kv_lora_rank"), "deepseek_v32"),
-    (("linear_num_value_heads", "linear_key_head_dim"), "qwen3_next"),
-    (("ssm_state_size", "mamba_num_heads"), "nemotron_h"),
-    (("kv_lora_rank", "n_routed_experts"), "deepseek_v3"),
-    (("num_experts", "moe_intermediate_size"), "qwen3_moe"),
-    (("num_local_experts",), "mixtral"),
-)
-"""The model whose layers are nearest, by the keys that tell it; otherwise Llama's."""
-
 
 class Watched(dict[str, object]):
     """A config that notes which of its keys are read."""
@@ -80,33 +69,29 @@ class Watched(dict[str, object]):
                 yield key
 
 
-def read_as_dense(reader: ConfigReader, watched: Watched) -> tuple[str, ...]:
-    """Return that an unknown model is taken as a dense decoder, and its keys that are left out.
+def tells_other_layers(keys: Iterable[str]) -> bool:
+    """Tell whether one of the keys tells of layers of another kind."""
+    return any(_OTHER_LAYERS.fullmatch(key) for key in keys)
 
-    Empty where all its keys are understood. Raises ScenarioError where one of them tells of other
-    layers.
+
+def refusal(
+    reader: ConfigReader, keys: Sequence[str], nearest: str, missing: Sequence[str]
+) -> ScenarioError:
+    """Return the error for a model that is not known.
+
+    keys: those of its config that are not understood. nearest: the `model_type` of the nearest
+        known model. missing: keys that a model of that type has and this one has not.
     """
-    keys = sorted(watched.not_understood())
-    if any(_OTHER_LAYERS.fullmatch(key) for key in keys):
-        shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
-        raise reader.error(
-            f"model_type {str(watched.get('model_type'))!r:.40} is not known, and these keys may "
-            f"change what it computes: {shown}. Leave out those that do not, name the model whose "
-            'layers it has ("model_type": "llama"), or write the model as approximate:PATH to take '
-            "it as the nearest known one"
-        )
-    return (f"{watched.get('model_type')} as llama", *keys) if keys else ()
+    said = f"model_type {str(reader.config.get('model_type'))!r:.40} is not known"
+    say = "Say whose layers it has"
+    if keys:
+        said += f", and these keys may change what it computes: {_some(keys)}"
+        say = "Leave out those that do not, and say whose layers it has"
+    also = f", and give {_some(missing)}" if missing else ""
+    return reader.error(
+        f'{said}. {say} (the nearest known is "model_type": "{nearest}"){also}; or {NEAREST_HINT}'
+    )
 
 
-def nearest(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a config with the `model_type` of the nearest known model, its text part alone.
-
-    Where only some layers have experts of their own sizes, the sizes of its keys hold.
-    """
-    text = config.get("text_config")
-    flat = {**config, **text} if isinstance(text, dict) else dict(config)
-    flat.pop("text_config", None)
-    for keys, model_type in _NEAREST:
-        if all(flat.get(key) for key in keys):
-            return {**flat, "model_type": model_type}
-    return {**flat, "model_type": "llama"}
+def _some(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")

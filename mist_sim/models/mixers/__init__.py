@@ -4,7 +4,7 @@ from mist_sim.models.mixers.base import Held, Mixer
 from mist_sim.models.mixers.compressed import CompressedMixer
 from mist_sim.models.mixers.heads import BlockIndexer, HeadsMixer
 from mist_sim.models.mixers.latent import Indexer, LatentMixer
-from mist_sim.models.mixers.linear import LinearMixer
+from mist_sim.models.mixers.linear_state import LinearMixer
 
 __all__ = [
     "BlockIndexer",

@@ -14,12 +14,12 @@ from mist_sim.models.spec import ModelSpec
 
 
 def moe_layer(
-    model: ModelSpec, moe: MoeSpec, n: float, t: int, num_replicas: int = 1
+    model: ModelSpec, moe: MoeSpec, n: float, t: int, num_replicas: float = 1
 ) -> list[Operator]:
     """All of an MoE layer but the routed experts' products, which are not linear in n.
 
-    num_replicas: replicas that share the experts, with n tokens each; a rank sums its experts'
-        outputs for the tokens of all.
+    num_replicas: tokens of all replicas that share the experts, over the n of this one; a rank sums
+        its experts' outputs for the tokens of all.
     """
     hidden, width, k = model.hidden_size, model.dtype_bytes, moe.num_experts_per_token
     h = moe.hidden_size or hidden

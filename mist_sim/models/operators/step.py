@@ -14,12 +14,12 @@ from mist_sim.models.spec import ModelSpec
 
 
 def token_operators(
-    model: ModelSpec, n: float, t: int, prefill: bool, num_replicas: int = 1
+    model: ModelSpec, n: float, t: int, prefill: bool, num_replicas: float = 1
 ) -> list[tuple[int, list[Operator]]]:
     """The operators that are linear in a step's n tokens, as (layers that run them, operators).
 
     All but attention, routed experts and logits. prefill: latent attention projects a prompt
-    in another way than decodes. num_replicas: replicas that share the experts (see `moe_layer`).
+    in another way than decodes. num_replicas: as in `moe_layer`.
     """
     h, width = model.hidden_size, model.dtype_bytes
     if model.layers:

@@ -26,7 +26,9 @@ def warnings(texts: Iterable[str]) -> Iterator[RenderableType]:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return a share in percent."""
+    """Return a share in percent, and `-` for a missing one."""
+    if math.isnan(share):
+        return "-"
     return f"{share * 100:.{digits}f} %"
 
 

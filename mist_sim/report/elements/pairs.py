@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mist_sim.report.elements.layout import Fitting
+from mist_sim.report.elements.widths import Fitting
 
 Row = tuple[str, str, str]
 

@@ -7,7 +7,7 @@ from io import StringIO
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.layout import Trimmed
+from mist_sim.report.elements.widths import Trimmed
 
 _WIDTH = 100  # columns of a notebook's cell
 _PRE = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{code}</pre>'

@@ -56,12 +56,19 @@ def _plan() -> Kind:
     return Kind(restored_plan, plan_page)
 
 
+def _study() -> Kind:
+    from mist_sim.report.pages.study_page import restored_study, study_page
+
+    return Kind(restored_study, study_page)
+
+
 _KINDS = {
     "comparison": _comparison,
     "search": _search,
     "sweep": _sweep,
     "goodput": _goodput,
     "plan": _plan,
+    "study": _study,
 }
 
 

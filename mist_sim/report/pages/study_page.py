@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import isnan
+from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.replications import Estimate
+from mist_sim.report.elements.metric_cells import metric_title
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pictures.catalog import require_plotly
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from mist_sim.metrics import Replications
-    from mist_sim.metrics.replications import Estimate
 
 _METRICS = {
     "p99_ttft_ms": "p99 TTFT, ms",
@@ -57,24 +59,68 @@ def replications_page(found: Replications, title: str) -> Page:
     return printed_page(title, verdict, replications_table(found), figures=drawings)
 
 
-def study_page(found: Any, title: str) -> Page:
-    """Return the report of a `studies.Study`: main figures at each point, with their intervals."""
+def study_page(summary: Mapping[str, Any], title: str) -> Page:
+    """Return the report of a study: main figures at each point, with their intervals.
+
+    summary: `Study.summary`.
+    """
     require_plotly()
-    sentence = f"{len(found.rows)} runs, {found.num_failed} of which failed."
-    verdict = Verdict("plain", f"{len(found.points)} points.", sentence)
-    return printed_page(title, verdict, study_table(found.summary), figures=list(_figures(found)))
+    failed = f"{summary['num_failed']} of which failed" if summary["num_failed"] else "none failed"
+    verdict = Verdict(
+        "plain", f"{summary['num_points']} points.", f"{summary['num_runs']} runs, {failed}."
+    )
+    known = numbers_in(summary)
+    wanted = dict.fromkeys(summary.get("shown", ()), "") or _METRICS
+    drawings = [
+        Drawing(key, _title(key), metric_picture(summary, key)) for key in wanted if key in known
+    ]
+    return printed_page(title, verdict, study_table(summary), figures=drawings)
 
 
-def _figures(found: Any) -> Iterator[Drawing]:
-    known = {name for each in found.points for name in each.estimates}
-    for key, title in _METRICS.items():
-        if key in known:
-            names = [each.point.name for each in found.points if key in each.estimates]
-            estimates = [each.estimates[key] for each in found.points if key in each.estimates]
-            figure = panels([title], shared_time=False)
-            _means(figure, names, estimates, 1)
-            figure.update_layout(height=110 + 28 * len(names), hovermode="closest")
-            yield Drawing(key, title, figure)
+def restored_study(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a `study.json`: figures that are null there are NaN."""
+    points = []
+    for point in summary["points"]:
+        figures = {key: nan if v is None else v for key, v in point["figures"].items()}
+        points.append({**point, "figures": figures})
+    return {**summary, "points": points}
+
+
+def numbers_in(summary: Mapping[str, Any]) -> list[str]:
+    """Return the names of all numbers that some point has."""
+    return list(dict.fromkeys(name for point in summary["points"] for name in point["figures"]))
+
+
+def metric_picture(summary: Mapping[str, Any], metric: str) -> Figure:
+    """Draw any number of the runs at each point of a study, with its interval.
+
+    Raises ScenarioError for a number that no run has.
+    """
+    known = numbers_in(summary)
+    if metric not in known:
+        raise ScenarioError(
+            f"there is no number {brief(metric)} in the summaries of these runs"
+            f"{did_you_mean(metric, known)} A study draws any of them"
+        )
+    require_plotly()
+    points = [point for point in summary["points"] if metric in point["figures"]]
+    names = [point["name"] or "all" for point in points]
+    means = [point["figures"][metric] for point in points]
+    half = [_half(point["confidence_intervals"].get(metric)) for point in points]
+    figure = panels([_title(metric)], shared_time=False)
+    _means(figure, names, [Estimate(*each) for each in zip(means, half, strict=True)], 1)
+    figure.update_layout(height=110 + 28 * len(names), hovermode="closest")
+    return figure
+
+
+def _title(metric: str) -> str:
+    name, unit = metric_title(metric)
+    return _METRICS.get(metric, f"{name}, {unit}" if unit else name)
+
+
+def _half(interval: Sequence[float | None] | None) -> float:
+    low, high = interval or (None, None)
+    return nan if low is None or high is None else (high - low) / 2
 
 
 def _means(figure: Figure, names: Sequence[str], found: Sequence[Estimate], row: int) -> None:

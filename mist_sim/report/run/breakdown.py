@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from mist_sim.report.elements.cells import count, number, percent, section
-from mist_sim.report.elements.layout import Fitting, listed
+from mist_sim.report.elements.widths import Fitting, listed
 
 _FIGURES = ("mean", "p50", "p90", "p99")
 _GIGA, _MS = 1e9, 1e3

@@ -9,8 +9,8 @@ from numpy import nan_to_num
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, number, percent
-from mist_sim.report.elements.layout import listed
+from mist_sim.report.elements.cells import count, number, percent, who
+from mist_sim.report.elements.widths import listed
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
@@ -40,7 +40,20 @@ def clients_table(result: Result) -> RenderableType:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
     shown = listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
-    return Group(shown, *(Text(line, style="dim") for line in _at_limits(names, result.rooms)))
+    below = *_capacities(result, names), *_at_limits(names, result.rooms)
+    return Group(shown, *(Text(line, style="dim") for line in below))
+
+
+def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
+    """Yield how much each group of clients can keep, a line for clients that can keep the same."""
+    sizes = result.block_tokens or [0] * len(names)
+    told: dict[str, dict[str, None]] = {}
+    for name, blocks, tokens in zip(names, result.num_gpu_blocks, sizes, strict=True):
+        if blocks:
+            held = f" of {tokens} tokens, {count(blocks * tokens)} tokens" if tokens else ""
+            told.setdefault(f"{count(blocks)} blocks{held}", {})[name] = None
+    for room, mine in list(told.items())[:_MAX_ROWS]:
+        yield f"KV cache of {who(list(mine))}: {room}"
 
 
 def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:

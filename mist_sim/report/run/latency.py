@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from mist_sim.report.elements.layout import Fitting, columns
+from mist_sim.report.elements.widths import Fitting, columns
 
 LATENCIES = (
     ("ttft", "TTFT", "arrival to first token"),

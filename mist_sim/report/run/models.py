@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from mist_sim.report.elements.cells import count, number, percent, section
-from mist_sim.report.elements.layout import listed
+from mist_sim.report.elements.widths import listed
 
 _LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
 _TITLES = ("", "finished", "output", "TTFT", "TTFT", "TPOT", "TPOT")

@@ -34,6 +34,8 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if "cost_usd" not in summary:
         return
     yield "cost", f"{summary['cost_usd']:.3g}", f"$; GPUs at {_origins(summary['prices'])}"
+    if "electricity_cost_usd" in summary:
+        yield "of it electricity", f"{summary['electricity_cost_usd']:.3g}", "$"
     million = "cost_per_million_output_tokens_usd"
     yield "a million output tokens", number(summary[million]), "$"
     if "good_tokens_per_usd" in summary:

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from mist_sim.core.front_end import FRONT_END, MEASURED
+from mist_sim.errors import in_words
 from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
@@ -41,7 +42,7 @@ _MAX_REASONS = 12  # that are listed one by one
 
 def results_table(result: Result) -> RenderableType:
     """Return everything worth reading about a run; it prints in 50 columns or more."""
-    summary = result.summary
+    summary: Mapping[str, Any] = result.summary
     return Group(
         *host_lines(summary.get("assumed_host", {})),
         *section("Workload", pairs(_workload(result, summary))),
@@ -58,7 +59,7 @@ def results_table(result: Result) -> RenderableType:
     )
 
 
-def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "requests finished", count(summary["completed"]), result.loop
     yield from _failures(summary)
     yield "input tokens", count(summary["total_input_tokens"]), ""
@@ -76,7 +77,7 @@ def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, st
         yield "layouts changed", count(len(clients) - len(set(clients))), "times"
 
 
-def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _failures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "requests rejected", count(summary["num_rejected"]), ""
     if summary["num_timed_out"]:
         yield "requests timed out", count(summary["num_timed_out"]), ""
@@ -89,7 +90,7 @@ def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "tokens computed in vain", count(wasted), "input and output"
 
 
-def _lives(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _lives(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield failures, starts and losses of clients."""
     if "mean_clients_up" not in summary:
         return
@@ -98,11 +99,11 @@ def _lives(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     if summary["num_retried_visits"]:
         yield "sent to another client", count(summary["num_retried_visits"]), "times"
     failed, started = summary["num_client_failures"], summary["num_client_starts"]
-    what = f"on average; {failed:,} failures, {started:,} starts"
+    what = f"on average; {in_words(failed, 'failure')}, {in_words(started, 'start')}"
     yield "clients up", number(summary["mean_clients_up"]), what
 
 
-def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "requests", number(summary["request_throughput"]), "/s"
     yield "output tokens", number(summary["output_throughput"]), "/s"
     yield "input and output tokens", number(summary["total_token_throughput"]), "/s"
@@ -136,7 +137,7 @@ def _limits(result: Result) -> str:
     return " and ".join(f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)
 
 
-def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
+def _warning_lines(result: Result, summary: Mapping[str, Any]) -> Iterator[str]:
     if not summary["completed"]:
         yield nothing_finished(summary)
     if summary["unstable"]:
@@ -175,8 +176,7 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield SPEC_ONLY
     if "assumed" in summary:
         options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        exposed = ("overhead.exposed_step", "overhead.exposed_sequence")
-        fitted = ("overhead.step", "overhead.sequence", *exposed)
+        fitted = ("overhead.step", "overhead.sequence")
         if times := [name for name in options if name in fitted]:
             yield (
                 f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
@@ -187,6 +187,16 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "The 3 ms that a step with prompts takes beyond its profiled layers "
                 "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Say your own "
                 "where you know it."
+            )
+        if "sampling" in options:
+            yield (
+                "How tokens are drawn is assumed: nobody looked up what the model's "
+                "generation_config.json asks for. Top-p and top-k take time (sampling.top_p)."
+            )
+        if penalties := [name for name in options if name.startswith("sampling.")]:
+            yield (
+                f"This version counts tokens anew in each step for {', '.join(penalties)}; what "
+                "that takes of the host is not simulated."
             )
         if FRONT_END in options:
             yield (

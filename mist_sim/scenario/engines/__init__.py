@@ -1,1 +1,1 @@
-"""From a model, GPUs and options to an LLM client, and the defaults that depend on the GPU."""
+"""Makes an LLM client from a model, GPUs and options; defaults that depend on the GPU."""

@@ -1,4 +1,4 @@
-"""All-reduces of a client's ranks, where a scenario sets them instead of the GPU's entry."""
+"""The option `all_reduce` of a client, which replaces the GPU entry's algorithm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mist_sim.hardware.predictors import PipelinePredictor
 def with_all_reduce(
     gpu: GpuSpec, all_reduce: AllReduce | None, tensor_parallel_size: int
 ) -> GpuSpec:
-    """Return a GPU whose links sum that way; the same one for None.
+    """Return a GPU whose links use this all-reduce; the same GPU for None.
 
-    Raises ScenarioError where it could change nothing.
+    Raises ScenarioError if it could change nothing.
     """
     if all_reduce is None:
         return gpu
@@ -37,7 +37,7 @@ def with_all_reduce(
 
 
 def check_sums_over_links(predictor: PipelinePredictor) -> None:
-    """Raise ScenarioError when a predictor does not look at how ranks sum."""
+    """Raise ScenarioError if a predictor ignores the all-reduce."""
     if not predictor.traits.sums_over_links:
         raise ScenarioError(
             "all_reduce must be null with a predictor whose times have the collectives in them"

@@ -1,4 +1,4 @@
-"""The longest context of an engine: what is said, what its KV cache holds, what the model has.
+"""The longest context of an engine: as set, as its KV cache allows, as the model allows.
 
 As vLLM does when it starts: `_check_enough_kv_cache_memory` and `_auto_fit_max_model_len` in
 `vllm/v1/core/kv_cache_utils.py` (0.33: `kv_cache_planning.py`). Here the null block counts as taken
@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.errors import ScenarioError
 
@@ -26,10 +26,10 @@ class ContextLength(NamedTuple):
 def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> ContextLength:
     """Return the longest context of an engine.
 
-    own: the model's own, in tokens, which holds where nothing is said. vLLM does not start where
-    that does not fit; here it holds none the less, so that short requests need no such option, and
-    requests that do not fit are rejected one by one.
-    Raises ScenarioError for a length that is said and does not fit, and where nothing fits.
+    own: the model's own, in tokens, which is the default. vLLM does not start if that does not fit;
+    here it is accepted, so that short requests need no such option, and requests that do not fit
+    are rejected one by one. Raises ScenarioError for a given length that does not fit, and if
+    nothing fits.
     """
     said = config.max_model_len
     asked = own if said in (None, AUTO_LENGTH) else int(said or own)
@@ -49,6 +49,6 @@ def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> Contex
 
 
 def _longest_that_fits(memory: LaneMemory, most: int) -> int:
-    """Return the tokens of the longest request, up to `most`, that has room alone; 0 for none."""
+    """Return the tokens of the longest request, up to `most`, that fits alone; 0 if none does."""
     pool = memory.pool()
     return bisect_right(range(1, most + 1), pool.num_blocks, key=pool.blocks_for)

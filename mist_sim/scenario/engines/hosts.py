@@ -1,4 +1,4 @@
-"""The host that a client's GPUs sit in, and what it is worth where nobody named one."""
+"""The host of a client's GPUs, and the effect of the default host if none is named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITH_PEERS, _WITHOUT = "pcie-peer", "host-memory"
 
 
 def host_of(said: str | Mapping[str, Any] | HostSpec) -> HostSpec:
-    """Return the host that a scenario names or describes. Raises ScenarioError for none."""
+    """Return the host that a scenario names or describes. Raises ScenarioError if unknown."""
     if isinstance(said, HostSpec):
         return said
     if isinstance(said, str):
@@ -27,9 +27,9 @@ def host_of(said: str | Mapping[str, Any] | HostSpec) -> HostSpec:
 
 
 def with_host(gpu: GpuSpec, config: EngineConfig) -> GpuSpec:
-    """Return a GPU in the host that a client names; the same one where it names none.
+    """Return a GPU in the host that a client names; the same GPU if it names none.
 
-    Raises ScenarioError where the host could change nothing, or cannot be.
+    Raises ScenarioError if the host could change nothing or is impossible.
     """
     if config.host is None:
         return gpu
@@ -44,7 +44,7 @@ def with_host(gpu: GpuSpec, config: EngineConfig) -> GpuSpec:
 
 
 def _no_effect(gpu: GpuSpec, config: EngineConfig) -> str:
-    """Return with what a host changes nothing; empty where it does."""
+    """Return the reason why a host has no effect; empty if it has one."""
     link = gpu.interconnect
     if link.kind != "pcie":
         return f"with {gpu.name}, whose links ({link.kind}) are its own"
@@ -66,19 +66,19 @@ def _in_contact(config: EngineConfig) -> bool:
 
 
 def in_contact(*sizes: int) -> bool:
-    """Tell whether the GPUs of a client send to one another. sizes: of the groups that do."""
+    """Tell whether the GPUs of a client send to one another. sizes: of the groups that send."""
     return max(sizes) > 1
 
 
 def goes_by_host(gpu: GpuSpec, all_reduce: str | None) -> bool:
-    """Tell whether what GPUs send depends on their host. all_reduce: what the client says."""
+    """Tell whether sends between GPUs depend on their host. all_reduce: the client's option."""
     link = gpu.interconnect
     way = all_reduce or link.all_reduce
     return link.kind == "pcie" and way in ("host", "hierarchical") and not link.bus_bandwidth
 
 
 def check_times_links(predictor: PipelinePredictor, config: EngineConfig) -> None:
-    """Raise ScenarioError when a host is named and the predictor does not look at links."""
+    """Raise ScenarioError if a host is named and the predictor ignores links."""
     if config.host is not None and not _times_links(predictor, config):
         raise ScenarioError(
             "host must be null with a predictor whose times have the collectives in them"
@@ -96,7 +96,7 @@ def assumed_host(
     cluster: Cluster,
     num_tokens: int,
 ) -> Mapping[str, Any]:
-    """Return what the default host is worth in a step; empty where one is named, or none counts.
+    """Return the effect of the default host on a step; empty if one is named or none matters.
 
     num_tokens: of the largest step.
     """

@@ -1,4 +1,4 @@
-"""An engine for a language model, put together from model, GPUs, scheduler and predictor."""
+"""Makes an engine for a language model from model, GPUs, scheduler and predictor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
@@ -20,13 +20,19 @@ from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.hardware.setting import CAPPED, Borrowed, Setting, comparable
+from mist_sim.hardware.setting import ADAPTED, CAPPED, IN_PARTS, Borrowed, Setting, comparable
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.models.expert_padding import check_moe_backend, moe_backend_of
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
-from mist_sim.scenario.engines.memory import PREFIXES, engine_memory, of_a_lane, with_state_pages
+from mist_sim.scenario.engines.memory import (
+    PREFIXES,
+    engine_memory,
+    of_a_lane,
+    with_longer_blocks,
+    with_state_pages,
+)
 from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.signatures import taking
@@ -41,8 +47,8 @@ from mist_sim.stages import Decode, Prefill
 def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
-    config: what the engine is. options: those of `EngineConfig`, whose docstring says what each
-        means, in place of a config.
+    config: the engine's options. options: the same as keywords; see the docstring of
+        `EngineConfig`.
 
     Models and GPUs may be given as names, as paths or as the specs themselves. Clients may share a
     scheduler and a predictor.
@@ -72,7 +78,7 @@ def llm_clients(
 
 
 def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
-    """Return what makes a client of a name."""
+    """Return a function that makes a client from its name."""
     said_length = config.max_model_len
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
@@ -82,7 +88,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
     _check_experts(config, model, cluster.gpu)
     caches_prefixes = config.kv_cache.enable_prefix_caching
-    config = with_state_pages(config, model, cluster)
+    config = with_longer_blocks(with_state_pages(config, model, cluster))
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
@@ -123,7 +129,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
 
 
 def _check_ahead(config: EngineConfig) -> None:
-    """Raise ScenarioError for a pipeline that is to plan ahead in a version that cannot."""
+    """Raise ScenarioError for a pipeline with async scheduling in a version without it."""
     version = version_of(config.engine)
     if not version.rules.async_pipelines:
         raise ScenarioError(
@@ -134,7 +140,7 @@ def _check_ahead(config: EngineConfig) -> None:
 
 
 def _check_experts(config: EngineConfig, model: ModelSpec, gpu: GpuSpec) -> None:
-    """Raise ScenarioError for a kernel of experts that does not go with model or GPU."""
+    """Raise ScenarioError for a kernel of experts that does not suit the model or the GPU."""
     if config.moe_backend is not None:
         try:
             check_moe_backend(config.moe_backend, model, gpu.name, gpu.architecture)
@@ -143,7 +149,7 @@ def _check_experts(config: EngineConfig, model: ModelSpec, gpu: GpuSpec) -> None
 
 
 def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
-    """Return a config that does not plan a pipeline of a model with windows or states ahead."""
+    """Return a config with async scheduling off for pipelines of models with windows or states."""
     if not config.async_scheduling or config.pipeline_parallel_size == 1:
         return config
     has_groups = bool(model.sliding_window)
@@ -153,7 +159,7 @@ def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:
-    """Return the GPU that is named, with what the engine's options change of it."""
+    """Return the named GPU, changed by the engine's options."""
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
     return with_power_limit(with_host(gpu, config), config.power_limit)
@@ -164,14 +170,14 @@ def _default_scheduler(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
 
 
 def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
-    """Return the scheduler that vLLM's server has on a GPU, in the version that is named."""
+    """Return the scheduler of vLLM's server on a GPU, in the named version."""
     version = version_of(config.engine)
     options = scheduler_options(ChunkedScheduler, version)
     return ChunkedScheduler(**server_limits(gpu, config.num_drafts, version)._asdict(), **options)
 
 
 def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
-    """Return the scheduler with vLLM v0's budget where it takes whole prompts and has none.
+    """Return the scheduler with vLLM v0's budget if it takes whole prompts and has none.
 
     A step takes as many prompt tokens as the longest prompt may have.
     """
@@ -183,14 +189,18 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
 def _settings(
     config: EngineConfig, predictor: PipelinePredictor, model: ModelSpec, cluster: Cluster
 ) -> dict[str, Setting | Borrowed | None]:
-    """Return what a client's TTFT and TPOT are like, where it gives such tokens.
+    """Return the settings by which a client's TTFT and TPOT are compared with measurements.
 
-    Nobody compared engines that draft.
+    Engines with drafts were not compared.
     """
     source = None if config.speculative_config else predictor.traits.compared_as
     setting = comparable(source, model, cluster) if source else None
     if setting is not None and config.power_limit is not None:
         setting = CAPPED
+    if setting is not None and config.lora is not None:
+        setting = ADAPTED
+    if setting is not None and config.decode_context_parallel_size > 1:
+        setting = IN_PARTS
     timed = moe_backend_of(cluster.gpu.architecture)
     if setting is not None and config.moe_backend not in (None, timed):
         setting = Borrowed(f"not known: experts by {config.moe_backend}; what was timed is {timed}")
@@ -214,12 +224,13 @@ def _machine(
 
 
 def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
-    """Return the GPUs that serve a model. Raises ScenarioError when it cannot be split so."""
+    """Return the GPUs that serve a model. Raises ScenarioError if it cannot be split so."""
     try:
         cluster = Cluster(
             gpu,
             tensor_parallel_size=config.tensor_parallel_size,
             pipeline_parallel_size=config.pipeline_parallel_size,
+            decode_context_parallel_size=config.decode_context_parallel_size,
             data_parallel_size=config.data_parallel_size,
             enable_expert_parallel=config.enable_expert_parallel,
             expert_load_imbalance=config.expert_load_imbalance,
@@ -233,7 +244,7 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
 def stored_as(
     model: str | ModelSpec, quantization: str | None, kv_cache: KvCacheConfig
 ) -> ModelSpec:
-    """Return a model with weights and KV cache stored as an engine is told to."""
+    """Return a model with weights and KV cache stored as the engine's options say."""
     spec = load_model(model) if isinstance(model, str) else model
     check_generates(spec)
     dtype = None if kv_cache.kv_cache_dtype == "auto" else kv_cache.kv_cache_dtype

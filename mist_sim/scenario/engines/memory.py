@@ -24,6 +24,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models import ModelSpec
+from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.scenario.engines.step_times import StepTimes
 from mist_sim.scenario.engines.version_names import version_of
@@ -37,9 +38,9 @@ def engine_memory(
     times: StepTimes,
     longest: int,
 ) -> EngineMemory:
-    """Return the KV cache of an engine. Raises ScenarioError for one without room.
+    """Return the KV cache of an engine. Raises ScenarioError if there is no room.
 
-    longest: tokens of a prompt, which a step of a scheduler without a limit takes whole.
+    longest: tokens of the longest prompt, which a scheduler without a limit takes in one step.
     """
     draft = times.drafter
     kv_cache = config.kv_cache
@@ -53,6 +54,7 @@ def engine_memory(
         profile=version_of(config.engine).profile,
         num_graphs=num_graphs(times.graphs, decodes),
         moe_backend=config.moe_backend,
+        lora=config.lora,
     )
     blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
     return EngineMemory(
@@ -62,11 +64,19 @@ def engine_memory(
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
         num_layers=model.num_layers,
+        adapter_moves=_adapter_moves(config, model, cluster),
     )
 
 
+def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:
+    if config.lora is None:
+        return AT_ONCE
+    bandwidth = cluster.gpu.host_bandwidth
+    return adapter_moves(model, config.lora, cluster.tensor_parallel_size, bandwidth)
+
+
 def _groups(model: ModelSpec, cluster: Cluster, draft: Drafter | None) -> KvGroups | None:
-    """Return the groups of layers that share pages; None where all layers have a page together."""
+    """Return the groups of layers that share pages; None if all layers share a page."""
     if model.layers:
         layout = model.cache_layout(cluster.tensor_parallel_size)
         return layout.groups if layout.has_groups else None
@@ -78,7 +88,7 @@ PREFIXES = "kv_cache.enable_prefix_caching"
 
 
 def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> EngineConfig:
-    """Return an engine whose blocks are as long as the states of its model ask for.
+    """Return an engine whose blocks are as long as the states of its model require.
 
     A block's entries take at least the bytes of a state (see `CacheLayout`). Prefixes are not
     cached: a state is that of all tokens before, and is not kept for every block.
@@ -91,8 +101,20 @@ def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -
     return replace(config, kv_cache=kv_cache)
 
 
+def with_longer_blocks(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose blocks hold the tokens of all ranks that share out a context.
+
+    On each of them a block has `block_size` of these (vLLM: `KVCacheManager` multiplies the block
+    size by `dcp_world_size`).
+    """
+    size, kv_cache = config.decode_context_parallel_size, config.kv_cache
+    if size == 1:
+        return config
+    return replace(config, kv_cache=replace(kv_cache, block_size=size * kv_cache.block_size))
+
+
 def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:
-    """Return the part of an engine's KV cache that each request has to fit in."""
+    """Return the part of an engine's KV cache into which each request has to fit."""
     num_ranks, ahead = config.pipeline_parallel_size, bool(config.async_scheduling)
     form = queue_form(rules, memory, num_ranks, config.no_batch_queue, ahead=ahead)
     return lane_memory(
@@ -107,7 +129,7 @@ def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) ->
 def _swap_space(
     scheduler: Scheduler, config: KvCacheConfig, model: ModelSpec, cluster: Cluster
 ) -> SwapSpace | None:
-    """Return the swap space of an engine; None when its scheduler does not swap."""
+    """Return the swap space of an engine; None if its scheduler does not swap."""
     if scheduler.swaps:
         return swap_space(config, model, cluster)
     if config.swap_space is not None:

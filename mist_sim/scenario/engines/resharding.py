@@ -1,4 +1,4 @@
-"""A client that re-shards, put together from its two layouts."""
+"""Makes a client that re-shards from its two layouts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def resharding(
     parts: Mapping[str, Any],
     make: Callable[[EngineConfig], LlmClient],
 ) -> Callable[[str], LlmClient]:
-    """Return what makes a client of a name that computes prompts in a layout of their own.
+    """Return a function that makes a client, by name, with a separate layout for prompts.
 
-    config, cluster, parts: of the layout for answers. make: makes a client of other options.
-    Raises ScenarioError when the model does not fit in the layout for prompts, and for a buffer
-    that cannot hold one prompt.
+    config, cluster, parts: of the layout for answers. make: makes a client of other options. Raises
+    ScenarioError if the model does not fit in the layout for prompts, or the buffer cannot hold one
+    prompt.
     """
     options = config.resharding
     if options is None:
@@ -74,7 +74,7 @@ def _weights(model: ModelSpec, tensor: int, pipeline: int) -> float:
 
 
 def _check_buffer(sizes: ShardSizes, config: EngineConfig, num_tokens: int) -> None:
-    """Raise ScenarioError for a buffer in which the longest prompt has no room.
+    """Raise ScenarioError for a buffer that cannot hold the longest prompt.
 
     num_tokens: that a lane of the layout for prompts holds.
     """

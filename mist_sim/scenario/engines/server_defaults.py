@@ -1,8 +1,8 @@
-"""Default limits of an engine: those that vLLM's server takes on the GPU.
+"""Default limits of an engine: those of vLLM's server on the GPU.
 
 Source: `get_batch_defaults` and `_set_default_max_num_seqs_and_batched_tokens_args` in
-`vllm/engine/arg_utils.py`, for `vllm serve` (`UsageContext.OPENAI_API_SERVER`); the figures of
-each version are in `versions.py`. vLLM has other figures for TPUs, which are not taken here.
+`vllm/engine/arg_utils.py`, for `vllm serve` (`UsageContext.OPENAI_API_SERVER`); the figures of each
+version are in `versions.py`. vLLM has other figures for TPUs, which are not taken here.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from typing import Any
 
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.hardware import GpuSpec, device_of
-from mist_sim.scenario.engines.versions import LIMITS, NEWEST, EngineVersion, ServerLimits
+from mist_sim.scenario.engines.engine_version import LIMITS, EngineVersion, ServerLimits
+from mist_sim.scenario.engines.versions import NEWEST
 from mist_sim.scenario.format.families import SCHEDULER
 
 
 def server_limits(
     gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = NEWEST
 ) -> ServerLimits:
-    """Return the limits that vLLM's server takes on a GPU.
+    """Return the limits of vLLM's server on a GPU.
 
-    GPUs of 70 GiB and more take many, but for those with "a100" in their name. One that is based
-    on an entry of the catalog has that device's limits, whatever was changed of it.
+    GPUs of 70 GiB or more have larger limits, except those with "a100" in their name. A GPU based
+    on a catalog entry keeps that entry's limits, even if its memory was changed.
 
-    num_drafts: tokens that every sequence verifies in a step beside its own. No more sequences run
-    than a step has tokens for them (vLLM, whose limits do not know drafts, verifies fewer then).
+    num_drafts: tokens that every sequence verifies in a step besides its own. The number of
+    sequences is limited by the tokens of a step (vLLM's limits ignore drafts; it then verifies
+    fewer).
     """
     device = device_of(gpu)
     limits: ServerLimits = version.default(LIMITS).of(device.memory, device.name)
@@ -34,20 +36,20 @@ def server_limits(
 
 
 def _most_verified(num_tokens: int, num_drafts: int) -> int:
-    """Return how many sequences can verify so many drafts each in a step; 1 where none can."""
+    """Return how many sequences can verify so many drafts each in a step; at least 1."""
     return max(1, num_tokens // (1 + num_drafts))
 
 
 def with_server_limits(
     scheduler: object, gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = NEWEST
 ) -> object:
-    """Return what a file says about a scheduler, with the limits that it leaves to the server.
+    """Return a file's scheduler, with server defaults for the limits that it leaves out.
 
-    A limit is left to the server where the file does not name it and the scheduler's class inherits
-    it from `Scheduler` or `ChunkedScheduler`; a class that declares one itself keeps its default.
-    As in vLLM, no more sequences run by default than a step has tokens; with chunked prefill, no
-    more than it has tokens to verify `num_drafts` for. Anything but a name or a mapping is returned
-    as it is.
+    A limit gets the server's default if the file leaves it out and the scheduler's class inherits
+    it from `Scheduler` or `ChunkedScheduler`; a class that declares it itself keeps its own
+    default. As in vLLM, no more sequences run by default than a step has tokens; with chunked
+    prefill, no more than it has tokens to verify `num_drafts` for. Anything but a name or a mapping
+    is returned as it is.
     """
     said: object = {"type": scheduler} if isinstance(scheduler, str) else scheduler
     if not isinstance(said, dict):
@@ -71,7 +73,7 @@ def with_server_limits(
 
 
 def by_gpu(key: str, default: object) -> str | None:
-    """Return both defaults of a limit that is left to the server; None for any other option.
+    """Return both defaults of a limit that depends on the GPU; None for any other option.
 
     key: below a client, such as "scheduler.max_num_seqs". default: that of the scheduler's class.
     """
@@ -84,7 +86,7 @@ def by_gpu(key: str, default: object) -> str | None:
 
 
 def inherited_options(scheduler: type[Any]) -> set[str]:
-    """Return the options that a class has as our schedulers declare them, not as its own."""
+    """Return the options that a class inherits from our schedulers and does not declare itself."""
     ours = {field.name: field for base in (Scheduler, ChunkedScheduler) for field in fields(base)}
     theirs = fields(scheduler) if is_dataclass(scheduler) else ()
     return {field.name for field in theirs if field is ours.get(field.name)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_config import PredictorFactory
+from mist_sim.clients.engine_options import PredictorFactory
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
@@ -21,21 +21,27 @@ from mist_sim.hardware.predictors import (
     pipeline_predictor,
     with_drafting,
 )
+from mist_sim.hardware.predictors.adapters import AdapterTimes
+from mist_sim.hardware.predictors.analytic.context_parallel import with_context_exchange
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
+from mist_sim.hardware.predictors.base import sustained_rates
+from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.predictors.sampling import with_sampling
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.models import ModelSpec
+from mist_sim.models.adapters import check_adapters
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links
 from mist_sim.scenario.engines.default_overhead import (
     assumed_times,
+    hides_host,
     own_time,
-    with_exposed_time,
 )
+from mist_sim.scenario.engines.engine_version import SAMPLER
 from mist_sim.scenario.engines.hosts import assumed_host, check_times_links
+from mist_sim.scenario.engines.sampling import drawing
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import SAMPLER
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +73,29 @@ def step_times(
     graphs = _captured(config, predictor, cluster, scheduler)
     _check_known(config, predictor)
     overhead = own_time(config.overhead, predictor, cluster.gpu)
-    planned_ahead = version_of(config.engine) if config.async_scheduling else None
-    assumed = assumed_times(overhead, predictor, cluster.gpu, planned_ahead)
+    drawn, drawn_assumed = drawing(config, predictor)
+    assumed = assumed_times(overhead, predictor, cluster.gpu) + drawn_assumed
     num_tokens = getattr(scheduler, "max_num_batched_tokens", None) or longest
     worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
     if worth:
         assumed += ("host",)
-    if planned_ahead:
-        overhead = with_exposed_time(overhead, predictor, planned_ahead)
+    if cluster.decode_context_parallel_size > 1:
+        predictor = with_context_exchange(predictor)
     draft = None
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)
         predictor = with_drafting(predictor, config.speculative_config, draft)
-    if config.sampling and config.sampling.filter:
+    if config.lora is not None:
+        check_adapters(model, config.lora, cluster.tensor_parallel_size)
+        times = AdapterTimes(model, cluster, config.lora)
+        predictor = predictor.with_first(Beside(predictor.ranks[0], times, "adapters", "memory"))
+        assumed += ("lora",)
+    if drawn.filter or drawn.penalty:
         sampler = version_of(config.engine).default(SAMPLER)
-        predictor = with_sampling(
-            predictor, SamplingTimes(config.sampling, model.vocab_size, sampler)
-        )
-    first = overhead.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
+        _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)
+        masks = SamplingTimes(drawn, model.vocab_size, sampler, bytes_per_s)
+        predictor = with_sampling(predictor, masks)
+    first = overhead.around(predictor.ranks[0], overlapped=hides_host(config))
     return StepTimes(predictor.with_first(first), overhead, draft, graphs, assumed, worth)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import GpuSpec, device_of
+from mist_sim.scenario.engines.engine_version import LARGEST_GRAPH, EngineVersion, LargestGraph
 from mist_sim.scenario.engines.server_defaults import inherited_options
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import LARGEST_GRAPH, EngineVersion, LargestGraph
 from mist_sim.scenario.format.families import SCHEDULER
 
 _SHARE = "kv_cache.gpu_memory_utilization"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.scenario.engines.versions import NEWEST, VERSIONS, EngineVersion
+from mist_sim.scenario.engines.engine_version import EngineVersion
+from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
 
 NEWEST_NAME = "vllm"
 NAMES = (*VERSIONS, NEWEST_NAME)

@@ -12,20 +12,18 @@ from typing import Any, NamedTuple
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.hosts import DEFAULT_HOST
-from mist_sim.scenario.engines.hosts import goes_by_host, in_contact
-from mist_sim.scenario.engines.server_defaults import server_limits
-from mist_sim.scenario.engines.version_defaults import largest_graph
-from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import (
-    EXPOSED_SEQUENCE,
-    EXPOSED_STEP,
+from mist_sim.scenario.engines.engine_version import (
     LARGEST_GRAPH,
     LIMITS,
     MEMORY,
     RULES,
-    VERSIONS,
     EngineVersion,
 )
+from mist_sim.scenario.engines.hosts import goes_by_host, in_contact
+from mist_sim.scenario.engines.server_defaults import server_limits
+from mist_sim.scenario.engines.version_defaults import largest_graph
+from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.format.problems import Problem, shown
 
 
@@ -100,15 +98,8 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         else:
             expected = {key: default.value}
         for name, value in expected.items():
-            if value is not None and _has(client, name, value):
+            if value is not None and value_at(client, name) == value:
                 yield Origin(name, value, default.source)
-
-
-def _has(client: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Tell whether a client has a value; what async scheduling does not hide may be left out."""
-    found = value_at(client, key)
-    is_left_out = found is None and key in (EXPOSED_STEP, EXPOSED_SEQUENCE)
-    return bool(client["async_scheduling"]) if is_left_out else found == value
 
 
 def origin_text(clients: Iterable[Mapping[str, Any]]) -> str:

@@ -8,169 +8,26 @@ between them (0.13, 0.18.1, 0.20.0, 0.27.1, 0.28.0) say when a change came.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
-from mist_sim.clients.engine_config import AUTO_LENGTH as AUTO
-from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.profile_run import BesideTorch, ProfileRun
+from mist_sim.clients.engine_checks import AUTO_LENGTH as AUTO
+from mist_sim.clients.kv_cache.profile_run import BesideTorch
+from mist_sim.scenario.engines.engine_version import (
+    GIB,
+    INTERVAL,
+    LARGEST_GRAPH,
+    LIMITS,
+    PARTIAL,
+    RESERVE,
+    SAMPLER,
+    Default,
+    EngineVersion,
+    Lack,
+    LargestGraph,
+    LimitsByMemory,
+    ServerLimits,
+    after,
+)
 
-GIB = 2**30
-
-
-class ServerLimits(NamedTuple):
-    """Sequences that run at once, and tokens of a step."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-@dataclass(frozen=True)
-class LimitsByMemory:
-    """Limits of `vllm serve` by the memory of the GPU.
-
-    tiers: (least bytes, whether A100s have it too, limits), the largest first; below all of them
-    the limits are `small`.
-    """
-
-    small: ServerLimits
-    tiers: tuple[tuple[float, bool, ServerLimits], ...]
-
-    def of(self, memory: float, name: str) -> ServerLimits:
-        """Return the limits on a GPU with so many bytes and that name."""
-        is_a100 = "a100" in name.lower()
-        for least, with_a100, limits in self.tiers:
-            if memory >= least and (with_a100 or not is_a100):
-                return limits
-        return self.small
-
-    def __str__(self) -> str:
-        return ", ".join(
-            [
-                *(f"{_pair(limits)} from {least / GIB:g} GiB" for least, _, limits in self.tiers),
-                f"else {_pair(self.small)}",
-            ]
-        )
-
-
-def _pair(limits: ServerLimits) -> str:
-    return f"{limits.max_num_seqs:,} and {limits.max_num_batched_tokens:,}"
-
-
-@dataclass(frozen=True)
-class LargestGraph:
-    """Most tokens of a step that is replayed as a CUDA graph: twice a full step's decodes, or less.
-
-    most: the limit. blackwell: that on GPUs of compute capability 10.x, known by their names.
-    with_drafts: whether a decode counts the tokens that it verifies.
-    """
-
-    most: int
-    blackwell: int
-    with_drafts: bool = True
-
-    def of(self, name: str, max_num_seqs: int, num_drafts: int = 0) -> int:
-        """Return it for a GPU of that name, on which so many sequences verify so many drafts."""
-        is_blackwell = any(chip in name.lower() for chip in ("b200", "b300"))
-        each = 1 + num_drafts if self.with_drafts else 1
-        return min(2 * max_num_seqs * each, self.blackwell if is_blackwell else self.most)
-
-    def __str__(self) -> str:
-        each = " × (1 + drafts)" if self.with_drafts else ""
-        on_blackwell = f", {self.blackwell:,} on compute capability 10.x"
-        limit = f"{self.most}{on_blackwell if self.blackwell != self.most else ''}"
-        return f"2 × sequences{each}, at most {limit}"
-
-
-@dataclass(frozen=True)
-class Default:
-    """A value that holds where a user says none, and where vLLM's package has it."""
-
-    value: Any
-    source: str
-
-
-@dataclass(frozen=True)
-class Lack:
-    """An option that a version does not have, although others do.
-
-    neutral: the values that say nothing. reason: why it is not there. instead: what to write.
-    only: the values that it does not have, where it has the others.
-    """
-
-    neutral: tuple[Any, ...]
-    reason: str
-    instead: str
-    only: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class EngineVersion:
-    """A version of vLLM.
-
-    name: as in a scenario. defaults: by option, as `clients.N` has them; what it decides without
-    one, as `rules.` and the name in `EngineRules`; what it takes of the memory beside weights and
-    cache, as `memory.` and the name in `ProfileRun`. lacks: options of a scenario that it does not
-    have. notes: what it does by default that is not simulated.
-    """
-
-    name: str
-    defaults: Mapping[str, Default]
-    lacks: Mapping[str, Lack] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        """Its name in text: "vLLM 0.19"."""
-        return f"vLLM {self.name.removeprefix('vllm-')}"
-
-    @property
-    def rules(self) -> EngineRules:
-        """Its behaviour for which there is no option."""
-        return EngineRules(**self._named(RULES))
-
-    @property
-    def profile(self) -> ProfileRun:
-        """What it takes of a rank's memory beside weights and cache."""
-        return ProfileRun(**self._named(MEMORY))
-
-    def _named(self, prefix: str) -> dict[str, Any]:
-        """Return the values of which the names begin so, without that beginning."""
-        found = {key: each.value for key, each in self.defaults.items() if key.startswith(prefix)}
-        return {key.removeprefix(prefix): value for key, value in found.items()}
-
-    def default(self, key: str) -> Any:
-        """Return the value of an option."""
-        return self.defaults[key].value
-
-
-def _after(
-    before: EngineVersion,
-    name: str,
-    defaults: Mapping[str, Default],
-    *,
-    gains: tuple[str, ...] = (),
-    loses: Mapping[str, Lack] | None = None,
-    notes: Mapping[str, str] | None = None,
-) -> EngineVersion:
-    """Return a version that differs from the one before it in so much."""
-    lacks = {key: lack for key, lack in before.lacks.items() if key not in gains}
-    return replace(
-        before,
-        name=name,
-        defaults={**before.defaults, **defaults},
-        lacks={**lacks, **(loses or {})},
-        notes={**before.notes, **(notes or {})},
-    )
-
-
-LIMITS = "scheduler.max_num_seqs, max_num_batched_tokens"
-RESERVE = "scheduler.scheduler_reserve_full_isl"
-INTERVAL = "scheduler.prefill_schedule_interval"
-PARTIAL = "scheduler.max_num_partial_prefills"
-LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
-RULES = "rules."
-MEMORY = "memory."
 _SAMPLER_BYTES = "memory.sampler_bytes"
 _KEEPS_BUFFERS = "memory.keeps_buffers"
 _BESIDE_TORCH = "memory.beside_torch"
@@ -180,7 +37,6 @@ _SPARES_ONE = "rules.threshold_spares_one"
 _GOES_ON = "rules.pass_goes_on"
 _LOCAL_CADENCE = "rules.local_cadence"
 _SPARES_HITS = "rules.held_spares_hits"
-SAMPLER = "sampling.sampler"
 _BATCH_QUEUE = "rules.batch_queue"
 _ASYNC_PIPELINES = "rules.async_pipelines"
 _STAGGERS = "rules.staggers_decodes"
@@ -188,8 +44,8 @@ _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
 _CACHES_VERIFIED = "rules.caches_verified"
 _HASHES_AHEAD = "rules.hashes_ahead"
-EXPOSED_STEP = "overhead.exposed_step"
-EXPOSED_SEQUENCE = "overhead.exposed_sequence"
+_HIDES_HOST = "rules.hides_host"
+_KEEPS_COUNTS = "rules.keeps_counts"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -198,6 +54,7 @@ _GRAPH_SIZES = "VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py"
 _POST_INIT = "VllmConfig.__post_init__ in vllm/config/vllm.py"
 _SAMPLE = "TopKTopPSampler in vllm/v1/sample/ops/topk_topp_sampler.py"
 _CACHE = "in vllm/config/cache.py"
+_V1_SAMPLE = "in vllm/v1/sample/metadata.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
 _HASH = "VllmConfig in vllm/config/vllm.py"
@@ -205,17 +62,9 @@ _UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
 _QUEUE = "EngineCore.step_with_batch_queue in vllm/v1/engine/core.py"
 _FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
 
-_NOT_MEASURED = (
-    "not in the package, and not measured; some versions have shown 0.4 to 2.2 ms a step in all, "
-    "the more the more users"
-)
-_SHOWN_BY_0_11 = (
-    "not in the package; what the host takes without asynchronous scheduling, since vLLM 0.11.1 "
-    "hides none of it: 57 median inter-token latencies on H100 ask for 1.0 ms and 45 us a sequence "
-    "beside sampling (ML.ENERGY, six dense models; python -m benchmarks.measured_itl)"
-)
-_NOTHING_SHOWS = (
-    "not in the package; 300 requests measured on an RTX PRO 6000 show none (docs/validation.md)"
+_ITL_OF_0_11 = (
+    "not in the package; what 57 median inter-token latencies of 0.11.1 show, which ran with it "
+    "(ML.ENERGY; python -m benchmarks.measured_itl)"
 )
 
 _LOGS = "not in the package; logs (docs/background/memory.md)"
@@ -245,8 +94,6 @@ V0_12 = EngineVersion(
         "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
         LARGEST_GRAPH: Default(LargestGraph(512, 512, with_drafts=False), _GRAPH_SIZES),
         SAMPLER: Default("pytorch", f"{_SAMPLE}; flashinfer with VLLM_USE_FLASHINFER_SAMPLER=1"),
-        EXPOSED_STEP: Default(1.3e-3, _SHOWN_BY_0_11),
-        EXPOSED_SEQUENCE: Default(47.8e-6, _SHOWN_BY_0_11),
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
@@ -269,6 +116,8 @@ V0_12 = EngineVersion(
         _DRAINS: Default(False, _SCHEDULE),
         _CACHES_VERIFIED: Default(False, _UPDATE),
         _HASHES_AHEAD: Default(False, _HASH),
+        _HIDES_HOST: Default(False, _ITL_OF_0_11),
+        _KEEPS_COUNTS: Default(False, f"SamplingMetadata.output_token_ids {_V1_SAMPLE}"),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -296,20 +145,21 @@ V0_12 = EngineVersion(
     },
 )
 
-V0_14 = _after(
+V0_14 = after(
     V0_12,
     "vllm-0.14",
     {
         "async_scheduling": Default(True, _POST_INIT),
-        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
-        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
+        _HIDES_HOST: Default(
+            True, "not in the package; runs of 0.15 and 0.19 (docs/validation.md)"
+        ),
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
     },
     gains=("max_model_len",),
     notes={"async scheduling with drafts": "on with EAGLE and MTP"},
 )
 
-V0_19 = _after(
+V0_19 = after(
     V0_14,
     "vllm-0.19",
     {
@@ -321,8 +171,6 @@ V0_19 = _after(
             BesideTorch(0.25 * GIB, 0.25 * GIB, 2.1 * GIB),
             f"{_LOGS} of 0.18 and 0.19 on H100s, of 0.27 on other GPUs",
         ),
-        EXPOSED_STEP: Default(0.0, _NOTHING_SHOWS),
-        EXPOSED_SEQUENCE: Default(0.0, _NOTHING_SHOWS),
         RESERVE: Default(True, f"SchedulerConfig.scheduler_reserve_full_isl {_SCHEDULER}"),
         _ASYNC_PIPELINES: Default(
             True,
@@ -333,7 +181,7 @@ V0_19 = _after(
     gains=(RESERVE,),
 )
 
-V0_24 = _after(
+V0_24 = after(
     V0_19,
     "vllm-0.24",
     {
@@ -350,8 +198,9 @@ V0_24 = _after(
         ),
         _STAGGERS: Default(True, f"{_NO_STAGGER}, with model runner V2"),
         _FILLS: Default(True, _QUEUE),
-        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
-        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
+        _KEEPS_COUNTS: Default(
+            True, "PenaltiesState in vllm/v1/worker/gpu/sample/penalties.py, with model runner V2"
+        ),
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={
@@ -360,7 +209,7 @@ V0_24 = _after(
     },
 )
 
-V0_33 = _after(
+V0_33 = after(
     V0_24,
     "vllm-0.33",
     {

@@ -1,4 +1,4 @@
-"""Values that have one of several forms, such as a number or a list of them."""
+"""Values with several possible forms, such as a number or a list of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mist_sim.scenario.format.problems import Problem, failure, rule_of, shown, 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Marks a union: where no form fits, what is said is about the value and not about each form.
+    """Marks a union: if no form fits, the message is about the value and not about each form.
 
     Pydantic would name the forms in the path, as types of Python.
     """
@@ -32,7 +32,7 @@ def _read(value: object, handler: ValidatorFunctionWrapHandler) -> object:
 
 
 def _problems(value: object, found: list[ErrorDetails]) -> list[Problem]:
-    """Return what is wrong in the form that the value has; the first of a location is the form."""
+    """Return the problems of the form that the value has; a location begins with its form."""
     inside = [details for details in found if len(details["loc"]) > 1]
     if inside:
         form = inside[0]["loc"][0]

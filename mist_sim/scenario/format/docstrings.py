@@ -1,4 +1,4 @@
-"""Parameters of a class as its docstring explains them, for listings and the reference."""
+"""Meanings of a class's parameters, from its docstring, for listings and the reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 def documented_with_bases(cls: type, parameters: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the paragraphs of a class, and the meanings of parameters from its bases as well."""
+    """Return the paragraphs of a class, and the meanings of its parameters and its bases'."""
     names = list(parameters)
     text: list[str] = []
     meanings: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The families of plugins that a scenario file chooses from: `type` picks one by its name.
 
-A family looks into its registry when it is asked, so that a plugin which was registered a
-moment ago can be used at once.
+A family looks into its registry when a file is read, so a plugin can be used as soon as it is
+registered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mist_sim.units import DURATION
 
 
 class Marker(ABC):
-    """Marks a value that a file describes: how it is read, and written again."""
+    """Marks a value in a file that has its own way of being read and written."""
 
     @abstractmethod
     def read(self, value: object, info: ValidationInfo) -> object:
@@ -69,9 +69,9 @@ class Marker(ABC):
 class Family(Marker):
     """Marks a `Part` that is one of a registry's plugins.
 
-    needs: init fields that the file does not set. meanings: see `part_type`. words: names that
-    may stand alone although the plugin of that name has parameters; read as plain strings.
-    default: the type of a mapping that names none; None where it has to name one.
+    needs: init fields that the file does not set. meanings: see `part_type`. words: names that may
+    stand alone although the plugin of that name has parameters; read as plain strings.
+    default: the type of a mapping that names none; None if it has to name one.
     """
 
     registry: Registry
@@ -159,7 +159,7 @@ class Settings(Marker):
 
 @dataclass(frozen=True, eq=False)
 class OrLaw(Marker):
-    """Marks a time that is the same for all ("20 ms"), or drawn from a law ({type: gamma, ...}).
+    """Marks a time that is constant ("20 ms") or drawn from a law ({type: gamma, ...}).
 
     laws: the family that the law is one of.
     """

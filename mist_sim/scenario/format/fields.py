@@ -1,4 +1,4 @@
-"""From a dataclass field's annotation to what a scenario file may say for it."""
+"""Translates a dataclass field's annotation into the values that a scenario file may have."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def _written(value: float | dict[int, float]) -> str | dict[str, str]:
 
 
 def as_tuple(value: object) -> object:
-    """Return a list as a tuple, which is what frozen models hold; anything else as it is."""
+    """Return a list as a tuple, for frozen models; anything else unchanged."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def file_type(hint: Any) -> Any:
     """Return the type with which pydantic reads a field of this annotation from a file.
 
-    Raises TypeError for an annotation that a file has no form for.
+    Raises TypeError for an annotation that cannot be written in a file.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:

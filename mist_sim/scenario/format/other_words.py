@@ -1,4 +1,4 @@
-"""Words of other tools, and where in a scenario stands what they mean.
+"""Words of other tools, and the matching keys and values of a scenario.
 
 Sources: the arguments of `vllm serve` and `vllm bench serve` (`vllm/engine/arg_utils.py`,
 `vllm/benchmarks/`, 0.33), of SGLang's server (`python/sglang/srt/server_args.py`, 0.5) and
@@ -110,9 +110,11 @@ KEYS: Mapping[str, str] = {
 """Keys, and the path that they have here."""
 
 _AWQ = "quantization: int4, or a model whose config.json says how it is quantized"
+_AS_IT_IS = "null, or leave the key out: then it is as the checkpoint has it, and fp8 is fewer bits"
 
 VALUES: Mapping[str, str] = {
     # quantization
+    **dict.fromkeys(("none", "auto", "bf16", "bfloat16", "fp16", "float16", "half"), _AS_IT_IS),
     "awq": _AWQ,
     "awq_marlin": _AWQ,
     "gptq": _AWQ,
@@ -148,13 +150,13 @@ VALUES: Mapping[str, str] = {
 
 
 def where(key: str) -> str:
-    """Return a sentence that says where another tool's key stands; empty for none."""
+    """Return a sentence with the key here for another tool's key; empty if there is none."""
     place = KEYS.get(_plain(key))
     return f"; here it is {place}." if place else ""
 
 
 def instead(value: str, known: Iterable[str]) -> str:
-    """Return a sentence that says what to write for another tool's value; empty for none.
+    """Return a sentence that says what to write for another tool's value; empty if unknown.
 
     known: what may be written there.
     """

@@ -11,9 +11,9 @@ from mist_sim.errors import ScenarioError, brief
 def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
     """Return a copy of parsed YAML with the values set, in order; mappings grow on the way.
 
-    A plugin that is written as a bare name becomes a mapping when a key of it is set. Whether
-    the keys exist is for the schema to say. Raises ScenarioError for a path that leads through
-    a plain value or beside a list.
+    A plugin that is written as a bare name becomes a mapping when a key of it is set. The schema
+    checks whether the keys exist. Raises ScenarioError for a path through a plain value, or with a
+    wrong position in a list.
     """
     for path, value in overrides.items():
         steps = path.split(".")

@@ -32,14 +32,14 @@ class Part(Strict):
     def make(self, **context: object) -> Any:
         """Return a new object with these parameters.
 
-        context: what the file does not say, such as a predictor's model; only what the class
-        asks for is passed on. Raises ValueError for parameters that the class refuses.
+        context: values from outside the file, such as a predictor's model; only those that the
+        class takes are passed on. Raises ValueError for parameters that the class refuses.
         """
         given = {name: value for name, value in context.items() if name in self.needs}
         return self.plugin(**given, **self.parameters())
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters by name; a part that needs more stays a function that makes it."""
+        """Return the parameters by name; a part inside that needs context becomes its `make`."""
         return {
             info.alias: _made(getattr(self, name))
             for name, info in type(self).model_fields.items()
@@ -47,7 +47,7 @@ class Part(Strict):
         }
 
     def problems(self) -> Iterable[Problem]:
-        """Return what the class refuses; nothing yet where it needs more than the file says."""
+        """Return the problems that the class reports; none yet if it needs context."""
         if not self.needs:
             try:
                 self.make()
@@ -65,12 +65,12 @@ def _made(value: object) -> object:
 
 
 def written(part: Part | object) -> object:
-    """Return what a file says for a part, with every default; a name as it is."""
+    """Return a part as written in a file, with every default; a bare name unchanged."""
     return part.model_dump(mode="json", by_alias=True) if isinstance(part, Part) else part
 
 
 def has_defaults(model: type[Part], name: str) -> bool:
-    """Tell whether the type alone is enough."""
+    """Tell whether the type can be given alone, without parameters."""
     try:
         model.model_validate({"type": name})
     except ValidationError:
@@ -90,14 +90,14 @@ def part_type(
 ) -> type[Part]:
     """Return the schema made from a dataclass's init fields; no dataclass, no parameters.
 
-    name: the plugin's name, which becomes its `type`; None where there is nothing to choose.
+    name: the plugin's name, which becomes its `type`; None if there is nothing to choose.
     needs: init fields that the file does not set.
-    meanings: types to read parameters with, by parameter name or annotation, where they mean
-        more to a file than the annotation says.
-    defaults: of parameters that have another one in a file; `...` where they have none.
+    meanings: types to read parameters with, by parameter name or annotation, if these differ from
+        the annotation's own.
+    defaults: of parameters whose default in a file differs; `...` for required ones.
     is_default: whether `type` may be left out.
-    base: what the schema derives from, with its keys.
-    Raises ScenarioError when the class has a parameter that a file cannot express.
+    base: what the schema derives from, with its keys. Raises ScenarioError if the class has a
+    parameter that a file cannot express.
     """
     title = name or plugin.__name__
     fields: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def part_type(
 
 
 def _init_fields(plugin: type[Any], title: str) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
-    """Return (annotation, field) of what the class takes, by name and in order."""
+    """Return (annotation, field) of the class's init fields, by name and in order."""
     if not dataclasses.is_dataclass(plugin):
         return {}
     try:
@@ -148,14 +148,14 @@ def _read_with(parameter: str, hint: Any, meanings: Mapping[Any, Any], title: st
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """Return a field's default, `...` where it has none, or what makes it."""
+    """Return a field's default or default factory; `...` if it has none."""
     if field.default_factory is not MISSING:
         return field.default_factory
     return ... if field.default is MISSING else field.default
 
 
 def _key(parameter: str, read: Any, default: Any, description: str | None) -> Any:
-    """Return the field of a schema; settings have their defaults where a file leaves them out."""
+    """Return the field of a schema; settings that a file leaves out have their defaults."""
     if dataclasses.is_dataclass(default) and not isinstance(default, type):
         default = {}
     if callable(default):

@@ -1,9 +1,8 @@
 """Files that a scenario names: found beside the scenario file, else in the working directory.
 
-A relative path is looked for in the folder of the scenario file first and in the working
-directory second. What is found is written down relative to the working directory, so that the
-resolved scenario, which lies in another folder, finds it again from the same place. A path that
-the user gave as an absolute one stays as it is.
+A relative path is looked for in the folder of the scenario file first and in the working directory
+second. Found paths are stored relative to the working directory, so that the resolved scenario,
+which lies in another folder, works from the same place. Absolute paths stay as they are.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ Folder = Path | None
 class Origin:
     """Where a scenario comes from: the validation context.
 
-    source: what messages call it; "" for none. folder: where its relative paths begin, beside
-    the working directory. overrides: the dotted paths that were set from outside.
-    allow_programs: whether programs that it names may run. said: what it says, before defaults.
+    source: what messages call it; "" for none. folder: where its relative paths begin, beside the
+    working directory. overrides: the dotted paths that were set from outside.
+    allow_programs: whether programs that it names may run. said: its keys, before defaults.
     """
 
     source: str = ""
@@ -39,21 +38,21 @@ class Origin:
     said: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def sets(self, place: Sequence[str | int]) -> bool:
-        """Tell whether an override set a place, or what is around it."""
+        """Tell whether an override set a key, or one that contains it."""
         path = ".".join(map(str, place))
         return any(f"{path}.".startswith(f"{override}.") for override in self.overrides)
 
 
 def named_file(text: str, info: ValidationInfo) -> str:
-    """Return where a file or folder is; a validator. Raises ScenarioError when it is nowhere."""
+    """Return the path of a file or folder; a validator. Raises ScenarioError if not found."""
     return find(text, _folder(info))
 
 
 def spec(text: str, info: ValidationInfo, suffix: str, load: Callable[[str], object]) -> str:
     """Return the catalog name or the path of a model or GPU; a validator.
 
-    A path is what begins with ".", "/" or "~", ends in `suffix`, or lies beside the scenario
-    file and is in no catalog. load: reads either; its ScenarioError is passed on.
+    A text is a path if it begins with ".", "/" or "~", ends in `suffix`, or names a file beside the
+    scenario file and no catalog entry. load: reads either; its ScenarioError is passed on.
     """
     folder = _folder(info)
     if text.startswith((".", "/", "~")) or text.endswith(suffix):

@@ -68,12 +68,12 @@ def explained(error: ValidationError, model: type[BaseModel]) -> ValidationError
 
 
 def _of_key(location: Location, text: str) -> tuple[Location, str]:
-    """Return where a problem is in the file, and its text; pydantic marks keys in the path."""
+    """Return a problem's place in the file and its text; pydantic marks keys in the path."""
     return (location[:-1], f"the key {text}") if location[-1:] == ("[key]",) else (location, text)
 
 
 def said_by(error: ValueError, model: type[BaseModel], location: Location = ()) -> Problem:
-    """Return the problem of a dataclass that refused its parameters, at the field it names."""
+    """Return a dataclass's ValueError as a problem, at the field that it names."""
     return _at_field(Problem(location, str(error)), model)
 
 
@@ -96,7 +96,7 @@ def _cut(line: str) -> str:
 
 
 def _blamed(problem: Problem, origin: Origin) -> tuple[str, str]:
-    """Return (who said it, where): the file, or an override of the place or around it."""
+    """Return the source and the place of a value: the file, or an override of it."""
     place = problem.place
     if origin.sets(problem.location):
         return "", f"override {place}"
@@ -156,7 +156,7 @@ def _unknown_key(key: str, model: type[BaseModel]) -> str:
 
 
 def _parts_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield the mappings that lie in a model, each at its key: the default where one chooses."""
+    """Yield the mappings inside a model with their keys; of a choice, the default."""
     for key, info in model.model_fields.items():
         default = info.get_default(call_default_factory=False)
         for mark in info.metadata:
@@ -189,7 +189,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _hint(details: ErrorDetails) -> str:
-    """Return what to do about a value of the wrong type, where that is clear."""
+    """Return what to do about a value of the wrong type, if that is clear."""
     value = details["input"]
     if details["type"] == "string_type" and not isinstance(value, dict | list | NoneType):
         return "; write it in quotes"

@@ -40,5 +40,5 @@ class Strict(BaseModel):
         return value
 
     def problems(self) -> Iterable[Problem]:
-        """Return what is wrong although every single value is right; locations are relative."""
+        """Return problems of values that are valid one by one; locations are relative."""
         return ()

@@ -1,4 +1,4 @@
-"""The account of a command line: what becomes of each flag, and why."""
+"""The account of a command line: the effect of each flag, and the reason."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Verdict = Literal["applied", "no effect", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One flag of a command line, or one key of a flag's JSON, and what becomes of it.
+    """One flag of a command line, or one key of a flag's JSON, and its effect.
 
     flag: as it is written, with its value where that counts; values of flags without effect are
         left out, since some are secrets. why: the key that it sets; why it changes no time; why it
         cannot be honoured, and what to write instead.
-    is_assumed: something is taken for granted: what a name means, or that times do not change
+    is_assumed: whether something is assumed: the meaning of a name, or that times do not change
         although a real server's do.
     """
 
@@ -35,11 +35,11 @@ class Account:
         self.items: list[Item] = []
 
     def applied(self, flag: str, key: str) -> None:
-        """Note a flag that the scenario honours. key: where it stands there."""
+        """Note a flag that the scenario applies. key: its key there."""
         self.items.append(Item(flag, "applied", key))
 
     def taken(self, flag: str, key: str) -> None:
-        """Note a flag that is honoured by what it most probably means."""
+        """Note a flag that is applied with its most probable meaning."""
         self.items.append(Item(flag, "applied", key, is_assumed=True))
 
     def no_effect(self, flag: str, why: str) -> None:
@@ -51,7 +51,7 @@ class Account:
         self.items.append(Item(flag, "no effect", why, is_assumed=True))
 
     def overrule(self, names: Collection[str], why: str) -> None:
-        """Note of flags that are already there that another one takes their place."""
+        """Note that another flag overrides flags that were read before."""
         self.items = [
             Item(item.flag, "no effect", why) if item.flag.partition(" ")[0] in names else item
             for item in self.items
@@ -80,7 +80,7 @@ class Statement:
 
 
 def check(statements: tuple[Statement, ...]) -> None:
-    """Raise ScenarioError with all that is refused, where anything is."""
+    """Raise ScenarioError that lists all refused flags, if any."""
     faults = list(dict.fromkeys(fault for each in statements for fault in each.faults))
     if len(faults) == 1:
         raise ScenarioError(faults[0])

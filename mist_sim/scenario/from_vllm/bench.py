@@ -1,4 +1,4 @@
-"""From `vllm bench serve ...` to the workload and the limits of a scenario.
+"""Translates `vllm bench serve ...` into the workload and limits of a scenario.
 
 Source: `add_cli_args` and `benchmark` in vllm/benchmarks/serve.py, `add_dataset_parser`,
 `RandomDataset` and `PrefixRepetitionRandomDataset` in vllm/benchmarks/datasets, with their
@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mist_sim.errors import brief, cut
-from mist_sim.hardware.sampling import said_by_vllm
+from mist_sim.hardware.sampling import PENALTIES, said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.tables.benchmark import (
-    ASSUMED,
     REFUSED,
     REFUSED_SWITCHES,
     SWITCHES,
@@ -51,10 +50,12 @@ _NUMBERS: Mapping[str, Callable[[str], float]] = {
     ),
     **dict.fromkeys(("--request-rate", "--burstiness", "--random-range-ratio"), float),
     **dict.fromkeys(("--temperature", "--top-p"), float),
+    **{f"--{name.replace('_', '-')}": float for name in PENALTIES},
     "--top-k": int,
 }
-_SAMPLED = {"--temperature": "temperature", "--top-p": "top_p", "--top-k": "top_k"}
+_SAMPLED = {f"--{n.replace('_', '-')}": n for n in ("temperature", "top_p", "top_k", *PENALTIES)}
 _TEXTS = ("--dataset-name", "--dataset-path", "--extra-body")
+_LISTS = ("--goodput", "--lora-modules")
 _OF_DATASET = {
     "random": ("--random-", "--input-len", "--output-len"),
     "prefix_repetition": (_REPETITION, "--input-len", "--output-len"),
@@ -68,11 +69,11 @@ _WARMUPS = (
 
 
 def _arities() -> dict[str, Arity]:
-    valued = (*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT, *ASSUMED)
+    valued = (*_NUMBERS, *_TEXTS, *REFUSED, *WITHOUT_EFFECT)
     found: dict[str, Arity] = dict.fromkeys(valued, "one")
     switches = [f"--{name}" for names in SWITCHES.values() for name in names.split()]
     found |= dict.fromkeys((*switches, *REFUSED_SWITCHES), "switch")
-    return found | {"--goodput": "many", "--metadata": "many", "--header": "many"}
+    return found | dict.fromkeys((*_LISTS, "--metadata", "--header"), "many")
 
 
 ARITIES: Mapping[str, Arity] = _arities()
@@ -84,9 +85,9 @@ SAMPLING = "sampling"
 
 
 def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
-    """Return the keys of a scenario that a benchmark's arguments say, and an account of them.
+    """Return the scenario keys of a benchmark's arguments, and an account of them.
 
-    Beside them `SAMPLING`, where it says how its requests draw tokens.
+    The keys include `SAMPLING` if the benchmark sets how requests sample tokens.
     """
     account = Account()
     said: dict[str, Any] = {}
@@ -101,6 +102,9 @@ def workload_of(words: Sequence[str]) -> tuple[dict[str, Any], Account]:
             _read(flag, said, account)
     requests = _requests(said, account)
     keys: dict[str, Any] = {"workload": {**requests, **_arrivals(said, account)}}
+    if names := said.get("--lora-modules"):
+        keys["workload"]["adapters"] = dict.fromkeys(names, 1)
+        account.applied("--lora-modules", f"workload.adapters: {brief(names)}")
     asked = _sampled(said, account) | _extra_body(said, keys["workload"], account)
     if asked:
         keys[SAMPLING] = said_by_vllm(asked)
@@ -129,12 +133,10 @@ def _read(flag: Flag, said: dict[str, Any], account: Account) -> None:
             account.refused(flag.written, why)
     elif flag.name in REFUSED_SWITCHES:
         account.refused(flag.written, REFUSED_SWITCHES[flag.name])
-    elif flag.name in ASSUMED:
-        account.assumed(flag.written, ASSUMED[flag.name])
     elif flag.name in WITHOUT_EFFECT:
         _pass_over(flag, account)
     else:
-        said[flag.name] = list(flag.values) if flag.name == "--goodput" else flag.value
+        said[flag.name] = list(flag.values) if flag.name in _LISTS else flag.value
 
 
 def _pass_over(flag: Flag, account: Account) -> None:
@@ -252,9 +254,9 @@ def _arrivals(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
 
 
 def _sampled(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
-    """Return how the requests ask for their tokens to be drawn, by vLLM's names.
+    """Return the sampling parameters of the requests, by vLLM's names.
 
-    What is not said is as the server has it; benchmarks before 0.15 send a temperature of 0.
+    Missing ones are the server's; benchmarks before 0.15 send a temperature of 0.
     """
     asked = {name: said[flag] for flag, name in _SAMPLED.items() if flag in said}
     for name, value in asked.items():
@@ -265,9 +267,9 @@ def _sampled(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
 def _extra_body(
     said: Mapping[str, Any], workload: dict[str, Any], account: Account
 ) -> dict[str, Any]:
-    """Honour what a body says beside its prompt: `max_tokens` takes the place of a length.
+    """Apply the extra keys of a request body: `max_tokens` replaces a length.
 
-    Return what it says about drawing tokens.
+    Return its sampling parameters.
     """
     if "--extra-body" not in said:
         return {}

@@ -1,8 +1,8 @@
 """Names of checkpoints: a model of the catalog, and how its weights are stored, by rule.
 
-Makers name quantized checkpoints after the model: `Qwen3-32B-FP8`, `Qwen2.5-72B-Instruct-AWQ`,
-`Llama-3.3-70B-Instruct-FP4`, `Meta-Llama-3.1-8B-Instruct-quantized.w8a8`. A path that is not on
-this machine is a folder of the server's, mostly of the model's name.
+Publishers name quantized checkpoints after the model: `Qwen3-32B-FP8`, `Qwen2.5-72B-Instruct-AWQ`,
+`Llama-3.3-70B-Instruct-FP4`, `Meta-Llama-3.1-8B-Instruct-quantized.w8a8`. A path that does not
+exist on this machine is a folder on the server, usually named after the model.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NVIDIA = "nvidia/"
 class Checkpoint:
     """A checkpoint.
 
-    model: what a scenario calls it. quantization: how it stores weights, where the catalog does not
-    say it of the model. kv_cache_dtype: the same of the cache. why: what is taken for granted;
-    empty where the catalog or a file says all.
+    model: what a scenario calls it. quantization: how it stores weights, if the catalog does not
+    say. kv_cache_dtype: the same for the cache. why: the assumptions; empty if the catalog or a
+    file settles everything.
     """
 
     model: str
@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 def checkpoint_of(name: str) -> Checkpoint | None:
-    """Return the checkpoint of a name or path; None where no rule knows it."""
+    """Return the checkpoint of a name or path; None if no rule matches."""
     if _is_known(name):
         return Checkpoint(name)
     cached = _IN_A_CACHE.search(name)

@@ -1,4 +1,4 @@
-"""From vLLM's command lines to the keys of a scenario."""
+"""Translates vLLM's command lines into the keys of a scenario."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mist_sim.scenario.from_vllm.wrappers.images import engine_of
 
 @dataclass(frozen=True)
 class FromVllm:
-    """What command lines say of a scenario.
+    """A scenario's keys from command lines.
 
-    keys: top-level keys of a scenario and their values. account: what becomes of each flag, by
+    keys: top-level keys of a scenario and their values. account: the effect of each flag, by
     command. others: programs that the texts start beside vLLM.
     """
 
@@ -39,7 +39,7 @@ class FromVllm:
 
     @property
     def assumed(self) -> tuple[Item, ...]:
-        """Flags of which something is taken for granted, and what."""
+        """Flags with an assumption, and the assumption."""
         found = {item: None for each in self.account for item in each.items if item.is_assumed}
         return tuple(found)
 
@@ -70,13 +70,13 @@ def from_vllm(
     engine: str | None = None,
     overrides: Collection[str] = (),
 ) -> FromVllm:
-    """Return what `vllm serve` and `vllm bench serve` command lines say.
+    """Return the scenario keys of `vllm serve` and `vllm bench serve` command lines.
 
     commands: one `vllm serve` or several, at most one `vllm bench serve`, as they stand in a shell,
         a script, a container or a manifest, or files that hold them. Equal servers become one
         client with a count. gpu: which the servers have, if known. engine: their version, which
-        then goes before that of an image. overrides: keys that are said elsewhere.
-    Raises ScenarioError with every argument that cannot be honoured, and what to write instead.
+        overrides that of an image. overrides: keys that are set elsewhere. Raises ScenarioError
+        with every argument that cannot be honoured, and what to write instead.
     """
     return read_commands(commands, gpu=gpu, engine=engine, overrides=overrides).checked()
 
@@ -88,7 +88,7 @@ def read_commands(
     engine: str | None = None,
     overrides: Collection[str] = (),
 ) -> FromVllm:
-    """Do as `from_vllm`, and leave what is refused to the account."""
+    """Do the same as `from_vllm`, but report refused flags in the account only."""
     found: list[Command] = []
     others: list[str] = []
     for text in commands:
@@ -157,7 +157,7 @@ class _Reader:
         self.account.append(Statement(command.name, (*command.around.items, *items)))
 
     def keys(self, gpu: str | None) -> dict[str, Any]:
-        """Return the keys of a scenario that all commands say together."""
+        """Return the combined scenario keys of all commands."""
         if not self._servers and self._parts:
             raise ScenarioError(
                 "--from-vllm: these commands start further nodes of a server; give that of the "
@@ -165,7 +165,11 @@ class _Reader:
             )
         if not self._servers and gpu:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
-        servers = [(_sampled(client, self._sampling), count) for client, count in self._servers]
+        asked = self._sampling if self._workload else None
+        servers = [
+            (_sampled(client, asked, self._engine or client.get("engine")), count)
+            for client, count in self._servers
+        ]
         keys = _clients(servers, gpu) if servers else {}
         keys |= self._workload
         if self._front_end:
@@ -175,16 +179,26 @@ class _Reader:
         return keys
 
 
-def _sampled(client: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client of which requests ask for more than its defaults say about sampling.
+_GREEDY_BENCHMARKS = ("vllm-0.12", "vllm-0.14")
+"""Versions whose benchmark sends a temperature of 0 where it says none (vllm/benchmarks/serve.py).
 
-    A temperature of 0 leaves nothing to say.
+Later ones leave it to the server.
+"""
+
+
+def _sampled(
+    client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
+) -> dict[str, Any]:
+    """Return a client whose requests ask for what a benchmark says about sampling.
+
+    asked: None without a benchmark. At a temperature of 0 only penalties are left to say.
     """
-    sampling = {**client.get(SAMPLING, {}), **asked}
-    others = {key: value for key, value in client.items() if key != SAMPLING}
-    if not sampling or sampling.get("temperature") == 0:
-        return others
-    return {**others, SAMPLING: sampling}
+    sampling = {**client.get(SAMPLING, {}), **(asked or {})}
+    if asked is not None and engine in _GREEDY_BENCHMARKS:
+        sampling["temperature"] = asked.get("temperature", 0)
+    if sampling.get("temperature") == 0:
+        sampling = {key: value for key, value in sampling.items() if key not in ("top_p", "top_k")}
+    return {**client, SAMPLING: sampling} if sampling else dict(client)
 
 
 def _tag(image: str) -> str:
@@ -192,7 +206,7 @@ def _tag(image: str) -> str:
 
 
 def _clients(servers: Sequence[tuple[Mapping[str, Any], int]], gpu: str | None) -> dict[str, Any]:
-    """Return model, engine and clients; equal servers are one client, and share what all have."""
+    """Return model, engine and clients; equal servers become one client with a count."""
     shared = {
         key: values[0]
         for key in ("model", "engine")

@@ -1,4 +1,4 @@
-"""Words of a command line as flags with values, as vLLM's parser takes them; nothing is dropped.
+"""Splits a command line into flags with values as vLLM's parser does; drops nothing.
 
 Dashes and underscores are alike, `--key.sub value` is one entry of a JSON object, and a name may be
 cut where only one flag begins so. Source: `FlexibleArgumentParser` in vllm/utils/argparse_utils.py
@@ -41,7 +41,7 @@ class Flag:
 
     @property
     def written(self) -> str:
-        """The flag as one would write it, with what it is set to."""
+        """The flag with its value, as written on a command line."""
         name = self.name if self.is_on else f"--no-{self.name[2:]}"
         return cut(" ".join([name, *self.values]).strip())
 
@@ -167,7 +167,7 @@ def _switch(
 
 
 def _full_name(name: str, arities: Mapping[str, Arity]) -> str | None:
-    """Return the flag that a name is, or the only one that begins so; "--no-x" for a switch x."""
+    """Return the flag of a name, or the only one that begins with it; "--no-x" for a switch x."""
     negated = {f"--no-{flag[2:]}": flag for flag in arities if arities[flag] == "switch"}
     if name in arities or name in negated:
         return name

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mist_sim.errors import cut
-from mist_sim.scenario.from_vllm import environment
+from mist_sim.scenario.from_vllm import server_variables
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
+    adapters,
     compilation,
     drafts,
     generation,
@@ -31,6 +32,9 @@ _SWITCHES: Mapping[str, Handler] = {
     "--disable-custom-all-reduce": nodes.no_custom_all_reduce,
     "--disable-sliding-window": models.windows,
     "--disable-hybrid-kv-cache-manager": models.windows,
+    "--enable-lora": adapters.enable,
+    "--fully-sharded-loras": adapters.fully_sharded,
+    "--enable-tower-connector-lora": adapters.other,
 }
 _VALUES: Mapping[str, Handler] = {
     "--quantization": models.quantization,
@@ -52,6 +56,13 @@ _VALUES: Mapping[str, Handler] = {
     "--data-parallel-start-rank": nodes.rank,
     "--data-parallel-size-local": nodes.local,
     "--all2all-backend": nodes.all_to_all,
+    "--max-loras": adapters.size,
+    "--max-lora-rank": adapters.size,
+    "--max-cpu-loras": adapters.size,
+    "--lora-modules": adapters.modules,
+    "--lora-dtype": adapters.other,
+    "--lora-extra-vocab-size": adapters.other,
+    "--lora-target-modules": adapters.other,
 }
 HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
 """What honours a flag that needs more than a key."""
@@ -79,7 +90,8 @@ def _arities() -> dict[str, Arity]:
     found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
     found.update(dict.fromkeys(_VALUES, "one"))
     found.update(dict.fromkeys(_SWITCHES, "switch"))
-    return found | {"--lora-modules": "many", "--config": "one"}
+    many: dict[str, Arity] = dict.fromkeys(("--lora-modules", "--lora-target-modules"), "many")
+    return found | many | {"--config": "one"}
 
 
 ARITIES: Mapping[str, Arity] = _arities()
@@ -117,7 +129,7 @@ def read_server(
     _drop_lone_experts(server)
     models.marlin(server)
     generation.defaults(server)
-    environment.account_for(server, num_gpus=num_gpus)
+    server_variables.account_for(server, num_gpus=num_gpus)
     return server
 
 

@@ -11,10 +11,10 @@ from mist_sim.scenario.from_vllm.flags import Flag
 
 
 class Server:
-    """What the flags read so far say.
+    """The state of a server after the flags read so far.
 
     said: all flags of the command, by name; the last of equal ones. variables: of its environment.
-    overrides: keys that `--set` gives, which a command line then need not say.
+    overrides: keys that `--set` gives, so that the command line need not.
     client: keys of the client. workload: keys of the workload, such as a limit of answers.
     front_end: keys of the front end.
     handled: variables that a flag has accounted for. is_part: whether the command starts another
@@ -38,7 +38,7 @@ class Server:
         self.is_part = False
 
     def set(self, key: str, value: Any, flag: Flag | str) -> None:
-        """Set a key of the client, a dotted path, and note which flag does."""
+        """Set a key of the client, a dotted path, and note the flag that sets it."""
         place = self.client
         *path, last = key.split(".")
         for step in path:

@@ -1,4 +1,4 @@
-"""Texts that `--from-vllm` is given: command lines, scripts, manifests, or files of them."""
+"""Reads the texts of `--from-vllm`: command lines, scripts, manifests, or files of them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def read(text: str) -> tuple[list[Command], list[str]]:
 
     text: a command line or a script as a shell takes it, Kubernetes manifests, a compose file or
         values of a chart; the path of a file that holds one of them, or the arguments of
-        `vllm serve` alone; "-" for standard input.
-    Raises ScenarioError for what has no command of vLLM.
+        `vllm serve` alone; "-" for standard input. Raises ScenarioError for a text without a
+        command of vLLM.
     """
     path = _path_of(text)
     whole = _whole(text, path)
@@ -51,7 +51,7 @@ def read(text: str) -> tuple[list[Command], list[str]]:
 
 
 def _path_of(text: str) -> Path | None:
-    """Return the file that a text names; None where it is no file's name."""
+    """Return the file that a text names; None if it is not a file's name."""
     if "\n" in text or len(text) > _LONGEST_PATH:
         return None
     try:
@@ -72,7 +72,7 @@ def _whole(text: str, path: Path | None) -> str:
 
 
 def _read(text: str, path: Path | None) -> tuple[list[Command], list[str]]:
-    """Return commands of YAML where the text is a mapping in it, else those of a shell."""
+    """Return the commands of a YAML mapping, or else those of shell text."""
     documents = _documents(text, path)
     if documents:
         return list(commands_of(documents)), []
@@ -80,7 +80,7 @@ def _read(text: str, path: Path | None) -> tuple[list[Command], list[str]]:
 
 
 def _documents(text: str, path: Path | None) -> list[Any]:
-    """Return the mappings of a YAML text; none where it is a shell's."""
+    """Return the mappings of a YAML text; none if it is shell text."""
     is_yaml = path is not None and path.suffix.lower() in _YAML
     if not is_yaml and not (
         "\n" in text and ":" in text and "vllm serve" not in text.split("\n", maxsplit=1)[0]

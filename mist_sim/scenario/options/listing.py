@@ -27,10 +27,10 @@ _OF_THE_ENGINE = ("kv_cache.gpu_memory_utilization",)  # null is what the versio
 class EngineOption:
     """One option of a client of type llm.
 
-    key: below `clients.N`. types: the plugins that have it, where not all of a family do, or where
-        others have it with another default or meaning; those come as options of their own.
-    default: as a file would say it; None where the option is required.
-    values: all that it can be, where these are words.
+    key: below `clients.N`. types: the plugins that have it, if not all of a family do, or if its
+        default or meaning differs (each variant is an option of its own).
+    default: as written in a file; None if the option is required.
+    values: all possible values, if these are words.
     vllm: the flag of `vllm serve`, or why there is none; None if unknown.
     """
 
@@ -61,7 +61,7 @@ def engine_options() -> list[EngineOption]:
 
 
 def _mark(found: object) -> Settings | Family | None:
-    """Return what says which part a field holds, wherever it stands in its annotation."""
+    """Return the marker in a field's annotation that says which part it holds."""
     if isinstance(found, Settings | Family):
         return found
     inner: tuple[object, ...] = get_args(found)
@@ -71,7 +71,7 @@ def _mark(found: object) -> Settings | Family | None:
 
 
 def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
-    """Yield the options of all plugins that come with the package; what they share, once."""
+    """Yield the options of all plugins of the package; shared ones once."""
     plugins = {
         name: family.part_type(name)
         for name, plugin in family.registry.items()
@@ -110,19 +110,19 @@ def _option(key: str, default: str | None, values: tuple[str, ...], meaning: str
 
 
 def _vllm_name(key: str) -> str | None:
-    """Return vLLM's flag as the field of a config says it, or as the table of names does."""
+    """Return vLLM's flag, from the config's field or from the table of names."""
     field = EngineConfig.__dataclass_fields__.get(key)
     return field.metadata.get("vllm") if field else VLLM_NAMES.get(key)
 
 
 def _default(info: FieldInfo) -> str:
-    """Return a default as a file would say it, or what decides about it."""
+    """Return a default as written in a file, or what it depends on."""
     made = info.default_factory is not None
     return _BY_ENGINE if made else _written(info.default)
 
 
 def _words(found: object) -> tuple[str, ...]:
-    """Return the words that a field can be, wherever they stand in its annotation."""
+    """Return the words that a field may have as its value."""
     inner: tuple[object, ...] = get_args(found)
     if get_origin(found) is Literal:
         return tuple(word for word in inner if isinstance(word, str))

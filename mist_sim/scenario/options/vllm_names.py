@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.clients.engine_config import NO_COUNTERPART
+from mist_sim.clients.engine_options import NO_COUNTERPART
 
 VLLM_NAMES: Mapping[str, str] = {
     # scheduler
@@ -98,6 +98,12 @@ VLLM_NAMES: Mapping[str, str] = {
     ),
     "speculative_config.acceptance_rate": NO_COUNTERPART,
     "speculative_config.drafting_time": NO_COUNTERPART,
+    # lora
+    "lora.max_loras": "--max-loras",
+    "lora.max_lora_rank": "--max-lora-rank",
+    "lora.max_cpu_loras": "--max-cpu-loras",
+    "lora.fully_sharded_loras": "--fully-sharded-loras",
+    "lora.storage_bandwidth": NO_COUNTERPART,
     # admission
     "admission.max_num_waiting": NO_COUNTERPART,
     "admission.drop_expired": NO_COUNTERPART,

@@ -20,7 +20,7 @@ HAND_OVER = part_type(
 
 
 def idle_options(hand_over: Part) -> Iterable[Problem]:
-    """Yield options of hand-overs that are not the default, where nothing is handed over."""
+    """Yield options of hand-overs that have no effect because nothing is handed over."""
     for name, value in hand_over.parameters().items():
         if value != getattr(HandOver(), name):
             yield Problem(("hand_over", name), "has no effect: no client has a role")
@@ -29,11 +29,11 @@ def idle_options(hand_over: Part) -> Iterable[Problem]:
 def unlike_engines(
     clients: Mapping[int, NamedTraits], *, by_model: bool = False
 ) -> Iterable[Problem]:
-    """Yield clients that cannot take over what others hand over, at their positions.
+    """Yield clients that cannot take over others' entries, at their positions.
 
-    Any two of them may exchange entries, so all are compared with the first engine. Clients that
-    store no entries which travel are left out. by_model: whether every request names a model, so
-    that only those exchange that serve the same.
+    Any two clients may exchange entries, so all are compared with the first engine. Clients whose
+    entries never travel are left out. by_model: whether every request names a model, so that only
+    clients of the same model exchange entries.
     """
     firsts: dict[str | None, NamedTraits] = {}
     # a client that takes blocks of any size is compared with those that have a size
@@ -57,7 +57,7 @@ def _block_size(traits: ClientTraits) -> int | None:
 
 
 def _cannot_take_over(traits: ClientTraits) -> bool:
-    """Tell whether a client without a role decodes, but only what it prefilled itself."""
+    """Tell whether a client without a role can decode only after its own prefills."""
     return traits.role is None and Decode.kind in traits.serves and not traits.takes_entries
 
 

@@ -62,7 +62,7 @@ PARTS: Mapping[str, type[Part]] = {
 
 
 def made(part: Part, clients: Sequence[ClientPart]) -> Lifecycle:
-    """Return what a file says, with the names of clients in the place of those of groups."""
+    """Return a file's lifecycle with group names replaced by names of clients."""
     said: Lifecycle = part.make()
     groups = {client.name: tuple(client.names) for client in clients}
 
@@ -80,7 +80,7 @@ def made(part: Part, clients: Sequence[ClientPart]) -> Lifecycle:
 def problems_of_lives(
     part: Part | None, clients: Sequence[ClientPart], network: Part | None, *, has_slo: bool
 ) -> Iterable[Problem]:
-    """Yield what is wrong with the life of clients as a whole. has_slo: whether it has a limit."""
+    """Yield problems of the lifecycle as a whole. has_slo: whether the scenario has limits."""
     if part is None:
         return
     lives = made(part, clients)
@@ -121,7 +121,7 @@ def _unknown_names(part: Part, clients: Sequence[ClientPart]) -> Iterable[Proble
 
 
 def _groups(lives: Lifecycle, clients: Sequence[ClientPart]) -> Iterable[Problem]:
-    """Yield numbers of clients that a group does not have."""
+    """Yield limits of a group beyond its number of clients."""
     names = {name for client in clients for name in client.names}
     for position, group in enumerate(lives.autoscaling):
         problem = group.problem(len(group.clients))

@@ -1,4 +1,4 @@
-"""The limits of a scenario file: for all requests, by class, or those of a preset by its name."""
+"""The limits of a scenario file: for all requests, by class, or a preset's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LIMITS = LimitsOrPreset(
 
 
 def class_problems(slo: Slo, workload: WorkloadSpec) -> Iterable[Problem]:
-    """Yield the classes of which no request is."""
+    """Yield classes that no request can belong to."""
     for name, limits in slo.classes.items():
         place = ("slo", "classes", name)
         if limits.priority is not None and limits.priority not in workload.known_priorities:

@@ -36,7 +36,7 @@ _TOPOLOGY = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_topolo
 
 @dataclass(frozen=True, eq=False)
 class NetworkSettings(Marker):
-    """Marks a `Part` that is a fabric where it names a topology, and else a link."""
+    """Marks a `Part` that is a fabric if it names a topology, else a link."""
 
     link: type[Part]
     fabric: type[Part]
@@ -68,7 +68,7 @@ def has_topology(network: Part | None) -> bool:
 
 
 def is_shared(network: Part | None, clients: Iterable[ClientTraits], lives: Part | None) -> bool:
-    """Whether the links of a topology carry something beside hand-overs, or steps cross nodes."""
+    """Tell whether a topology is used for more than hand-overs, or by steps across nodes."""
     if network is None or not has_topology(network):
         return False
     starts = getattr(lives, "start_up", None)
@@ -78,7 +78,7 @@ def is_shared(network: Part | None, clients: Iterable[ClientTraits], lives: Part
 
 
 def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Iterable[Problem]:
-    """Yield what only a topology gives a meaning, such as places, where the network has none."""
+    """Yield keys that need a topology, such as places, if the network has none."""
     if has_topology(network):
         return
     for position, client in enumerate(clients):

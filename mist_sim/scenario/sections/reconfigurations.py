@@ -32,10 +32,10 @@ PARTS = {"schedule": _CHANGE, "on_change": _ON_CHANGE}
 def problems_of_sliders(
     part: Part | None, roles: Collection[str | None], *, has_slo: bool, has_polls: bool
 ) -> Iterable[Problem]:
-    """Yield what keeps the sliders of a scenario from moving.
+    """Yield problems that keep the sliders of a scenario from moving.
 
-    roles: of its clients. has_slo: whether it has a limit. has_polls: whether routers see clients
-    as of polls.
+    roles: of its clients. has_slo: whether it has limits. has_polls: whether routers see polled
+    views.
     """
     if part is None:
         return

@@ -13,12 +13,13 @@ from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import NamesModels, TraceReader
+from mist_sim.traces.adapters import BASE
 
 _LOOK_AT_NO_LOAD = (RandomRouter, RoundRobinRouter)
 
 
 def made_router(part: Part, view_interval: float | None, counts_sent: bool) -> Router:
-    """Return the router of a part, which sees clients as of its polls where there are any."""
+    """Return the router of a part, with polled views if there is an interval."""
     router: Router = part.make()
     if not view_interval:
         return router
@@ -26,7 +27,7 @@ def made_router(part: Part, view_interval: float | None, counts_sent: bool) -> R
 
 
 def of_kinds(routers: Mapping[str, Part]) -> dict[str, Part]:
-    """Return routers by the kind of a stage, as clients serve it, in place of its name."""
+    """Return routers by the kind of stage that clients serve, instead of its name."""
     return {STAGE.registry[name].kind: part for name, part in routers.items()}
 
 
@@ -36,7 +37,7 @@ def router_problems(
     clients: Sequence[ClientPart],
     model: str | None,
 ) -> Iterable[Problem]:
-    """Yield routers of stages that there are not, or that no router is asked for.
+    """Yield routers of stages that do not exist or are not routed.
 
     model: the scenario's.
     """
@@ -71,7 +72,7 @@ def _no_stage(name: str, served: set[str]) -> str:
 def poll_problems(
     view_interval: float | None, counts_sent: bool, routers: Iterable[Part]
 ) -> Iterable[Problem]:
-    """Yield polls of nobody, and an interval that is none."""
+    """Yield polling options without effect, and an invalid interval."""
     if view_interval is None:
         if not counts_sent:
             yield Problem(("counts_sent",), "has no effect without view_interval")
@@ -88,7 +89,7 @@ def poll_problems(
 
 
 def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] | None:
-    """Return the names of the models that clients serve; None where some may serve any.
+    """Return the names of the models that clients serve; None if a client may serve any.
 
     model: the scenario's.
     """
@@ -103,7 +104,7 @@ def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] 
 
 
 def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[Problem]:
-    """Yield models that requests name, or stages ask, and nobody serves."""
+    """Yield models that requests or stages name and no client serves."""
     if served is None:
         return
     for name in workload.models or {}:
@@ -116,8 +117,22 @@ def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[
                 yield Problem(place, f"got {brief(name)}: {_nobody_serves(name, served)}")
 
 
+def adapter_problems(workload: WorkloadSpec, clients: Sequence[ClientPart]) -> Iterable[Problem]:
+    """Yield adapters that requests name, where a client that may get them serves none."""
+    if set(workload.adapters or ()) <= {BASE}:
+        return
+    for number, client in enumerate(clients):
+        generates = Prefill.kind in client.stages or Decode.kind in client.stages
+        if generates and client.parameters().get("lora") is None:
+            yield Problem(
+                ("clients", number),
+                f"must have lora, such as {{max_loras: {len(workload.adapters or ())}}}, since "
+                "requests name adapters (workload.adapters)",
+            )
+
+
 def check_rows(source: object, served: set[str] | None) -> None:
-    """Raise TraceError for the first row that names a model which nobody serves."""
+    """Raise TraceError for the first row whose model no client serves."""
     if served is None or not isinstance(source, TraceReader):
         return
     if isinstance(source, NamesModels) and source.names_models:

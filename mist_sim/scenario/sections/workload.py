@@ -1,4 +1,4 @@
-"""The workload of a scenario file: which requests, when they are sent, which stages they walk."""
+"""The workload of a scenario file: requests, arrivals and pipelines."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class WorkloadSpec(Strict):
     @model_validator(mode="before")
     @classmethod
     def _times_of_the_trace(cls, data: Any) -> Any:
-        """A trace brings its own times unless arrivals say otherwise."""
+        """Use a trace's own times unless arrivals are given."""
         if isinstance(data, dict) and data.get("trace") is not None and "arrivals" not in data:
             return {**data, "arrivals": "trace"}
         return data
@@ -108,6 +108,12 @@ class WorkloadSpec(Strict):
         None,
         description="share of the requests that name each model and go to clients that serve it, "
         "such as {llama-3.1-8b: 0.7, llama-3.1-70b: 0.3}; without it, they go to any",
+    )
+    adapters: dict[str, Number] | None = Field(
+        None,
+        description="share of the requests that name each LoRA adapter, such as {base: 0.2, sql: "
+        "0.5, chat: 0.3}, where base stands for none; all of a conversation name the same one. "
+        "Needs clients with lora",
     )
     max_concurrency: AtLeastOne | None = Field(
         None,
@@ -139,7 +145,7 @@ class WorkloadSpec(Strict):
     )
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong with the keys together."""
+        """Yield problems of keys in combination."""
         for priority, share in (self.priorities or {}).items():
             if share <= 0:
                 yield Problem(("priorities", str(priority)), f"must be > 0, got {share}")
@@ -147,7 +153,7 @@ class WorkloadSpec(Strict):
             yield Problem(
                 ("priorities",), "must be left out with lengths of classes, which have their own"
             )
-        yield from self._problems_of_models()
+        yield from self._problems_of_names()
         if (self.trace is None) == (self.lengths is None):
             both = "both" if self.trace else "neither"
             yield Problem((), f"must have either trace or lengths, got {both}")
@@ -175,12 +181,13 @@ class WorkloadSpec(Strict):
         except ValueError as error:
             yield Problem(("pipeline",), str(error))
 
-    def _problems_of_models(self) -> Iterable[Problem]:
-        for model, share in (self.models or {}).items():
-            if share <= 0:
-                yield Problem(("models", model), f"must be > 0, got {share}")
-        if self.models == {}:
-            yield Problem(("models",), "must have at least one entry, got {}")
+    def _problems_of_names(self) -> Iterable[Problem]:
+        for key, shares in (("models", self.models), ("adapters", self.adapters)):
+            for name, share in (shares or {}).items():
+                if share <= 0:
+                    yield Problem((key, name), f"must be > 0, got {share}")
+            if shares == {}:
+                yield Problem((key,), "must have at least one entry, got {}")
         if self.models and self._rows_name_models:
             yield Problem(
                 ("models",), "must be left out where the rows of the trace name their models"
@@ -210,7 +217,7 @@ class WorkloadSpec(Strict):
         return {each.priority for each in self.classes.values()} or {0}
 
     def may_name(self, model: str) -> bool:
-        """Tell whether a request may name a model; of a trace nobody knows before it is read."""
+        """Tell whether a request may name a model; of a trace that is unknown until it is read."""
         return self._rows_name_models or model in (self.models or {})
 
     @property
@@ -220,7 +227,7 @@ class WorkloadSpec(Strict):
 
     @property
     def num_requests(self) -> int | None:
-        """Number of requests; None if it takes reading the trace to know."""
+        """Number of requests; None if the trace would have to be read."""
         return getattr(self.source, "num_requests", None)
 
     @property
@@ -229,13 +236,13 @@ class WorkloadSpec(Strict):
         return [part if isinstance(part, str) else part.plugin.kind for part in self.pipeline]
 
     def leads_to(self, position: int) -> tuple[str, ...]:
-        """Return the kinds of stages that one of the pipeline adds when it is served."""
+        """Return the kinds of stages that a stage of the pipeline may add when it is served."""
         part = self.pipeline[position]
         plugin = None if isinstance(part, str) else part.plugin
         return plugin.leads_to if plugin is not None and issubclass(plugin, Growing) else ()
 
     def names_models(self, position: int) -> list[tuple[str, str]]:
-        """Return (parameter, model) of the models that one of the pipeline's stages asks."""
+        """Return (parameter, model) of models that a stage of the pipeline calls."""
         part = self.pipeline[position]
         if isinstance(part, str) or not issubclass(part.plugin, Growing):
             return []
@@ -243,7 +250,7 @@ class WorkloadSpec(Strict):
         return [(key, given[key]) for key in part.plugin.names_models if given.get(key)]
 
     def make_time_limits(self) -> TimeLimits | None:
-        """Return how long senders wait; None where all wait for ever."""
+        """Return how long senders wait; None if all wait for ever."""
         limits = TimeLimits(
             timeout=self.timeout,
             ttft_timeout=self.ttft_timeout,
@@ -253,7 +260,7 @@ class WorkloadSpec(Strict):
         return None if limits == TimeLimits() else limits
 
     def make_pipeline(self) -> PipelineTemplate:
-        """Return what makes a row's stages. Raises ValueError for an order without sense."""
+        """Return a function from a row to its stages. Raises ValueError for an invalid order."""
         parts: list[type[KvRetrieval | Prefill | Decode] | Stage] = [
             _OF_THE_ROW[part] if isinstance(part, str) else part.make() for part in self.pipeline
         ]

@@ -24,7 +24,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding.relaxed_runs import relaxed_run
 from mist_sim.search.binding.relaxing import RESOURCES, relaxed
 from mist_sim.search.binding_result import MOST_TOLD, Binding

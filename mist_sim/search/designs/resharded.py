@@ -13,7 +13,7 @@ from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.resharding import device_of
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.fleet import Client, Fleet, Group
 from mist_sim.search.designs.lengths import lengths_of
 from mist_sim.search.designs.proposal import Proposal

@@ -17,7 +17,7 @@ from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.from_vllm.handlers.transfers import KV_ROLES
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 
 _FIRST_PORT, _PROXY_PORT = 8100, 8000
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")

@@ -17,13 +17,13 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.latency import limit_title
-from mist_sim.scenario.load import as_data
-from mist_sim.search.planning.bounds import Needs, alone, fewest, least_of
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning.demand import Demand
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.estimates import Estimates
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, scenario_of
+from mist_sim.search.planning.upper_bounds import Needs, alone, fewest, least_of
 from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.task import Task

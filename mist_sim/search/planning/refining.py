@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.latency import metric_of
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.plan_result import Confidence

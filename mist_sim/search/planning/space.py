@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.bundles import with_best_bundle
 from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrid, ratios_to_try

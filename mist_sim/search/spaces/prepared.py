@@ -14,8 +14,8 @@ from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.planning.bounds import Least, Needs, alone, least_of_client, most
 from mist_sim.search.planning.demand import Demand, demand_on
+from mist_sim.search.planning.upper_bounds import Least, Needs, alone, least_of_client, most
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.space import Configuration

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.prepared import Prepared

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.scenario.load import as_data
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.fronts import front
@@ -23,7 +23,7 @@ from mist_sim.search.spaces.space import Configuration, Space
 from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.studies.driver import studying
 from mist_sim.studies.executor import Executor
-from mist_sim.studies.plain import named_files
+from mist_sim.studies.question import named_files
 
 Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -164,7 +164,7 @@ def _run(
         for first in range(_FIRST, len(left), options.side_by_side):
             evaluation.run(left[first : first + options.side_by_side])
         return
-    from mist_sim.search.spaces.sampling import sample
+    from mist_sim.search.spaces.learning import sample
 
     most = options.trials or max(-(-len(left) // 5), 1)
     sample(options.method, left, evaluation, most, options.side_by_side, space.scenario.seed)

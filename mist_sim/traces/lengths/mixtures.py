@@ -40,12 +40,13 @@ class RequestClass:
 class Mix:
     """Requests of several classes, each with lengths of its own.
 
-    num_requests: how many (>= 1), of all classes. classes: each by its name, which requests carry
-        as their label; limits of the slo may hold of one. A class has `prompt` and `output`, laws
-        of lengths as of `synthetic`; `share`, by default 1, relative to those of the others; and
+    num_requests: how many (>= 1), of all classes. classes: by name, which requests carry as their
+        label; limits of the slo may be for a class. A class has `prompt` and `output`, laws of
+        lengths as of `synthetic`; `share`, by default 1, relative to those of the others; and
         `priority`, by default 0.
+
     The class of each request is drawn at random, in the proportion of the shares. Each class has
-    streams of its own: other lengths of one leave those of the others as they are.
+    random streams of its own: changing the lengths of one does not change the others.
     """
 
     num_requests: int

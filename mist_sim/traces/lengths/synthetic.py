@@ -24,8 +24,9 @@ class Synthetic:
     num_requests: how many (>= 1). prompt, output: distributions of their lengths in tokens.
     max_total_tokens: of prompt and output together (>= 2); requests with more are drawn again, both
         parts of them. None: any.
-    Prompt and output have streams of their own: another `output` leaves the prompts as they are,
-    but for those that `max_total_tokens` drops.
+
+    Prompt and output have random streams of their own: another `output` does not change the
+    prompts, except those that `max_total_tokens` drops.
     """
 
     num_requests: int
@@ -130,7 +131,7 @@ class PrefixRepetition:
 
 
 def shortest_of(distribution: LengthDistribution) -> int:
-    """Return the tokens that a distribution gives at least; 1 where it does not say."""
+    """Return the smallest length of a distribution; 1 if unknown."""
     return getattr(distribution, "shortest", 1)
 
 
@@ -150,7 +151,7 @@ def _require_total(most: int | None) -> None:
 def _rows(
     num_rows: int, draw: Callable[[], tuple[Tokens, Tokens]], most: int | None
 ) -> Iterator[TraceRow]:
-    """Yield rows from whole blocks, of at most so many tokens; what is left at the end is dropped.
+    """Yield rows of at most so many tokens, drawn in blocks; the rest of the last is dropped.
 
     Raises ScenarioError where fewer than one draw in a thousand has no more.
     """

@@ -1,4 +1,4 @@
-"""The law of lengths of which a mean, a median and a 95th percentile are published."""
+"""A law of lengths from a published mean, median and 95th percentile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_SKEW = 1e4
 @LENGTHS.register("mean_median_p95")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanMedianP95Length:
-    """Lengths of which three figures are known, rounded to whole tokens; below 1 becomes 1.
+    """Lengths with three known figures, rounded to whole tokens; values below 1 become 1.
 
     mean, median, p95: tokens (>= 1); p95 > median. The mean may lie below the median, or far above
     it, where no lognormal has all three.
@@ -34,13 +34,13 @@ class MeanMedianP95Length:
     The logarithm of the length is a function of a normal draw z in three pieces. From the median to
     the 95th percentile it is a lognormal's of slope s. Below the median the slope is s / k. The
     tail above the 95th percentile is log-uniform and ends at p95 * exp(0.84 s k). The skew k is
-    solved for the mean; with 1 the law is close to a lognormal. With k < 1 the middle bends, as
-    (z / z95)^(1 / k); near the least possible mean the lengths jump at the median and at p95, and
+    solved for the mean; with 1 the law is close to a lognormal. With k < 1 the middle bends, as (z
+    / z95)^(1 / k); near the least possible mean the lengths jump at the median and at p95, and
     samples scatter about both. Nothing but the three figures is fitted: other quantiles are the
     law's own.
 
-    Raises ValueError for figures that no law has: half of the lengths are at least 1, 45 % at least
-    the median and 5 % at least p95. Source: MIST, Table III gives such figures.
+    Raises ValueError for impossible figures: half of the lengths are at least 1, 45 % at least the
+    median and 5 % at least p95. Source: MIST, Table III gives such figures.
     """
 
     mean: float
@@ -75,7 +75,7 @@ class MeanMedianP95Length:
         return math.log(self.p95 / self.median) / _Z95
 
     def _lengths(self, normal: Floats, uniform: Floats, skew: float) -> Tokens:
-        """Return the lengths of normal draws; where these are in the tail, of uniform ones."""
+        """Return the lengths of normal draws; in the tail, of uniform draws."""
         slope = self._slope
         bend = max(1.0, 1 / skew)
         middle = _Z95 * slope * np.clip(normal / _Z95, 0, 1) ** bend
@@ -85,7 +85,7 @@ class MeanMedianP95Length:
         return np.maximum(np.rint(self.median * np.exp(logs)), 1).astype(np.int64)
 
     def _solved(self) -> float:
-        """Return the skew with which whole tokens have the mean; the mean grows with it."""
+        """Return the skew that gives the mean in whole tokens; the mean grows with the skew."""
         least = 0.5 + 0.45 * self.median + 0.05 * self.p95
         if self.mean < least:
             raise ValueError(
@@ -121,7 +121,7 @@ class MeanMedianP95Length:
 
 @cache
 def _points() -> tuple[Floats, Floats]:
-    """Return equally likely normal draws, and for each of the tail a place in it."""
+    """Return equally likely normal draws, and for each draw in the tail its place there."""
     shares = (np.arange(_NUM_POINTS) + 0.5) / _NUM_POINTS
     normal = np.array([NormalDist().inv_cdf(share) for share in shares.tolist()])
     return normal, (shares - _P95) / (1 - _P95)

@@ -45,14 +45,14 @@ class LengthProfile:
         return self.at(*rng.random((2, n)))
 
     def at(self, prompt_rank: Floats, output_rank: Floats) -> tuple[Tokens, Tokens]:
-        """Return prompts of ranks from 0 to 1, and outputs of ranks among those of like prompts."""
+        """Return prompts at ranks from 0 to 1, and outputs at ranks within their prompts' bins."""
         prompts = np.interp(prompt_rank, self.prompt_levels, self.prompt)
         outputs = drawn_by_bin(self.output, self.output_levels, prompt_rank, output_rank)
         return np.rint(prompts).astype(np.int64), np.rint(outputs).astype(np.int64)
 
 
 def drawn_by_bin(table: Floats, levels: Floats, bin_rank: Floats, rank: Floats) -> Floats:
-    """Return values of ranks from 0 to 1 in rows of a table of quantiles.
+    """Return the values at ranks from 0 to 1 in rows of a table of quantiles.
 
     table: shape (bins, q), quantiles at `levels` of shape (q,). bin_rank: chooses the row.
     """

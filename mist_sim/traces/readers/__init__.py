@@ -1,1 +1,1 @@
-"""Readers of trace files, one a form, and what they share: opening, values, the form's signs."""
+"""Readers of trace files, one per form, and shared code: opening, values, recognising forms."""

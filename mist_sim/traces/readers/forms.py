@@ -1,4 +1,4 @@
-"""Forms of trace files, recognised by what their first line says."""
+"""Forms of trace files, recognised by their first line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _HEADERS = {
     "splitwise": {"arrival_timestamp", "prompt_size", "token_size"},
     "servegen": {"workload", "client", "window_start_s", "rate_req_s"},
     "lengths_csv": {"num_prefill_tokens", "num_decode_tokens"},
+    "csv": {"timestamp", "prompt_tokens", "output_tokens"},
 }
 _KEYS = {
     "llmservingsim": ({"input_toks", "output_toks"}, {"sub_requests"}),
@@ -49,8 +50,9 @@ def form_of(path: str) -> str:
     if found is None:
         raise ScenarioError(
             f"trace {path}: has no form that is known by its first line; say which it is with "
-            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: name its columns arrived_at "
-            "(seconds), num_prefill_tokens, num_decode_tokens, and it is read as vidur's"
+            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: in a scenario, trace: "
+            "{type: csv, path: FILE, time_column: NAME, prompt_column: NAME, output_column: NAME}; "
+            "here, name its columns timestamp (seconds), prompt_tokens and output_tokens"
         )
     return found
 
@@ -58,7 +60,7 @@ def form_of(path: str) -> str:
 def reader_of(path: str, form: str | None = None, num_requests: int | None = None) -> TraceReader:
     """Return the reader of a file. form: its name; None: by the file's first line.
 
-    Raises ScenarioError as `form_of`, and UnknownPluginError for a form that there is not.
+    Raises ScenarioError as `form_of` does, and UnknownPluginError for an unknown form.
     """
     made: Any = TRACE_READERS[form or form_of(path)]
     reader: TraceReader = made(path=path, num_requests=num_requests)
@@ -98,7 +100,7 @@ def _of_text(path: str) -> str | None:
 
 
 def _of_object(line: str, text: str) -> str | None:
-    """Return the form of a first object. line: the first one. text: that and more."""
+    """Return the form of a first object. line: the first line. text: that and more."""
     try:
         record: Any = json.JSONDecoder().raw_decode(line.lstrip())[0]
     except (ValueError, RecursionError):
@@ -120,7 +122,7 @@ def _has_blocks_of_16(record: dict[str, Any]) -> bool:
 
 
 def _of_cut_object(text: str) -> str | None:
-    """Return the form of an object that goes on over many lines, by the keys of its beginning."""
+    """Return the form of an object over many lines, by the keys at its beginning."""
     for form in ("otel", "agentic"):
         if any(all(f'"{key}"' in text for key in needed) for needed in _KEYS[form]):
             return form

@@ -1,4 +1,4 @@
-"""JSON objects of a text of any length, of which one at a time is in memory."""
+"""Reads the JSON objects of a text of any length, one at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 1 << 20  # characters read at once
 
 
 def objects_in_list(file: TextIO, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) for the objects of one JSON list, holding one of them at a time."""
+    """Yield (line, object) for the objects of one JSON list, one at a time."""
     cursor = _Cursor(file, path)
     cursor.expect("[", "the file must be a JSON list of conversations")
     if cursor.peek() != "]":
@@ -54,7 +54,7 @@ class _Cursor:
         self._decoder = json.JSONDecoder()
 
     def error(self, rule: str) -> TraceError:
-        """Return the error of the character that stands here; a text may be that of any file."""
+        """Return the error for the character here, without showing text of the file."""
         found = self._text[self._position : self._position + 1] or "the end of the file"
         return TraceError(self._path, self.line, f"{rule}, got {brief(found)}; correct the file")
 

@@ -1,4 +1,4 @@
-"""Shared by all file readers: opening, CSV headers, checks of values, the first n rows."""
+"""Code shared by all file readers: opening, CSV headers, checks of values, the first n rows."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def csv_records(
 def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> int:
     """Return the position of a column in the header, or raise TraceError.
 
-    What the first line says is not shown: it may be that of any file.
+    The first line is not shown: it may be of any file.
     """
     if not any(header):
         raise TraceError(path, 1, f"no header; a first line with {', '.join(needed)} is needed")
@@ -193,9 +193,9 @@ def integers(record: Mapping[str, Any], key: str, path: str, line: int) -> list[
 
 
 def time_from_json(value: Any, path: str, line: int, key: str, unit: str) -> float:
-    """Return a time of a JSON object as it is, a number of `unit`: s, ms or ns.
+    """Return a time of a JSON object unchanged, a number of `unit`: s, ms or ns.
 
-    Raises TraceError for what is no number from 0 to the longest time.
+    Raises TraceError unless it is a number from 0 to the longest time.
     """
     most = TRACE_TIME * A_SECOND[unit]
     if type(value) in (int, float) and 0 <= value <= most:
@@ -222,7 +222,7 @@ class Clock:
         self._last = 0.0
 
     def seconds(self, time: float, line: int) -> float:
-        """Return the seconds of the next row, or raise TraceError where it is before the last."""
+        """Return the seconds of the next row, or raise TraceError if it is before the last."""
         if self._start is None:
             self._start = self._last = time
         if time < self._last:
@@ -232,7 +232,7 @@ class Clock:
 
 
 def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
-    """Return the error of a value that is no number of tokens."""
+    """Return the error for a value that is not a number of tokens."""
     return TraceError(
         path,
         line,
@@ -242,7 +242,7 @@ def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
 
 
 def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
-    """Return the error of a row that is `seconds` earlier than the row before it."""
+    """Return the error for a row that is `seconds` earlier than the row before it."""
     return TraceError(
         path,
         line,

@@ -59,8 +59,8 @@ class MistReader(FileReader):
     """The requests of a run of ours: `requests.parquet`, as `mist run --out` writes it.
 
     Times, lengths, conversations and models are those of the run, so that a replay of a workload
-    without prefixes in common gives the same records. The tables do not hold what prompts begin
-    with. Requests that other requests sent (`parent_id`) are left out.
+    without shared prefixes gives the same records. The tables do not hold the prompts' content.
+    Requests that other requests sent (`parent_id`) are left out.
 
     path: the file. num_requests: read the first so many requests; None reads all.
     """

@@ -43,23 +43,23 @@ class _Window(NamedTuple):
 @TRACE_READERS.register("servegen")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeGenReader(FileReader):
-    """ServeGen's clients, condensed: requests are drawn from what is known of each client.
+    """ServeGen's clients, condensed: requests are drawn from the figures of each client.
 
-    A CSV of rates with workload, client, window_start_s (windows of 600 s), rate_req_s,
-    arrival_law (Gamma, Weibull, or empty for a silent window) and param1, its shape; and beside it
+    A CSV of rates with workload, client, window_start_s (windows of 600 s), rate_req_s, arrival_law
+    (Gamma, Weibull, or empty for a silent window) and param1, its shape; and beside it
     client_lengths.csv, or the same name with lengths for rates, a CSV with workload, client, field
     and quantiles q0 to q1 of its tokens. A window of a client has as many requests as its rate says
     (a fraction at random), at gaps of its law that fill the window. Prompt and answer are drawn
     from quantiles each, so that they do not depend on one another beyond the client; of multimodal
-    workloads a
-    prompt is text, images, audio and video together. Clients without lengths are left out.
+    workloads a prompt is text, images, audio and video together. Clients without lengths are left
+    out.
 
     path: the file of rates. num_requests: the first so many requests; None: all.
     service: the `workload` of the rows to take.
     start: seconds of the source's time at which requests begin.
     duration: seconds of requests; None: to the end of the source.
     rate: requests a second of all clients together, on average over the duration; None: theirs.
-    seed: of what is drawn.
+    seed: of the draws.
     Source: ServeGen (Xiang et al., NSDI 2026), its client data (Apache-2.0), condensed.
     """
 

@@ -85,7 +85,7 @@ class LlmServingSimReader(FileReader):
         return TraceRow(prompt, output, content=self._content(record, prompt, output, line))
 
     def _content(self, record: dict[str, Any], prompt: int, output: int, line: int) -> Content:
-        """Return the hashes of blocks, where the ids of all tokens are known."""
+        """Return the hashes of blocks if the ids of all tokens are known."""
         asked, answered = (
             integers(record, key, self.path, line) for key in ("input_tok_ids", "output_tok_ids")
         )
@@ -100,7 +100,7 @@ class LlmServingSimReader(FileReader):
 
 
 def _chained(tokens: Iterable[int], block_size: int) -> Iterator[int]:
-    """Yield a hash for each block, the last perhaps of a part: of its tokens and all before."""
+    """Yield a hash for each block (the last may be partial) of its tokens and all before."""
     before, rest = b"", iter(tokens)
     while block := tuple(islice(rest, block_size)):
         before = blake2b(before + repr(block).encode(), digest_size=7).digest()

@@ -250,7 +250,7 @@ def _model_name(value: object, path: str, line: int, key: str) -> str:
 def _firsts(
     named: Iterator[tuple[int, str | None]], num_rows: int | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield each (line, model) of the first rows whose model none before had."""
+    """Yield (line, model) of each row that is the first with its model."""
     seen: set[str] = set()
     for line, model in islice(named, num_rows):
         if model is not None and model not in seen:

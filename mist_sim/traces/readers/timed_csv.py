@@ -57,7 +57,7 @@ class _TimedCsv(FileReader):
                 )
 
     def _is_left_out(self, output: str) -> bool:
-        """Tell whether a row is no request that was answered."""
+        """Tell whether a row is a request without an answer."""
         return False
 
 

@@ -1,1 +1,1 @@
-"""Readers of traces whose requests belong together: coding agents, passages that are retrieved."""
+"""Readers of traces with sessions: coding agents, services' calls, retrieval."""

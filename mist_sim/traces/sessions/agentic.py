@@ -1,4 +1,4 @@
-"""Reader of sessions of coding agents, with the times of tools and the blocks that repeat."""
+"""Reader of sessions of coding agents, with tool times and shared blocks."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class _Turn(NamedTuple):
 
 
 class _Session:
-    """What one line holds. agents: the turns of the main agent, and of each sub-agent."""
+    """The session of a line. agents: the turns of the main agent, and of each sub-agent."""
 
     def __init__(
         self, session: dict[str, Any], path: str, line: int, number: int, absolute_times: bool
@@ -219,7 +219,7 @@ class _Session:
         return found
 
     def _check_path(self, first: int, number: int, before: int) -> None:
-        """Raise TraceError where a block has other blocks before it than it had elsewhere."""
+        """Raise TraceError if a block follows other blocks than it did elsewhere."""
         starts, lengths = self._starts, self._lengths
         place = bisect_left(starts, first)
         is_known = first in lengths

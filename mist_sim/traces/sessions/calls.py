@@ -12,9 +12,9 @@ from mist_sim.traces.readers.opening import FileReader
 
 
 class Call(NamedTuple):
-    """A call: when it began and ended (seconds since any moment), and what it was.
+    """A call: its begin and end (seconds since any moment), lengths and session.
 
-    session: its name; None: it stands alone.
+    session: its name; None if it has none.
     """
 
     start: float
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReader(FileReader):
-    """A reader of calls as a service records them: when they end, so that they are sorted here.
+    """A reader of calls that a service records as they end; they are sorted here.
 
     The file is read whole. by_session: rows come session by session without times, each with the
     seconds between the end of the call before and its own start, for users who go through them
@@ -55,7 +55,7 @@ class CallReader(FileReader):
 
 
 def _sessions(calls: Iterable[Call], numbers: dict[str, int]) -> Iterator[TraceRow]:
-    """Yield the calls of each session one after another; a call that stands alone is one."""
+    """Yield the calls of each session one after another; a call without one is its own session."""
     sessions: dict[int, list[Call]] = {}
     next_number = len(numbers)
     for call in calls:

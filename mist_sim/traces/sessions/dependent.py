@@ -70,7 +70,7 @@ class AgenticMooncakeReader(FileReader):
                 yield row._replace(session_id=number)
 
     def _check_wait(self, record: dict[str, Any], session: _Session, line: int) -> None:
-        """Raise TraceError for a row that does not wait for the one before it, but for another."""
+        """Raise TraceError for a row that waits for another row than the one before it."""
         names = record.get("wait_for") or []
         if type(names) is not list or not set(map(type, names)) <= {str}:
             raise TraceError(

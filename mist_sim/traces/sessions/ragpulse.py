@@ -28,14 +28,14 @@ _PARTS = {
 @TRACE_READERS.register("ragpulse")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RagPulseReader(FileReader):
-    """RAGPulse: a week of a university's RAG service, of which each prompt is parts with ids.
+    """RAGPulse: a week of a university's RAG service, whose prompts consist of parts with ids.
 
     One JSON object a line: timestamp (seconds in the week, as text or number), input_length,
     output_length, session_id, and hash_ids with the ids of system prompt, passages, history, web
     search and user input, whose tokens the files beside it count. Prompts begin with the same
-    tokens as far as they have the same parts in the same order. The few tokens that an input has
-    beyond its parts (6 to 12, markup) are at its end, and like no others. Rows are sorted by time:
-    the file has two stretches of the week, one behind the other. It is read whole.
+    tokens as far as they have the same parts in the same order. The few tokens of an input beyond
+    its parts (6 to 12, markup) are put at its end and match no others. Rows are sorted by time: the
+    file has two stretches of the week, one behind the other. It is read whole.
 
     path: the file of requests, 0_trace.jsonl, with the files of parts in its folder.
     num_requests: the first so many rows; None: all.

@@ -31,7 +31,7 @@ class OtelReader(CallReader):
     gen_ai.usage.output_tokens, by their older names prompt_tokens and completion_tokens, too.
     Others, such as of tools and agents, are the waits between them. A session is a
     gen_ai.conversation.id, or else a trace. Calls without an answer (no or 0 output tokens) are
-    left out. What prompts have in common is not in the spans. The file is read whole and sorted.
+    left out. Spans do not tell shared prefixes. The file is read whole and sorted.
 
     path: the file; one that ends with .gz is unpacked. num_requests: read the first so many rows;
     None reads all.
@@ -109,7 +109,7 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
 
 
 def _whole(value: object) -> object:
-    """Return a whole number that JSON has as text, as it does those of 64 bits."""
+    """Return a whole number that is text in JSON, as 64-bit numbers are."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= _MOST_DIGITS:
         return int(value)
     return value

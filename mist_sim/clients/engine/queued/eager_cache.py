@@ -1,28 +1,28 @@
-"""A prefix cache for answers that are on several clocks."""
+"""A prefix cache for a pipeline, whose answers are on several clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from mist_sim.clients.kv_cache.answers import Answers
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.reusable_decodes import Answers
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.queued.state import QueuedState
 
 
 class EagerAnswers(Answers):
-    """Who fills blocks of which content ids, where all that is filled has been entered."""
+    """The sequences that fill blocks of each content id; all filled blocks have been entered."""
 
     def catch_up(self, keys: Iterable[Hashable]) -> bool:
-        """Return that there is nothing to enter."""
+        """Return that nothing is left to enter."""
         return False
 
 
 class EagerPrefixManager(PrefixCachingManager):
-    """A prefix cache that several clocks fill: blocks of answers are entered as they are filled."""
+    """A prefix cache that enters blocks of answers as they are filled, for several clocks."""
 
     state: QueuedState
 
@@ -31,11 +31,11 @@ class EagerPrefixManager(PrefixCachingManager):
         self.answers = EagerAnswers(self.cache, pool.block_size)
 
     def note_step(self) -> None:
-        """Enter what the decodes of the plan fill, as far as the ids of their tokens are known."""
+        """Enter blocks that the plan's decodes fill, as far as their token ids are known."""
         self._enter(ahead=1)
 
     def note_return(self) -> None:
-        """Enter what is known now that a batch has returned."""
+        """Enter blocks whose token ids are known now that a batch has returned."""
         self._enter(ahead=0)
 
     def _enter(self, ahead: int) -> None:

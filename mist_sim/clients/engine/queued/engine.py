@@ -1,7 +1,7 @@
 """The loop of a pipeline with one scheduler: a queue of batches that go through the ranks.
 
-Whenever the oldest batch has returned, or work comes while there is none, the next one is planned,
-and others as long as the queue has room; then the engine waits for the oldest (vLLM's
+When the oldest batch has returned, or work comes while there is none, the next batch is planned,
+and more as long as the queue has room; then the engine waits for the oldest (vLLM's
 `EngineCore.step_with_batch_queue`). On the ranks batches never overtake one another:
 
     start[r] = max(end[r - 1] + delay between ranks, end of the batch before on r)
@@ -32,7 +32,7 @@ class QueueEngine:
     """The lane of a pipeline, and the ranks that compute its batches.
 
     phases: in which its batches return and in which it plans (see `engine_phases`).
-    is_alone: whether its client has no other engine, which would count those who wait there, too.
+    is_alone: whether its client has no other engine, whose waiting requests would count, too.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class QueueEngine:
         self._await_return()
 
     def _await_return(self) -> None:
-        """Sleep until the oldest batch returns, or the first one after which something changes."""
+        """Sleep until the oldest batch returns, or through a stretch until something changes."""
         if self._stretches is not None and self._then is None:
             now = EngineQueue(self._queue, self._recent, self._number, self._rank_ends)
             self._stretch = found = self._stretches.begin(now)
@@ -130,7 +130,7 @@ class QueueEngine:
         self._wake.callbacks.append(self._return)
 
     def _next_batch(self) -> Pass | None:
-        """Plan the next batch, and send it through the ranks; None where it is empty."""
+        """Plan the next batch and send it through the ranks; None if it is empty."""
         found = self._lane.send(self._number)
         self._number += 1
         if found is not None:
@@ -140,7 +140,7 @@ class QueueEngine:
         return found
 
     def _send(self, found: Pass) -> None:
-        """Let a batch go through all ranks."""
+        """Send a batch through all ranks."""
         predictor, batch, ends = self.predictor, found.batch, self._rank_ends
         found.ready = time = self._ready()
         delay = predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
@@ -160,7 +160,7 @@ class QueueEngine:
         found.end, found.busy = time, busy
 
     def _ready(self) -> float:
-        """Return when the first rank may begin the next batch: its decodes' tokens are there."""
+        """Return when the next batch's decodes have their tokens, so that rank 0 may begin."""
         now, stagger, recent = self.env.now, self._form.stagger, self._recent
         if stagger == 1:
             return max(now, self._rank_ends[-1])
@@ -173,13 +173,13 @@ class QueueEngine:
     # --- stretches ------------------------------------------------------------------------
 
     def _end_stretch(self, event: Event) -> None:
-        """Enter all batches of a stretch, after which another returns."""
+        """Enter all batches of a stretch; another batch returns next."""
         if (found := self._stretch) is not None:
             self._enter(found, found.num_over, found.num_over)
         self._return(event)
 
     def _cut_stretch(self) -> None:
-        """Enter what has happened of a stretch by now, and go on batch by batch."""
+        """Enter the part of a stretch that has happened by now, and go on batch by batch."""
         found, env = self._stretch, self.env
         if found is None:
             return
@@ -198,7 +198,7 @@ class QueueEngine:
             self._sleep()
 
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
-        """Be as if so many batches of a stretch had returned, and so many were planned."""
+        """Bring the queue to the state after so many returns and plans of a stretch."""
         self._stretch = None
         if not num_over or self._stretches is None:
             return
@@ -210,14 +210,14 @@ class QueueEngine:
     # --- begin and stop -------------------------------------------------------------------
 
     def sleep_until(self, time: float) -> None:
-        """Plan nothing before a time, seconds, and look then what there is to do."""
+        """Plan nothing before a time in seconds, then plan."""
         self._begins_at = time
         self._idle = False
         self._wake = self.env.at(time, self._plan_phase)
         self._wake.callbacks.append(self._plan)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End with the batches in flight, and plan no more; `then` is called when all are over."""
+        """End with the batches in flight and plan no more; call `then` when all are over."""
         self._cut_stretch()
         self._then = then
         if not self._in_flight:
@@ -226,7 +226,7 @@ class QueueEngine:
             self._look_whether_still()
 
     def _look_whether_still(self) -> None:
-        """Tell when no batch is in flight any more."""
+        """Call `then` if no batch is in flight any more."""
         self._queue = deque(self._in_flight)
         if self._in_flight:
             self._sleep()
@@ -238,7 +238,7 @@ class QueueEngine:
     # --- arrivals and aborts --------------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
-        """Queue a sequence; the next plan knows it."""
+        """Queue a sequence; the next plan may admit it."""
         self._cut_stretch()
         sequence.lane = self._lane
         self._lane.state.add_request(sequence)
@@ -256,7 +256,7 @@ class QueueEngine:
         return self._lane
 
     def steps_over(self, lane: object) -> tuple[StepPlan | None, int]:
-        """Let its state know all that its batches did by now; return that there is no more."""
+        """Enter all that has happened in the lane's state; return that no run is in flight."""
         self._cut_stretch()
         return None, 0
 
@@ -272,10 +272,10 @@ class QueueEngine:
         )
 
     def release(self, sequence: SequenceState, lane: object) -> None:
-        """Nothing is held."""
+        """Nothing is held for other clients."""
 
     def abort(self, sequence: SequenceState, lane: object) -> None:
-        """Let a sequence go: at once while it waits, else when the next batch has returned."""
+        """Let a sequence go: at once if it waits, else when the next batch has returned."""
         self._cut_stretch()
         if self._in_flight and self._lane.is_running(sequence):
             self._lane.abort_after_run(sequence)
@@ -284,7 +284,7 @@ class QueueEngine:
             self._wake_up()
 
     def notice(self, lane: object) -> None:
-        """Let it plan, if it sleeps."""
+        """Plan, if the engine sleeps."""
         self._wake_up()
 
     def halt(self) -> None:
@@ -299,4 +299,4 @@ class QueueEngine:
 
 
 def _nothing() -> None:
-    """What is called of an engine that has told that it is still."""
+    """Do nothing: stands for `then` after it was called."""

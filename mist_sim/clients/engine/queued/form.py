@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 class QueueForm:
     """The queue of batches of a pipeline.
 
-    size: batches in it at most. stagger: plans from one of a decode to its next one, where steps
-    are planned ahead; 0: it is planned when its last token has come. fills: whether plans that
-    compute nothing fill the queue. drains: whether one that was preempted waits for all batches
-    that compute it, and not only for those that give it a token.
+    size: batches in it at most. stagger: if steps are planned ahead, the number of plans from one
+    plan of a decode to its next; 0: a decode is planned when its last token has come. fills:
+    whether plans that compute nothing fill the queue. drains: whether a preempted request waits for
+    all batches that compute it, and not only for those that give it a token.
 
-    With stagger 1 the first rank waits for the tokens of the batch before, whatever that gave, so
-    that batches do not overlap; else for those of the batch `stagger` plans before, if other tokens
-    follow any of them.
+    With stagger 1 the first rank waits for the tokens of the batch before, so batches never
+    overlap; otherwise for those of the batch `stagger` plans before, unless all its answers ended.
 
     Source: `max_concurrent_batches` and `EngineCore.step_with_batch_queue` in
     `vllm/v1/engine/core.py`; `AsyncScheduler` in `vllm/v1/core/sched/async_scheduler.py`.
@@ -36,9 +35,10 @@ class QueueForm:
 def queue_form(
     rules: EngineRules, memory: EngineMemory, num_ranks: int, obstacle: str, *, ahead: bool
 ) -> QueueForm | None:
-    """Return how the engines of a client queue batches; None: they have virtual engines.
+    """Return how the engines of a client queue batches; None if they have virtual engines.
 
-    num_ranks: of each. obstacle: the option that asks for these, see `EngineConfig.no_batch_queue`.
+    num_ranks: of each. obstacle: the option that requires virtual engines (see
+    `EngineConfig.no_batch_queue`).
     ahead: whether steps are planned ahead.
     """
     has_more = memory.kv_groups or memory.cache_tiers

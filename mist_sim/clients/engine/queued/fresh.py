@@ -1,4 +1,4 @@
-"""A waiting queue in which some wait for batches that are still in flight."""
+"""A waiting queue that passes over sequences which batches in flight still compute."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class FreshQueue(WaitingQueue):
-    """A queue in which those are passed over of whom a batch computes something.
+    """A queue that passes over sequences which a batch in flight still computes.
 
-    They were preempted in flight, and keep their place. stale: who they are.
+    They were preempted in flight and keep their place. stale: these sequences.
     """
 
     def __init__(self, queue: WaitingQueue) -> None:
@@ -22,16 +22,19 @@ class FreshQueue(WaitingQueue):
 
     @property
     def has_fresh(self) -> bool:
-        """Whether anybody may be admitted."""
+        """Whether any sequence may be admitted."""
         return len(self._queue) > len(self.stale)
 
     def add(self, sequence: SequenceState) -> None:
+        """Queue a sequence that arrives."""
         self._queue.add(sequence)
 
     def give_back(self, sequence: SequenceState) -> None:
+        """Queue a sequence that was preempted."""
         self._queue.give_back(sequence)
 
     def head(self) -> SequenceState:
+        """Return the first sequence that no batch in flight computes."""
         queue, stale = self._queue, self.stale
         if not stale:
             return queue.head()
@@ -41,6 +44,7 @@ class FreshQueue(WaitingQueue):
         return fresh[0]
 
     def take(self) -> SequenceState:
+        """Remove and return the head."""
         if not self.stale:
             return self._queue.take()
         sequence = self.head()
@@ -48,6 +52,7 @@ class FreshQueue(WaitingQueue):
         return sequence
 
     def remove(self, sequence: SequenceState) -> None:
+        """Remove a sequence wherever it stands."""
         self._queue.remove(sequence)
         self.stale.discard(sequence)
 
@@ -58,4 +63,5 @@ class FreshQueue(WaitingQueue):
         return iter(self._queue)
 
     def victim(self, running: dict[SequenceState, None]) -> SequenceState:
+        """Return the running sequence to preempt."""
         return self._queue.victim(running)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Group:
     """Decodes that are in the same batches, and the track on which these are recorded.
 
-    in_flight: its batches on their way, in order. last: the latest that was planned.
-    newcomers: who came from another group, and was in no batch of this one yet.
+    in_flight: its batches on their way, in order. last: the latest that was planned. newcomers:
+    decodes that came from another group and have been in no batch of this one yet.
     """
 
     __slots__ = ("clock", "in_flight", "last", "newcomers", "number", "records")
@@ -34,13 +34,14 @@ class Group:
 class Pass:
     """A batch on its way through the ranks.
 
-    number: of the plan. step: steps of its group's clock before it.
-    before: batches of the group, itself the last, that were in flight when it was planned.
-    completed: prompts of which it computes the last token. ending: who gets the last token of an
-    answer. joined: decodes that were in another group before. left: who gets no token after this
-    one, since it was preempted or goes to another group. released: who waits for it, preempted.
+    number: of the plan. step: steps of its group's clock before it. before: batches of the group
+    that were in flight when it was planned, itself last.
+    completed: prompts of which it computes the last token. ending: sequences that get the last
+    token of their answer. joined: decodes that were in another group before. left: sequences that
+    get no token after this batch, because they were preempted or go to another group. released:
+    preempted sequences that wait for it.
     ready: when the first rank may begin it; end: when it returns (seconds). busy: seconds of work.
-    num_used: blocks that are taken when it is planned. num_gone: decodes in it that have left.
+    num_used: blocks that are taken when it is planned. num_gone: its decodes that have left.
     """
 
     __slots__ = (
@@ -83,7 +84,7 @@ class Pass:
 
     @classmethod
     def of_decodes(cls, group: Group, step: int) -> Pass:
-        """Return one of decodes alone that was planned already; its group does not know it yet."""
+        """Return a planned batch of decodes alone; its group does not know of it yet."""
         found = cls.__new__(cls)
         found.group, found.step, found.num_gone, found.before = group, step, 0, ()
         found.plan = plan = StepPlan()
@@ -98,7 +99,7 @@ class Pass:
         return is_decode or sequence in self.completed
 
     def computes(self, sequence: SequenceState) -> bool:
-        """Tell whether it computes some of a prompt."""
+        """Tell whether it computes part of a sequence's prompt."""
         return any(each is sequence for each, _ in self.plan.prefills)
 
     def has_returned(self) -> None:
@@ -109,7 +110,7 @@ class Pass:
 
     @property
     def gives_more(self) -> bool:
-        """Whether tokens follow some of those that it gives."""
+        """Whether any of its answers goes on after its tokens."""
         if self.plan.decodes:
             return True
         return any(each.num_final_tokens > each.num_prompt_tokens + 1 for each in self.completed)

@@ -1,4 +1,4 @@
-"""The lane of a pipeline with one scheduler: its plans, and what comes of its batches."""
+"""The lane of a pipeline with one scheduler: its plans, and the tokens of its batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mist_sim.core.views import OUT, WAITING
 
 
 class QueuedLane(Lane):
-    """What a scheduler's plans mean where several of their batches are in flight.
+    """Carries out a scheduler's plans while several of their batches are in flight.
 
-    Every group of decodes has a track of records. `records` are those of the group in question.
+    Every group of decodes has a track of records. `records` are those of the present group.
     """
 
     state: QueuedState
@@ -41,7 +41,7 @@ class QueuedLane(Lane):
     # --- a plan ---------------------------------------------------------------------------
 
     def send(self, number: int) -> Pass | None:
-        """Plan the batch of a number; None where there is nothing to compute."""
+        """Plan the batch of a number; None if there is nothing to compute."""
         state = self.state
         for sequence in state.begin_plan(self._next_group(number)):
             self._leave_group(sequence)
@@ -58,7 +58,7 @@ class QueuedLane(Lane):
         return state.send(number, plan) if plan.prefills or plan.decodes else None
 
     def _next_group(self, number: int) -> Group:
-        """Return the group of the next plan: one that has no batch in flight, with decodes."""
+        """Return the group to plan next: one that has decodes and no batch in flight."""
         groups, stagger = self.state.groups, self.form.stagger
         if stagger:
             return groups[number % stagger]
@@ -66,7 +66,7 @@ class QueuedLane(Lane):
         return next((group for group in free if group.clock.num_decodes), free[0])
 
     def _leave_group(self, sequence: SequenceState) -> None:
-        """Let its records know that a decode goes to another group, perhaps."""
+        """Tell its records that a decode may go to another group."""
         giving = self.state.giving(sequence)
         if giving:
             giving[-1].left.append(sequence)
@@ -74,7 +74,7 @@ class QueuedLane(Lane):
             self.state.records_of(sequence).evict(sequence)
 
     def _evict(self, plan: StepPlan) -> None:
-        """Note what lost its memory; what is on its way comes all the same."""
+        """Note which sequences lost their memory; tokens on their way still come."""
         state = self.state
         for sequence in plan.preempted:
             sequence.num_queued_tokens = state.num_to_compute(sequence)
@@ -102,18 +102,18 @@ class QueuedLane(Lane):
             self.leave(sequence.visit, reason)
 
     def take_off(self, sequence: SequenceState) -> int:
-        """Take a running sequence out, before a change of layout."""
+        """Remove a running sequence before a change of layout."""
         self.records = self.state.records_of(sequence)
         return super().take_off(sequence)
 
     def go_on(self, sequence: SequenceState) -> None:
-        """Write that a decode goes on here, which came with a change of layout."""
+        """Record that a decode continues here after a change of layout."""
         first = self.state.groups[0]
         self.state.group_of[sequence] = self.state.home[sequence] = first
         first.records.resume(sequence)
 
     def check_asleep(self) -> None:
-        """Raise InvariantError where somebody waits although nothing is in flight."""
+        """Raise InvariantError if a sequence waits although nothing is in flight."""
         self._check_empty()
 
     # --- a batch returns ------------------------------------------------------------------
@@ -164,7 +164,7 @@ class QueuedLane(Lane):
                 state.go_on(sequence, group)
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
-        """Let a sequence go, and free its memory; batches in flight compute it to no end."""
+        """Let a sequence go and free its memory; batches in flight compute it in vain."""
         self.records = self.state.records_of(sequence)
         super().abort(sequence, in_step=in_step)
         self.state.home.pop(sequence, None)

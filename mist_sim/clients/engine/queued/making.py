@@ -1,4 +1,4 @@
-"""The lanes of a client, with the state of those that have one scheduler for a pipeline."""
+"""Makes the lanes of a client; pipelines with one scheduler have a state of their own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.scheduling.flow import Flow
+from mist_sim.clients.scheduling.flowing import Flowing
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.core.recorder import Recorder
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
 def queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any]) -> QueuedState:
-    """Return the state, with nobody in it. options: of `LaneState`."""
+    """Return the state, empty. options: of `LaneState`."""
     pool = memory.pool()
     if not memory.caches_prefixes:
         return QueuedState(KvCacheManager(pool), FreshQueue(queue), **options)
@@ -46,12 +46,12 @@ def step_tracks(
 
 def lane_maker(
     form: QueueForm | None,
-    flow: Flow | None,
+    flow: Flowing | None,
     plain: type[Lane],
     tracks: list[StepRecords],
     has_taker: Callable[[], bool] | None,
 ) -> Callable[..., Lane]:
-    """Return what makes a lane of a form, of one from which answers flow, or a plain one."""
+    """Return a function that makes lanes: queued ones, ones whose answers flow, or plain ones."""
     if form is not None:
         return partial(QueuedLane, form=form, tracks=tracks)
     if flow is not None:

@@ -1,4 +1,4 @@
-"""When a pipeline has a stretch before it, and what is entered of it when it is over."""
+"""Decides when a stretch of a pipeline begins, and enters its result when it is over."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stretches:
     # --- whether nothing changes ----------------------------------------------------------
 
     def begin(self, now: EngineQueue) -> Stretch | None:
-        """Return the batches that follow; None where something else happens soon."""
+        """Return the batches that follow; None if something else happens soon."""
         if not self._is_possible or len(now.recent) < self._stagger:
             return None
         state, flight = self._state, now.in_flight
@@ -62,7 +62,7 @@ class Stretches:
         return found if found.num_over >= _FEWEST else None
 
     def _is_calm(self) -> bool:
-        """Whether all who run decode and stay, and nobody may be admitted."""
+        """Tell whether all running sequences decode and stay, and none may be admitted."""
         state = self._state
         if state.prefilling or state.awaiting or state.leaving or state.ends_with or state.paused:
             return False
@@ -76,7 +76,7 @@ class Stretches:
         return state.kv_cache.blocks_to_admit(head) > state.num_admissible(0)
 
     def _enters_blocks(self) -> bool:
-        """Whether decodes enter blocks in a prefix cache, or somebody follows what it has."""
+        """Tell whether decodes enter blocks in a prefix cache, or a watcher follows the cache."""
         kv_cache = self._state.kv_cache
         if not kv_cache.shares_blocks:
             return False
@@ -86,7 +86,7 @@ class Stretches:
         return any(chain is not None and chain.num_held < chain.num_shared for chain in chains)
 
     def _is_steady(self, now: EngineQueue, flight: Sequence[Pass]) -> bool:
-        """Whether decodes stay in their groups, and go on in each without a gap."""
+        """Tell whether decodes stay in their groups, and each group goes on without a gap."""
         groups, stagger = self._state.groups, self._stagger
         for place, each in enumerate(now.recent if stagger else ()):
             group = groups[(now.number - len(now.recent) + place) % stagger]
@@ -110,7 +110,7 @@ class Stretches:
     def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
         """Enter so many returns of a stretch, and the plans after so many of them.
 
-        num_over: >= 1. Returns what the engine knows then.
+        num_over: >= 1. Returns the engine's queue at that point.
         """
         if num_over < found.num_over:
             self._most = max(self._most // 2, _FIRST)
@@ -153,7 +153,7 @@ class Stretches:
             last.before = tuple([made[each] for each in with_it])
 
     def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
-        """Return the latest plans, as they were after so many returns."""
+        """Return the latest plans as they stood after so many returns."""
         recent, rhythm = found.before.recent.copy(), found.rhythm
         num_flight, num_ever = len(found.flight), -(recent.maxlen // -rhythm.num_plans)  # type: ignore[operator]
         for over in range(max(num_planned - num_ever, 0), num_planned):
@@ -164,7 +164,7 @@ class Stretches:
 
 
 class _Made(dict[int, Pass]):
-    """By place in a stretch, its batches as the engine has them; made when they are asked for."""
+    """The batches of a stretch by place, as the engine has them; made when they are asked for."""
 
     def __init__(self, found: Stretch) -> None:
         super().__init__(enumerate(found.flight))
@@ -183,7 +183,7 @@ class _Made(dict[int, Pass]):
 
 
 def _goes_on(each: Pass) -> bool:
-    """Whether a batch has decodes alone, all of whom were there before and go on."""
+    """Tell whether a batch has only decodes, all of which were there before and continue."""
     plan = each.plan
     return plan.decodes and not (
         plan.prefills

@@ -1,4 +1,4 @@
-"""The state of a pipeline that has one scheduler: who is in flight, and what of it is known."""
+"""The state of a pipeline with one scheduler: what is in flight, and what of it is known."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _TICKETS = 1 << 40  # more than a clock ever gives, so that no two sequences hav
 
 
 class QueuedState(LaneState):
-    """A lane whose batches are planned before those before them have returned.
+    """A lane that plans batches before earlier ones have returned.
 
-    What a batch computes counts as computed when it is planned, and the tokens that it will give
-    count as known: a sequence's `num_tokens` has those on their way. The clock is that of the group
-    that is planned; `leaving` has those whose last token is on its way.
+    Tokens of a batch count as computed when it is planned, and the tokens that it will give as
+    known: a sequence's `num_tokens` includes those on their way. The clock is that of the group
+    that is planned; `leaving` has sequences whose last token is on its way.
 
     ahead: whether a decode is planned before its last token has come.
-    group: that is planned. group_of: the group of who is on a clock. home: whose records have the
-    latest tokens. awaiting: prompts whose first token is on its way, and who decode when it has
-    come. ends_with: the batch that gives the last token. taken: the batches in flight that give a
-    token to one that was preempted, and those that compute something of it.
+
+    group: the one that is planned. group_of: the group of each sequence on a clock. home: the group
+    whose records have a sequence's latest tokens. awaiting: prompts whose first token is on its
+    way; they decode when it has come. ends_with: the batch that gives a sequence's last token.
+    taken: for a preempted sequence, the batches in flight that give it a token, and those that
+    compute part of it.
     """
 
     waiting: FreshQueue
@@ -61,13 +63,14 @@ class QueuedState(LaneState):
         return [each for each in group.in_flight if each.gives(sequence)] if group else []
 
     def is_busy(self, sequence: SequenceState) -> bool:
+        """Tell whether a sequence decodes in a group other than the one that is planned."""
         if sequence in self.leaving or sequence in self.awaiting:
             return True
         group = self.group_of.get(sequence)
         return group is not None and group is not self.group
 
     def computing(self, sequence: SequenceState, giving: list[Pass]) -> list[Pass]:
-        """Return the batches in flight that compute something of a sequence.
+        """Return the batches in flight that compute part of a sequence.
 
         giving: those that give it a token.
         """
@@ -80,7 +83,7 @@ class QueuedState(LaneState):
         return self.home.get(sequence, self.groups[0]).records
 
     def new_clock(self, number: int) -> DecodeClock:
-        """Return a clock like that of the lane, with tickets of its own."""
+        """Return a clock like that of the lane, with its own tickets."""
         clock = DecodeClock(self.pool.block_size, number * _TICKETS)
         if self.clock.tells_longest:
             clock.watch_longest()
@@ -89,9 +92,9 @@ class QueuedState(LaneState):
     # --- a plan ---------------------------------------------------------------------------
 
     def begin_plan(self, group: Group) -> list[SequenceState]:
-        """Let a group be planned next, with all others who are ready; return these.
+        """Start the plan of a group, with all other decodes that are ready; return these.
 
-        Their groups know nothing of it yet.
+        Their groups do not know of it yet.
         """
         self.group, self.clock = group, group.clock
         joined = list(self.paused)
@@ -102,7 +105,7 @@ class QueuedState(LaneState):
         return joined
 
     def move(self, sequence: SequenceState) -> None:
-        """Let a decode join the group that is planned; one who sat out joins with the plan."""
+        """Move a decode to the planned group; one that skipped a step joins with the plan."""
         before = self.group_of.get(sequence)
         if before is not None:
             before.clock.leave(sequence)
@@ -111,13 +114,14 @@ class QueuedState(LaneState):
         self.group.newcomers.append(sequence)
 
     def pause(self, plan: StepPlan, decodes: list[SequenceState]) -> None:
+        """Let decodes skip the step of a plan."""
         for sequence in decodes:
             self.clock.leave(sequence)
             del self.group_of[sequence]
         self.paused = plan.paused = tuple(decodes)
 
     def send(self, number: int, plan: StepPlan) -> Pass:
-        """Count what a plan computes as computed; return its batch."""
+        """Count what a plan computes as computed, and return its batch."""
         group, clock, batch = self.group, self.group.clock, self.batch(plan)
         found = Pass(number, group, plan, batch)
         found.num_used = self.pool.num_used
@@ -163,14 +167,14 @@ class QueuedState(LaneState):
         self.group_of[sequence] = group
 
     def in_turn(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
-        """Return sequences that run in the order of admission."""
+        """Return running sequences in the order of admission."""
         wanted = set(sequences)
         return [each for each in self.running if each in wanted]
 
     # --- who goes -------------------------------------------------------------------------
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
-        """Take a running sequence out; what batches in flight do for it is in `taken`."""
+        """Remove a running sequence; `taken` keeps what batches in flight do for it."""
         giving = self.giving(sequence)
         found = self._stop(sequence, len(giving))
         if giving or any(group.in_flight for group in self.groups):
@@ -196,17 +200,19 @@ class QueuedState(LaneState):
     def num_known(
         self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
     ) -> int:
+        """Return the computed tokens of a sequence that the next plan knows and can cache."""
         return self._known_if_served if was_served else self._known
 
     def preempt_leaving(self, sequence: SequenceState) -> None:
+        """Free the blocks of a sequence whose last token is on its way."""
         num_blocks, num_computed = self.leaving.pop(sequence)
         num_known = self._entered(sequence, num_computed)
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
     def _entered(self, sequence: SequenceState, context: int) -> int:
-        """Return how many tokens others may have found by now of a decode.
+        """Return how many tokens of a decode others may have found by now.
 
-        Those whose ids the plan of its latest batch knew, and what has come since.
+        These are the tokens whose ids the plan of its latest batch knew, and those that came since.
         """
         last = self.ends_with.get(sequence)
         group = last.group if last is not None else self.group_of[sequence]
@@ -217,12 +223,13 @@ class QueuedState(LaneState):
         return max(context + 1 - num_due_then, context - len(self.giving(sequence)))
 
     def finish_with(self, sequence: SequenceState) -> None:
-        """Take back what one has whose last token has come, unless it gave way before."""
+        """Free seat and blocks of a sequence whose last token has come, unless it was preempted."""
         del self.ends_with[sequence]
         if sequence in self.leaving:
             self._free(sequence, *self.leaving.pop(sequence))
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
+        """Let a sequence go, without the tokens that are on their way (see `LaneState.abort`)."""
         giving = self.giving(sequence)
         for each in giving:
             each.num_gone += sequence not in each.completed
@@ -240,7 +247,7 @@ class QueuedState(LaneState):
         sequence.num_tokens -= len(giving)
 
     def gather(self) -> None:
-        """Let all decodes be on the clock of the lane, since no batch is in flight any more."""
+        """Put all decodes on the clock of the lane, since no batch is in flight any more."""
         self.clock = self.groups[0].clock
         for sequence, group in list(self.group_of.items()):
             if group is not self.groups[0]:
@@ -253,11 +260,14 @@ class QueuedState(LaneState):
 
     @property
     def num_running(self) -> int:
+        """Sequences that hold memory."""
         return len(self.running)
 
     def head(self) -> SequenceState | None:
+        """Return the next sequence to admit; None if there is none."""
         return self.waiting.head() if self.waiting.has_fresh else None
 
     def batch(self, plan: StepPlan) -> StepBatch:
+        """Return what a plan computes."""
         chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
         return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)

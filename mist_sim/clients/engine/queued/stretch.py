@@ -1,11 +1,11 @@
 """Stretches: batches of decodes alone, computed ahead without an event for each.
 
-While nobody comes or ends and memory suffices, a pipeline does the same over and over: the oldest
-batch returns, and the next one is planned. A stretch computes such batches in one loop, as
-`QueueEngine` would one by one, and keeps a row of each. Nothing outside sees them until the stretch
-ends, at the first return whose plan does something else, or is cut since somebody comes or asks:
-then `settled.py` enters what has happened by that time, and leaves the state as if every batch had
-had its events. The bits are the same (`tests/property/test_exactness.py`).
+While no request arrives or ends and memory suffices, a pipeline repeats itself: the oldest batch
+returns, and the next one is planned. A stretch computes such batches in one loop, as `QueueEngine`
+would one by one, and keeps a row of each. Nothing outside sees them until the stretch ends, at the
+first return whose plan does something else, or is cut by an arrival or a query. Then `settled.py`
+enters what has happened by that time, as if every batch had had its own events. The bits are the
+same (`tests/property/test_exactness.py`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Seconds = Callable[[int], float]
 
 @dataclass(slots=True)
 class EngineQueue:
-    """What an engine knows of its batches.
+    """The engine's view of its batches.
 
     queue: oldest first; None: there was nothing to compute. recent: the latest plans. number: of
-    the next plan. rank_ends: when each rank has done the latest batch, seconds.
+    the next plan. rank_ends: when each rank is done with the latest batch, in seconds.
     """
 
     queue: deque[Pass | None]
@@ -47,10 +47,10 @@ class EngineQueue:
 
 
 class Rhythm(NamedTuple):
-    """How the plans after each return follow one another, while the groups stay the same.
+    """The order in which plans follow returns while the groups stay the same.
 
-    num_plans: after each return. place: of the one that computes something, from 0.
-    last: number of the group that is planned last, after returns of each group in turn.
+    num_plans: after each return. place: of the plan that computes something, from 0. last: for
+    returns of each group in turn, the number of the group that is planned last.
     """
 
     num_plans: int
@@ -62,12 +62,12 @@ class Rhythm(NamedTuple):
 class Stretch:
     """What is in flight when a stretch begins, and the batches that follow.
 
-    A batch is told by its place: first come those in flight, oldest first, then those computed
+    A batch is identified by its place: first those in flight, oldest first, then those computed
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
     before: the queue at the beginning. flight: the batches in it.
-    rows, ends: of each batch its row in the records, and when it returns (seconds).
-    rank_ends: of those computed ahead, when each has left which rank.
+    rows, ends: the row of each batch in the records, and when it returns (seconds). rank_ends: when
+    each batch computed ahead leaves each rank.
     """
 
     before: EngineQueue
@@ -80,7 +80,7 @@ class Stretch:
 
     @property
     def num_over(self) -> int:
-        """Returns whose plans it has; after the next one something else happens."""
+        """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
 
 
@@ -96,7 +96,7 @@ class StretchLoop:
         self._times: dict[int, list[Seconds]] = {}  # by number of decodes, of every rank
 
     def begin(self, now: EngineQueue, groups: Sequence[Group], num_waiting: int) -> Stretch | None:
-        """Return a stretch of no batch so far; None where plans have no rhythm."""
+        """Return a stretch without batches so far; None if plans have no rhythm."""
         flight = now.in_flight
         turns = list(dict.fromkeys([each.group for each in flight]))
         shape = tuple([-1 if each is None else each.group.number for each in now.queue])
@@ -117,9 +117,9 @@ class StretchLoop:
         return Stretch(now, rhythm, flight, turns, rows, [each.end for each in flight], [])
 
     def extend(self, found: Stretch, free: tuple[int, int], most: int) -> None:
-        """Compute what follows `most` returns, or those before a plan that does something else.
+        """Compute what follows `most` returns, or fewer if a plan does something else.
 
-        free: of how many blocks, how many.
+        free: the number of free blocks, and of all blocks.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
         (num_free, num_blocks), stagger = free, self._form.stagger
@@ -161,7 +161,7 @@ class StretchLoop:
             steps[turn], contexts[turn] = step + 1, context + number
 
     def _timed(self, num_decodes: int) -> list[Seconds]:
-        """Return what times batches of so many decodes, on every rank."""
+        """Return the lines that time batches of so many decodes, on every rank."""
         if num_decodes not in self._times:
             ranks = self._predictor.ranks
             self._times[num_decodes] = [_seconds_of(each, num_decodes) for each in ranks]
@@ -171,7 +171,7 @@ class StretchLoop:
 def decode_row(
     ready: float, num_decodes: int, context: int, busy: float, num_waiting: int, num_used: int
 ) -> Row:
-    """Return the row of a batch of decodes, none of whom had to wait for it (see `Row`)."""
+    """Return the row of a batch of decodes, none of which had to wait for it (see `Row`)."""
     first = (ready, 1, 0, 0, num_decodes, context, 0, 0, busy)
     return (*first, num_waiting, num_used, num_decodes, 0)
 
@@ -179,7 +179,7 @@ def decode_row(
 def _rhythm(
     shape: tuple[int, ...], decoding: tuple[bool, ...], number: int, form: QueueForm
 ) -> Rhythm | None:
-    """Return how plans follow one another; None where they do not keep the queue as it is.
+    """Return how plans follow one another; None if they do not keep the queue as it is.
 
     shape: the groups of the batches in the queue, oldest first; -1: nothing was to compute.
     decoding: whether each group has decodes. number: of the next plan.
@@ -222,9 +222,9 @@ def _rhythm(
 
 
 def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
-    """Return the group that is planned next where no step is planned ahead.
+    """Return the group that is planned next if no step is planned ahead.
 
-    That is one with no batch in flight; None where several of these would join.
+    That is the one with no batch in flight; None if several of these would join.
     """
     free = [each for each in range(len(decoding)) if each not in flight]
     able = [each for each in free if decoding[each]]
@@ -234,16 +234,16 @@ def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
 
 
 def _seconds_of(predictor: Predictor, num_decodes: int) -> Seconds:
-    """Return what times batches of so many decodes on one rank."""
+    """Return the line that times batches of so many decodes on one rank."""
     line_of = getattr(predictor, "decode_line", None)
     line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
     if line is None:
         return lambda context: predictor.step_time(StepBatch((), num_decodes, context))
-    per_key, fixed, least, beyond = line
+    per_key, fixed, least, beyond, more = line
 
     def seconds(context: int) -> float:
         """What `DecodeLine.step` returns."""
-        found = (context + num_decodes) * per_key + fixed
+        found = (context + num_decodes) * per_key + fixed + more
         return (least if found < least else found) + beyond  # noqa: FURB136
 
     return seconds

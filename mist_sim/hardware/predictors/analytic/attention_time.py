@@ -1,7 +1,7 @@
 """Seconds of attention in the roofline: all keys, latents that are expanded, sliding windows.
 
-Methods for runs of steps do for arrays what those for one step do for numbers, operation by
-operation, so that both give the same bits.
+Methods for runs of steps perform the same operations on arrays as those for one step on numbers, so
+both give the same bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Number = float | Array
 def decode_pairs(batch: StepBatch, keys: Keys) -> Keys:
     """Return the (query, key) pairs of a step's decodes, which read so many keys in all.
 
-    The keys of a sequence are read once for all its queries; a draft sees those before it.
+    A sequence's keys are read once for all its queries; a draft token sees those before it.
     """
     num_drafts = batch.num_drafts
     if not num_drafts:
@@ -53,9 +53,8 @@ def longest_prompt(batch: StepBatch, ahead: Array) -> Array:
 class DecodeAttention:
     """Seconds that the attention of decodes takes in all layers: the slower of memory and compute.
 
-    fixed: however many decodes there are. beside_prompts: how many times as long keys take in a
-    step with prompts.
-    `add_run` does for arrays what `add` does for numbers, operation by operation.
+    fixed: independent of the number of decodes. beside_prompts: factor on the time of keys in a
+    step with prompts. `add_run` performs the same operations on arrays as `add` on numbers.
     """
 
     fixed: float
@@ -78,7 +77,7 @@ class DecodeAttention:
         begun = seconds + self.fixed
         memory = keys * self.per_key + (queries * self.per_query + begun)
         compute = pairs * self.per_pair + begun
-        return max(memory, compute)
+        return memory if memory > compute else compute  # max() would be a call  # noqa: FURB136
 
     def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
         """Do the same for arrays; `keys` is overwritten."""
@@ -94,10 +93,10 @@ class DecodeAttention:
 class PromptAttention:
     """Seconds that the attention of prompts takes in all layers: memory and compute add up.
 
-    fixed: once a step. serial: for each key of the longest prompt, whose last tokens go through
-    its keys one block after the other. per_cached: for each token in the cache, which latent
-    attention expands first. per_query includes the keys that tiles add to each token.
-    All is linear, and the same for numbers and arrays.
+    fixed: once a step. serial: for each key of the longest prompt, whose last tokens process its
+    keys block after block. per_cached: for each cached token, which latent attention expands first.
+    per_query includes the keys that tiles add to each token. All terms are linear, and the code is
+    the same for numbers and arrays.
     """
 
     fixed: float
@@ -113,11 +112,10 @@ class PromptAttention:
         The same operations as `begin` and `add`, without a call for each prompt.
         """
         per_query, per_key, per_pair = self.per_query, self.per_key, self.per_pair
-        if len(chunks) == 1:
-            new, context = chunks[0]
-            longest = new + context
-        else:
-            longest = max([new + context for new, context in chunks])
+        longest = 0
+        for new, context in chunks:
+            if new + context > longest:  # max() would be a call  # noqa: PLR1730
+                longest = new + context
         seconds = longest * self.serial + (seconds + self.fixed)
         for new, context in chunks:
             seconds = (context + new) * per_key + (new * per_query + seconds)
@@ -127,7 +125,7 @@ class PromptAttention:
         return seconds
 
     def begin(self, seconds: Number, longest: Number) -> Number:
-        """Return `seconds` with what a step takes once, its longest prompt having so many keys."""
+        """Return `seconds` with the fixed part of a step, whose longest prompt has so many keys."""
         return longest * self.serial + (seconds + self.fixed)
 
     def add(self, seconds: Number, queries: int, keys: Number, pairs: Number) -> Number:
@@ -145,8 +143,8 @@ class WindowAttentionTime:
     The tokens that a decode verifies read its window once, and each sees a window of keys at most.
 
     window: keys that a query attends to at most, its own included.
-    prefill, decode, decode_beside: what queries, keys and pairs cost in the window layers, those
-        of decodes alone and beside prompts.
+    prefill, decode, decode_beside: the cost of queries, keys and pairs in the window layers, of
+        prompts, of decodes alone, and of decodes beside prompts.
     """
 
     window: int
@@ -205,7 +203,7 @@ class WindowAttentionTime:
         return seconds
 
     def seen(self, batch: StepBatch) -> int:
-        """Return the cached tokens in the windows of decodes; of equal contexts if not counted."""
+        """Return the cached tokens in the windows of decodes; if not counted, of equal contexts."""
         if batch.window_sum is not None:
             return batch.window_sum
         return min(batch.context_sum, batch.num_decodes * (self.window - 1))

@@ -26,16 +26,16 @@ _MOST_KNOWN = 16384  # numbers of tokens whose products are remembered
 @PREDICTORS.register("bestserve")
 @dataclass
 class BestServePredictor:
-    """Algorithm 1 of BestServe: every operator of a layer runs by itself.
+    """Algorithm 1 of BestServe: the operators of a layer run one by one.
 
-    A module's kernels are dispatched by the host while earlier ones compute, so a layer runs on
-    two clocks; communication follows attention and MLP when there are several ranks.
+    A module's kernels are dispatched by the host while earlier ones compute, so a layer runs on two
+    clocks; communication follows attention and MLP when there are several ranks.
 
-    model, cluster: what is timed; raises ScenarioError when the model cannot be split that way,
-        or is not a dense one in 16 bits.
-    composition: "running_clocks" carries both clocks through all layers, the reading that fits
-        the totals of the paper's table 3; "algorithm_1" is the printed algorithm, one layer's
-        clock times the number of layers.
+    model, cluster: what is timed; raises ScenarioError if the model cannot be split that way, or is
+        not a dense one in 16 bits.
+    composition: "running_clocks" carries both clocks through all layers, the reading that fits the
+        totals of the paper's table 3; "algorithm_1" is the printed algorithm, one layer's clock
+        times the number of layers.
     """
 
     model: ModelSpec
@@ -79,7 +79,7 @@ class BestServePredictor:
         return seconds if isinstance(seconds, np.ndarray) else np.full(num_steps, seconds)
 
     def _seconds(self, batch: StepBatch, growth: StepGrowth, ahead: Number) -> Number:
-        """Return the seconds of the steps that many `ahead`: of one, or of each of a run."""
+        """Return the seconds of the steps `ahead`: of one step, or of each step of a run."""
         seconds = self._oracle(batch, growth, ahead)
         if batch.chunks and batch.num_decodes:
             seconds = _longer(seconds, self._oracle(replace(batch, chunks=()), growth, ahead))
@@ -88,9 +88,9 @@ class BestServePredictor:
     def _oracle(self, batch: StepBatch, growth: StepGrowth, ahead: Number) -> Number:
         """Compose dispatch and compute of all layers (Algorithm 1).
 
-        On running clocks a layer of modules 1 to m ends at max(D_i + S_i), D_i being what was
-        dispatched up to module i, and S_i the work from it on. Every other layer, equal to it, adds
-        the longer of its dispatch and its work: whichever is longer sets the pace.
+        On running clocks a layer of modules 1 to m ends at max(D_i + S_i), where D_i is the
+        dispatch time up to module i and S_i the work from module i on. Every further layer adds the
+        longer of its dispatch and its work.
         """
         dispatch, layers = self.cluster.gpu.dispatch, self.model.num_layers
         modules = self.modules(batch, growth, ahead)
@@ -138,7 +138,7 @@ class BestServePredictor:
         ]
 
     def _of_tokens(self, num_tokens: int, prefill: bool) -> tuple[float, float, float, float]:
-        """Return norm, projections, MLP and communication of a layer, which are remembered."""
+        """Return norm, projections, MLP and communication of a layer; remembered by token count."""
         model, t, n = self.model, self.cluster.tensor_parallel_size, float(num_tokens)
         rates = self._prefill_rates if prefill else self._decode_rates
         if len(self._fixed) >= _MOST_KNOWN:

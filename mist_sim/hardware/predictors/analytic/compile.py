@@ -1,4 +1,4 @@
-"""Turns the operators of a model on a cluster into the few numbers that time a step."""
+"""Turns the operators of a model on a cluster into the few coefficients that time a step."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A GPU in one phase: what its kernels reach.
+    """A GPU in one phase, prefill or decode, and the rates that its kernels reach.
 
-    efficiency: shares of the peaks that kernels reach that have no figures of their own.
+    efficiency: shares of the peaks, for kernels without figures of their own.
     """
 
     gpu: GpuSpec
@@ -42,14 +42,14 @@ class Phase:
         return kernel, *sustained_rates(gpu, reached, dtype)
 
     def figures(self, name: str, dtype: str) -> str:
-        """Return the kind of kernels whose figures `rates` takes; empty where there are none."""
+        """Return the kind of kernels whose figures `rates` takes; empty if there are none."""
         return figures_of(self.gpu.kernels, self._runs(name, dtype))
 
     def _runs(self, name: str, dtype: str) -> str:
         return name if dtype in self.gpu.flops else _widened(name)
 
     def terms(self, layers: int, none: list[Operator], one: list[Operator]) -> Iterator[Term]:
-        """Yield the terms of operators, given for no token and for one."""
+        """Yield the terms of operators, from their work for no token and for one."""
         for at_none, at_one in zip(none, one, strict=True):
             kernel, flops, bandwidth = self.rates(at_one.kernel, at_one.dtype)
             yield Term(
@@ -62,28 +62,44 @@ class Phase:
 
 
 def _widened(name: str) -> str:
-    """Return the kernels for a format whose type a GPU cannot multiply: they widen the weights."""
+    """Return the kernels that widen weights, for a type that a GPU cannot multiply."""
     return "experts_int4" if name.startswith("experts_") else "int4"
 
 
 def phase_time(model: ModelSpec, cluster: Cluster, prefill: bool) -> PhaseTime:
-    """Return what times all of a step in one phase but attention."""
-    t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
+    """Return the times of all operators of a step in one phase except attention."""
+    t = cluster.tensor_parallel_size
     phase = Phase(cluster.gpu, cluster.gpu.prefill if prefill else cluster.gpu.decode)
-    by_token: list[Term] = []
-    parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
-    for (layers, none), (_, one) in zip(*parts, strict=True):
-        by_token += phase.terms(layers, none, one)
+    by_token, per_token = _by_token(phase, model, t, prefill, 1)
+    per_other = 0.0
+    if cluster.num_sharing_replicas > 1:
+        per_other = _by_token(phase, model, t, prefill, 2)[1] - per_token
     none, one = (operators.logits(model, n, t) for n in (0, 1))
     weightless = [term for term in by_token if not term.weights]
     return PhaseTime(
         fixed=sum([term.fixed for term in weightless]),
-        per_token=sum([max(term.work, term.traffic) for term in weightless]),
+        per_token=per_token,
+        per_other=per_other,
         by_token=tuple(term for term in by_token if term.weights),
         by_sample=tuple(phase.terms(1, none, one)),
         experts=_experts(model, cluster, phase),
         communication=_communication(model, cluster),
+        num_replicas=cluster.num_sharing_replicas,
     )
+
+
+def _by_token(
+    phase: Phase, model: ModelSpec, t: int, prefill: bool, replicas: int
+) -> tuple[list[Term], float]:
+    """Return the terms of what is linear in tokens, and seconds a token of those without weights.
+
+    replicas: that share experts, with as many tokens each.
+    """
+    found: list[Term] = []
+    parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
+    for (layers, none), (_, one) in zip(*parts, strict=True):
+        found += phase.terms(layers, none, one)
+    return found, sum([max(each.work, each.traffic) for each in found if not each.weights])
 
 
 def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None:
@@ -96,7 +112,7 @@ def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None
     rows = [each.inputs / each.depth for each in one]
     padding = [phase.rates(each.kernel, each.dtype)[0].padding for each in one]
     padded = tuple(float(more / each) for more, each in zip(padding, rows, strict=True))
-    return Experts(moe, terms, padded, cluster.num_sharing_replicas, ranks)
+    return Experts(moe, terms, padded, ranks)
 
 
 def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
@@ -111,12 +127,11 @@ def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
         num_all_reduces=model.num_sums,
         num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
         bytes_per_token=model.hidden_size * model.dtype_bytes,
-        num_replicas=replicas,
     )
 
 
 def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptAttention:
-    """Return what times the attention of prompts in so many layers."""
+    """Return the times of the attention of prompts in so many layers."""
     t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.prefill)
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
@@ -147,9 +162,9 @@ def prompt_times(
     expanded: Iterable[Operator] = (),
     dtype: str = "bf16",
 ) -> PromptAttention:
-    """Return what times attention of prompts that takes so much for queries, keys and pairs.
+    """Return the times of attention of prompts, given the cost of queries, keys and pairs.
 
-    heads: whose pairs take the kernel's `per_pair`. expanded: for each token in the cache.
+    heads: whose pairs take the kernel's `per_pair`. expanded: cost of each cached token.
     """
     kernel, flops, bandwidth = phase.rates(kernel_name, dtype)
     per_pair = float(layers * (attention(0, 0, 1).flops + heads * kernel.per_pair) / flops)
@@ -170,7 +185,7 @@ def prompt_times(
 def _pair_bytes(
     layers: int, attention: Callable[[float, float, float], Operator], bandwidth: float
 ) -> float:
-    """Return the seconds of what a kernel moves for each pair: an indexer's scores, or nothing.
+    """Return the seconds of memory traffic per (query, key) pair, which only an indexer has.
 
     A decode has a pair for each key; drafts have more, whose scores are not counted.
     """
@@ -178,11 +193,13 @@ def _pair_bytes(
 
 
 def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
-    """Return what times the attention of decodes in so many layers."""
-    t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.decode)
+    """Return the times of the attention of decodes in so many layers."""
+    phase, parts = Phase(cluster.gpu, cluster.gpu.decode), cluster.decode_context_parallel_size
+    # ranks that share out contexts attend to a part of them with the heads of all
+    t = cluster.tensor_parallel_size // parts
 
     def attention(queries: float, keys: float, pairs: float) -> Operator:
-        return operators.attention(model, queries, keys, pairs, t, prefill=False)
+        return operators.attention(model, queries, keys / parts, pairs / parts, t, prefill=False)
 
     return decode_times(phase, attention_kernel(model, "decode"), layers, attention)
 
@@ -195,7 +212,7 @@ def decode_times(
     *,
     dtype: str = "bf16",
 ) -> DecodeAttention:
-    """Return what times attention of decodes that takes so much for queries, keys and pairs."""
+    """Return the times of attention of decodes, given the cost of queries, keys and pairs."""
     kernel, flops, bandwidth = phase.rates(kernel_name, dtype)
     return DecodeAttention(
         fixed=layers * kernel.floor,
@@ -208,7 +225,7 @@ def decode_times(
 
 
 def window_attention(model: ModelSpec, cluster: Cluster) -> WindowAttentionTime | None:
-    """Return what times the layers with a sliding window; None where a model has none."""
+    """Return the times of the layers with a sliding window; None if the model has none."""
     if model.sliding_window is None:
         return None
     layers = len(model.window_layers)

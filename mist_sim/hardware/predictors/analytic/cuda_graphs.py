@@ -1,4 +1,4 @@
-"""Steps that an engine replays as CUDA graphs, and the cost of launching the others."""
+"""CUDA graphs: which steps an engine replays, and the cost of launching the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CudaGraphs:
     sizes: tuple[int, ...]
 
     def padded(self, num_tokens: int) -> int | None:
-        """Return the size of the graph that a step replays; None when there is none."""
+        """Return the size of the graph that a step replays; None if there is none."""
         place = bisect_left(self.sizes, num_tokens)
         return self.sizes[place] if place < len(self.sizes) else None
 
@@ -45,9 +45,9 @@ def captured(max_capture_size: int, capture_sizes: Sequence[int] | None) -> Cuda
 def launch_time(dispatch: Mapping[str, float], num_layers: int, eager: bool) -> float:
     """Return the host's seconds to launch a step that is not replayed.
 
-    dispatch: seconds by module from the GPU's entry. Where that has none, `EAGER_LAYER` counts
-    with `enforce_eager`; a compiled step launches fewer kernels, ahead of the GPU, and takes no
-    time of its own.
+    dispatch: seconds by module from the GPU's entry. Without them `EAGER_LAYER` counts with
+    `enforce_eager`; compiled steps launch fewer kernels, ahead of the GPU, and take no time of
+    their own.
     """
     layer = sum(dispatch.get(module, 0.0) for module in _MODULES)
     if not dispatch and eager:

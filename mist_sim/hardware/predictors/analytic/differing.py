@@ -1,9 +1,9 @@
 """Seconds of attention and states in a model whose layers differ, in the roofline.
 
-One kind of layers sees all keys, another a window, a chunk or what an indexer chose, and a third
-keeps a state. Steps are timed as arrays, a single one as an array of one, so that both give the
-same bits. Decodes that a limit cuts off are taken to have equal contexts, unless the engine counts
-what its windows hold (`StepBatch.window_sum`).
+Some layers attend to all keys, some to a window, a chunk or the keys that an indexer chose, and
+some keep a state. Steps are timed as arrays, a single step as an array of one, so both give the
+same bits. For layers with a limit, decodes are taken to have equal contexts, unless the engine
+counts the tokens in its windows (`StepBatch.window_sum`).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class DifferingTime:
         return found
 
     def explained(self, batch: StepBatch) -> Iterator[OperatorTime]:
-        """Yield what its parts take in a step."""
+        """Yield the operators of a step with their times, by prompts and decodes."""
         for kind in self.kinds:
             yield from kind.explained(batch, self.cluster.gpu)
         for state in self.states:
@@ -141,7 +141,7 @@ class DifferingTime:
 
 
 def differing_times(model: ModelSpec, cluster: Cluster) -> DifferingTime:
-    """Return what times attention and states of a model whose layers differ."""
+    """Return the times of attention and states in a model whose layers differ."""
     t, gpu = cluster.tensor_parallel_size, cluster.gpu
     prefill, decode = Phase(gpu, gpu.prefill), Phase(gpu, gpu.decode)
     counted = max((each.window or 0 for each in mixers_of(model.layers)), default=0)

@@ -1,4 +1,4 @@
-"""Step times that are linear in what a step computes, with coefficients that somebody gives."""
+"""Step times that are linear in the tokens and requests of a step, with given coefficients."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mist_sim.units import Seconds
 @PREDICTORS.register("linear")
 @dataclass
 class LinearPredictor:
-    """A time for every step, and more for each token and request in it; contexts cost nothing.
+    """A fixed time per step, plus a time per prompt token and per decode; contexts cost nothing.
 
-    model, cluster: what is timed; they matter for memory alone.
+    model, cluster: what is timed; they only determine memory.
     step: seconds of every step (> 0).
     prefill_token: seconds more for each prompt token that the step computes.
     decode: seconds more for each request that decodes in it.
 
-    With 44 ms and 0.2045 ms a prompt token it is the line of TaiChi's figure 4: Llama-2-70B on four
-    A100s.
+    44 ms a step and 0.2045 ms a prompt token give the line of TaiChi's figure 4: Llama-2-70B on
+    four A100s.
 
-    Raises ValueError for times that are not finite and >= 0, and a step of none.
+    Raises ValueError for times that are not finite and >= 0, and for a step of 0.
     """
 
     model: ModelSpec
@@ -47,7 +47,7 @@ class LinearPredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Traits of its times, which are the giver's."""
+        """Traits of its times, whose origin is the user."""
         return PredictorTraits()
 
     def step_time(self, batch: StepBatch) -> float:

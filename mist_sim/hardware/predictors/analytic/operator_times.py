@@ -25,17 +25,18 @@ def outside(
     model: ModelSpec,
     cluster: Cluster,
     phase_time: PhaseTime,
-    tokens_and_samples: tuple[int, int],
+    sizes: tuple[int, int, int | None],
     *,
     prefill: bool,
 ) -> list[OperatorTime]:
     """Return all operators of a step but attention, in the order of a layer.
 
-    phase_time: the sums of the same terms. tokens_and_samples: that the step computes, padding of
-    CUDA graphs included, and that it samples.
+    phase_time: the sums of the same terms. sizes: tokens that the step computes, with padding of
+    CUDA graphs, tokens that it samples, and tokens of all replicas if they are known.
     """
-    num_tokens, num_samples = tokens_and_samples
-    t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
+    num_tokens, num_samples, known = sizes
+    shared = num_tokens * phase_time.num_replicas if known is None else known
+    t, replicas = cluster.tensor_parallel_size, shared / max(num_tokens, 1)
     phase = Phase(cluster.gpu, cluster.gpu.prefill if prefill else cluster.gpu.decode)
     found: list[OperatorTime] = []
     parts = [operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1, num_tokens)]
@@ -45,9 +46,9 @@ def outside(
             _product(term, operator, layers, num_tokens, phase)
             for term, operator in zip(terms, here, strict=True)
         ]
-    found += _experts(model, cluster, phase_time, num_tokens, phase)
+    found += _experts(model, cluster, phase_time, shared, phase)
     if phase_time.communication is not None:
-        found += _collectives(phase_time.communication, num_tokens)
+        found += _collectives(phase_time.communication, num_tokens, shared)
     for term, operator in zip(
         phase_time.by_sample, operators.logits(model, num_samples, t), strict=True
     ):
@@ -56,7 +57,7 @@ def outside(
 
 
 def _product(term: Term, operator: Operator, layers: int, n: int, phase: Phase) -> OperatorTime:
-    """Return an operator of n tokens: a product, or one without weights."""
+    """Return an operator for n tokens: a product, or one without weights."""
     compute, memory = n * term.work, term.weights + n * term.traffic
     seconds = term.time(n) if term.weights else term.fixed + n * max(term.work, term.traffic)
     return OperatorTime(
@@ -71,19 +72,18 @@ def _product(term: Term, operator: Operator, layers: int, n: int, phase: Phase) 
 
 
 def _bound(compute: float, memory: float, seconds: float) -> Bound:
-    """Return what binds: neither of the two where both together are less than half of the time."""
+    """Return what binds: compute or memory; latency if together they are under half of the time."""
     if compute + memory < seconds / 2:
         return "latency"
     return "compute" if compute > memory else "memory"
 
 
 def _experts(
-    model: ModelSpec, cluster: Cluster, phase_time: PhaseTime, num_tokens: int, phase: Phase
+    model: ModelSpec, cluster: Cluster, phase_time: PhaseTime, routed: int, phase: Phase
 ) -> Iterator[OperatorTime]:
     experts, moe = phase_time.experts, model.moe
     if experts is None or moe is None:
         return
-    routed = num_tokens * experts.num_replicas
     distinct = moe.distinct_experts(routed) / experts.num_ranks
     here = operators.routed_experts(
         model,
@@ -95,7 +95,7 @@ def _experts(
         cluster.expert_load_imbalance,
     )
     layers = model.num_moe_layers
-    for operator, each in zip(here, experts.times(num_tokens), strict=True):
+    for operator, each in zip(here, experts.times(routed), strict=True):
         yield OperatorTime(
             operator.name,
             each.seconds,
@@ -107,12 +107,14 @@ def _experts(
         )
 
 
-def _collectives(communication: Communication, num_tokens: int) -> Iterator[OperatorTime]:
+def _collectives(
+    communication: Communication, num_tokens: int, shared: int
+) -> Iterator[OperatorTime]:
     size = float(num_tokens * communication.bytes_per_token)
     num = communication.num_all_reduces
     yield OperatorTime("all_reduce", num * communication.all_reduce(size), "links", num)
     if num := communication.num_gathers:
-        size *= communication.num_replicas
+        size = float(shared * communication.bytes_per_token)
         yield OperatorTime("all_gather", num * communication.all_gather(size), "links", num)
 
 

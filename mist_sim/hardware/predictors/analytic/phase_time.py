@@ -1,4 +1,4 @@
-"""Seconds of all of a step but attention, in the roofline: terms of token counts."""
+"""Seconds of all operators of a step except attention, in the roofline: terms of token counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mist_sim.models.moe import MoeSpec
 class Term(NamedTuple):
     """Seconds of a product (`mist_sim.hardware.devices.kernels`).
 
-    fixed: however many tokens there are. per_token: beside compute and memory. work: compute of a
-    token. weights, traffic: memory traffic of the matrix, and of a token.
+    fixed: independent of the number of tokens. per_token: on top of compute and memory. work:
+    compute per token. weights, traffic: memory traffic of the matrix, and per token.
     """
 
     fixed: float
@@ -46,19 +46,18 @@ class Communication:
     num_all_reduces: int
     num_gathers: int
     bytes_per_token: int
-    num_replicas: int
 
-    def time(self, num_tokens: int) -> float:
-        """Return the seconds of all collectives of a step."""
+    def time(self, num_tokens: int, shared: int) -> float:
+        """Return the seconds of all collectives of a step. shared: tokens of all replicas."""
         size = float(num_tokens * self.bytes_per_token)
         seconds = self.num_all_reduces * self.all_reduce(size)
         if self.num_gathers:
-            seconds += self.num_gathers * self.all_gather(size * self.num_replicas)
+            seconds += self.num_gathers * self.all_gather(float(shared * self.bytes_per_token))
         return seconds
 
 
 class ProductTime(NamedTuple):
-    """Seconds of a product, and those that its FLOPs and its bytes alone would take."""
+    """Seconds of a product, and the seconds of its FLOPs and of its bytes alone."""
 
     seconds: float
     compute: float
@@ -70,27 +69,24 @@ class Experts:
     """The products of routed experts, on the busiest rank.
 
     terms: their weights are those of one expert.
-    padding: tokens whose work each expert that is reached computes in vain, by term.
-    num_replicas: data-parallel replicas whose tokens the experts see; they are taken to compute
-        as many as this one. num_ranks: ranks that the experts are spread over.
+    padding: tokens that each activated expert computes in vain, by term.
+    num_ranks: ranks that the experts are spread over.
     """
 
     moe: MoeSpec
     terms: tuple[Term, ...]
     padding: tuple[float, ...]
-    num_replicas: int = 1
     num_ranks: int = 1
 
-    def time(self, num_tokens: int) -> float:
-        """Return the seconds of all layers' products for a step's tokens."""
+    def time(self, routed: int) -> float:
+        """Return the seconds of all layers' products for the tokens of all replicas."""
         seconds = 0.0
-        for each in self.times(num_tokens):
+        for each in self.times(routed):
             seconds += each.seconds
         return seconds
 
-    def times(self, num_tokens: int) -> Iterator[ProductTime]:
-        """Yield what each of the products takes in all layers, for a step's tokens."""
-        routed = num_tokens * self.num_replicas
+    def times(self, routed: int) -> Iterator[ProductTime]:
+        """Yield the seconds of each product in all layers, for the tokens of all replicas."""
         touched = self.moe.distinct_experts(routed) / self.num_ranks
         for term, padding in zip(self.terms, self.padding, strict=True):
             compute = (routed + touched * padding) * term.work
@@ -102,26 +98,38 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """Seconds of a step in one phase, by what they depend on.
+    """Seconds of a step in one phase, grouped by the count that they depend on.
 
-    fixed, per_token: operators without weights.
-    by_token, by_sample: products, by all tokens of a step and by those it samples.
+    fixed, per_token: operators without weights. per_other: a token of another replica, whose
+        experts' outputs are summed here too.
+    by_token, by_sample: products of all tokens of a step, and of those that it samples.
+    num_replicas: those that share experts; if it is unknown what the others compute, each is taken
+        to have as many tokens as this one.
     """
 
     fixed: float
     per_token: float
+    per_other: float
     by_token: tuple[Term, ...]
     by_sample: tuple[Term, ...]
     experts: Experts | None
     communication: Communication | None
+    num_replicas: int = 1
     _by_tokens: dict[int, float] = field(default_factory=dict, init=False)
     _by_samples: dict[int, list[float]] = field(default_factory=dict, init=False)
 
-    def time(self, num_tokens: int, num_samples: int) -> float:
-        """Return the seconds of all operators but attention, communication included."""
-        seconds = self._by_tokens.get(num_tokens)
-        if seconds is None:
-            seconds = self._by_tokens[num_tokens] = self._time(num_tokens)
+    def time(self, num_tokens: int, num_samples: int, shared: int | None = None) -> float:
+        """Return the seconds of all operators but attention, communication included.
+
+        shared: tokens of all replicas, if they are known.
+        """
+        if shared is not None:
+            seconds = self._time(num_tokens, shared)
+        elif (known := self._by_tokens.get(num_tokens)) is not None:
+            seconds = known
+        else:
+            seconds = self._time(num_tokens, num_tokens * self.num_replicas)
+            self._by_tokens[num_tokens] = seconds
         terms = self._by_samples.get(num_samples)
         if terms is None:
             terms = self._by_samples[num_samples] = [t.time(num_samples) for t in self.by_sample]
@@ -129,23 +137,29 @@ class PhaseTime:
             seconds += term
         return seconds
 
-    def _time(self, num_tokens: int) -> float:
-        """Return the seconds of what depends on all tokens of a step."""
+    def _time(self, num_tokens: int, shared: int) -> float:
+        """Return the seconds that depend on all tokens of a step, and on those of all replicas."""
         seconds = self.fixed + num_tokens * self.per_token
+        seconds += (shared - num_tokens) * self.per_other
         if self.communication:
-            seconds += self.communication.time(num_tokens)
+            seconds += self.communication.time(num_tokens, shared)
         for term in self.by_token:
             seconds += term.time(num_tokens)
         if self.experts:
-            seconds += self.experts.time(num_tokens)
+            seconds += self.experts.time(shared)
         return seconds
 
     def parts(self, num_tokens: int, num_samples: int) -> dict[str, float]:
         """Return the same seconds by kind: products, experts, small kernels, collectives."""
+        shared = num_tokens * self.num_replicas
         products = sum([term.time(num_tokens) for term in self.by_token])
         return {
             "products": products + sum([term.time(num_samples) for term in self.by_sample]),
-            "experts": self.experts.time(num_tokens) if self.experts else 0.0,
-            "small": self.fixed + num_tokens * self.per_token,
-            "collectives": self.communication.time(num_tokens) if self.communication else 0.0,
+            "experts": self.experts.time(shared) if self.experts else 0.0,
+            "small": self.fixed
+            + num_tokens * self.per_token
+            + (shared - num_tokens) * self.per_other,
+            "collectives": (
+                self.communication.time(num_tokens, shared) if self.communication else 0.0
+            ),
         }

@@ -1,4 +1,4 @@
-"""Reach: which keys queries see where a window, a chunk or an indexer limits them."""
+"""Reach: the keys that a query sees if a window, a chunk or an indexer limits them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Array = NDArray[np.float64]
 class Reach:
     """Keys that a query sees.
 
-    most: of them, its own included; None: all before it.
-    is_chunked: those behind the last multiple of `most`, not the last `most`.
+    most: at most so many, its own included; None: all before it.
+    is_chunked: those since the last multiple of `most`, not the last `most`.
     is_counted: `StepBatch.window_sum` tells what decodes see.
     """
 
@@ -26,7 +26,7 @@ class Reach:
     is_counted: bool = False
 
     def of_prompt(self, new: int, contexts: Array) -> tuple[Array, Array]:
-        """Return the keys and the (query, key) pairs of new tokens behind contexts."""
+        """Return the keys and the (query, key) pairs of new tokens that follow contexts."""
         all_pairs = new * (contexts + (new + 1) * 0.5)
         most = self.most
         if most is None:

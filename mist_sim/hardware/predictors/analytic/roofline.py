@@ -1,11 +1,10 @@
 """The analytic predictor: an adapted roofline over the operators of a step.
 
-An operator takes what a kernel of its kind takes (`mist_sim.hardware.devices.kernels`): a least
-time, and the root of the squares of compute and memory, where BestServe's eq. 3 has the longer of
-the two.
-Operators of a step add up; tensor parallelism adds an all-reduce after attention and after the MLP.
-Small steps replay CUDA graphs; what launching the kernels of the others takes is a floor under the
-step.
+An operator takes the time of its kind of kernel (`mist_sim.hardware.devices.kernels`): a minimum
+time plus the root of the sum of squares of compute and memory, where BestServe's eq. 3 takes the
+longer of the two. Operators of a step add up; tensor parallelism adds an all-reduce after attention
+and after the MLP. Small steps replay CUDA graphs; other steps take at least the time of launching
+their kernels.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ _AHEAD = np.arange(float(_MOST_AHEAD))
 class RooflinePredictor:
     """Step times from a model's operators and a cluster's figures; needs no measurement.
 
-    model, cluster: what is timed; raises ScenarioError when the model cannot be split that way.
-    enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name). No step is faster
-        for it.
+    model, cluster: what is timed; raises ScenarioError if the model cannot be split that way.
+    enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name). It never makes a
+        step faster.
     max_cudagraph_capture_size: most tokens of a step that is replayed as a graph (vLLM's name).
-        None: 512, and in an engine of fewer than 256 sequences 2 max_num_seqs, as in vLLM.
-    cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name);
-        a step is padded to the next one.
+        None: the smaller of 512 and 2 max_num_seqs, as in vLLM.
+    cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name); a
+        step is padded to the next one.
     """
 
     model: ModelSpec
@@ -128,7 +127,7 @@ class RooflinePredictor:
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        seconds, floor = self._fixed(batch.chunks, queries)
+        seconds, floor = self._fixed(batch.chunks, queries, batch.replicas)
         decodes = self._decodes
         if batch.chunks:
             seconds, decodes = self._prompts.of_step(seconds, batch.chunks), self._beside_prompts
@@ -143,7 +142,7 @@ class RooflinePredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        fixed, floor = self._fixed(batch.chunks, queries)
+        fixed, floor = self._fixed(batch.chunks, queries, batch.replicas)
         seconds: Array | float = fixed
         decodes = self._decodes
         if batch.chunks:
@@ -165,7 +164,10 @@ class RooflinePredictor:
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
-        """Return what steps of so many decodes take; None with windows, or where compute counts."""
+        """Return the line of times of steps with so many decodes.
+
+        None with windows, or if compute counts.
+        """
         cls, decodes = type(self), self._decodes
         is_own = cls.step_time is RooflinePredictor.step_time and cls.run is RooflinePredictor.run
         if not is_own or self._windows or decodes.per_key < decodes.per_pair:
@@ -175,7 +177,7 @@ class RooflinePredictor:
         return DecodeLine(decodes.per_key, fixed, floor)
 
     def parts(self, batch: StepBatch) -> dict[str, float]:
-        """Return the seconds of a step of prompts alone or decodes alone by kind of kernels.
+        """Return the seconds of a step of prompts alone or decodes alone, by kind of kernel.
 
         Keys: products, experts, small, collectives, attention.
         """
@@ -186,15 +188,15 @@ class RooflinePredictor:
         return parts | {"attention": self.step_time(batch) - sum(parts.values())}
 
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
-        """Return the operators of a step of a token or more (see `explained`)."""
+        """Return the operators of a step with at least one token (see `explained`)."""
         from mist_sim.hardware.predictors.analytic.operator_times import Attention, outside
 
         queries, chunks, cluster = batch.num_decode_queries, batch.chunks, self.cluster
         num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
         phase = self._prefill if chunks else self._decode
-        sizes = num_tokens, len(chunks) + queries
+        sizes = num_tokens, len(chunks) + queries, self._shared(batch.replicas)
         found = outside(self.model, cluster, phase, sizes, prefill=bool(chunks))
-        more = self._fixed(chunks, queries)[0] - phase.time(*sizes)
+        more = self._fixed(chunks, queries, batch.replicas)[0] - phase.time(*sizes)
         if more > 0:
             found.append(OperatorTime("decodes_without_prompts", more, "memory"))
         if isinstance(self._windows, DifferingTime):
@@ -215,13 +217,19 @@ class RooflinePredictor:
                 found.append(few.of_decodes(decodes, batch, windows.seen(batch) + queries))
         return [*found, *_unhidden(found, floor)]
 
-    def _fixed(self, chunks: Chunks, queries: int) -> tuple[float, float]:
-        """Seconds of a step without attention, and of launching it.
+    def _fixed(
+        self, chunks: Chunks, queries: int, replicas: tuple[int, ...] | None = None
+    ) -> tuple[float, float]:
+        """Seconds of a step without attention, including its launch.
 
-        chunks: of its prompts. queries: of its decodes, and of their drafts.
+        chunks: of its prompts. queries: of its decodes, and of their drafts. replicas: as in
+            `StepBatch`.
+
         They depend on token counts only. Prompts reach a higher MFU than decodes, but adding one
         never makes a step shorter.
         """
+        if replicas is not None:
+            return self._among(chunks, queries, replicas)
         alone = self._decodes_alone.get(queries)
         if alone is None:
             alone = self._decodes_alone[queries] = self._without_prompts(queries)
@@ -232,15 +240,34 @@ class RooflinePredictor:
         together = self._prefill.time(num_tokens, len(chunks) + queries)
         return max(together, alone[0]), floor
 
+    def _among(
+        self, chunks: Chunks, queries: int, replicas: tuple[int, ...]
+    ) -> tuple[float, float]:
+        """Return the same among replicas whose tokens are known."""
+        num_new, shared = sum([new for new, _ in chunks]), self._shared(replicas)
+        num_tokens, floor = self._replayed(num_new + queries)
+        num_decodes, _ = self._replayed(queries)
+        seconds = 0.0
+        if queries:
+            others = shared - num_tokens if shared else 0
+            seconds = self._decode.time(num_decodes, queries, others + num_decodes)
+        if chunks:
+            seconds = max(seconds, self._prefill.time(num_tokens, len(chunks) + queries, shared))
+        return seconds, floor
+
+    def _shared(self, replicas: tuple[int, ...] | None) -> int | None:
+        """Return the tokens that replicas compute together, each with its padding."""
+        return None if replicas is None else sum([self._replayed(num)[0] for num in replicas])
+
     def _without_prompts(self, num_decodes: int) -> tuple[float, float]:
         num_tokens, floor = self._replayed(num_decodes)
         return self._decode.time(num_tokens, num_decodes) if num_decodes else 0.0, floor
 
     def _replayed(self, num_tokens: int) -> tuple[int, float]:
-        """Return the tokens that a step computes, and the seconds that launching it takes.
+        """Return the tokens that a step computes, and the seconds of launching it.
 
-        An eager step counts the padding of the graph that it would replay: its kernels, which
-        nothing fuses, take no less time (how much more, we found no figure for).
+        An eager step counts the padding of the graph that it would replay, since its kernels, which
+        are not fused, take no less time (we found no figure for how much more).
         """
         found = self._padded.get(num_tokens)
         if found is None:
@@ -252,7 +279,7 @@ class RooflinePredictor:
 
 
 def _unhidden(found: list[OperatorTime], floor: float) -> list[OperatorTime]:
-    """Return what launching kernels takes beyond the kernels themselves."""
+    """Return the seconds of launching kernels beyond the kernels' own time."""
     unhidden = floor - sum([each.seconds for each in found])
     return [OperatorTime("kernel_launches", unhidden, "host")] if unhidden > 0 else []
 

@@ -1,4 +1,4 @@
-"""Seconds of the recurrence of layers with a state, which no context makes longer."""
+"""Seconds of the recurrence of layers with a state, which do not depend on contexts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mist_sim.models.operators import Number, StateWork
 class StateTime:
     """Recurrence of some layers.
 
-    A prompt goes through its chunks one after the other; all heads, and all prompts, go side by
-    side, as far as the GPU has room: the time is the root of the sum of the squares of both.
+    The chunks of a prompt are computed one after the other, while all heads and prompts run side by
+    side as far as the GPU has room: the time is the root of the sum of squares of both terms.
 
-    prompt_floor, decode_floor: of a step with prompts, with decodes.
-    serial: of a token of the longest piece. per_token: of all new tokens.
-    per_prompt: state read and written. per_decode: of a token that a decode computes.
+    prompt_floor, decode_floor: minimum of a step with prompts, with decodes. serial: per token of
+    the longest piece. per_token: per new token. per_prompt: state read and written. per_decode: per
+    token that a decode computes.
     """
 
     of: StateWork
@@ -51,7 +51,7 @@ class StateTime:
         return self.prompt_floor + sqrt(waiting * waiting + work * work)
 
     def explained(self, batch: StepBatch) -> Iterator[OperatorTime]:
-        """Yield what it takes in a step, by prompts and decodes."""
+        """Yield the operators of a step with their times, by prompts and decodes."""
         of, layers = self.of, self.of.layers
         if batch.chunks:
             new, total = batch.num_prefill_tokens, self.of_prompts(batch)
@@ -80,7 +80,7 @@ def _operator(
 
 
 def state_times(work: StateWork, prefill: Phase, decode: Phase) -> StateTime:
-    """Return what times the recurrence of some layers."""
+    """Return the times of the recurrence of some layers."""
     names = f"{work.kind}_prefill", f"{work.kind}_decode"
     kernels = prefill.gpu.kernels
     first, flops, bandwidth = prefill.rates(names[0])

@@ -31,8 +31,8 @@ _LINK_LATENCY = 1.0  # microseconds; what GenZ takes for its own systems
 class GenzPredictor(SampledSteps):
     """GenZ's times for the model's operators on a system with the GPU's figures.
 
-    Prompts run at the efficiencies of the GPU's prefill, decodes at those of its decode. Needs
-    the extra `genz`. The first use with a model and GPUs takes seconds; its times are kept.
+    Prompts run at the efficiencies of the GPU's prefill, decodes at those of its decode. Needs the
+    extra `genz`. The first use with a model and GPUs takes seconds; the times are kept on disk.
 
     model, cluster: what is timed; raises ScenarioError for what GenZ cannot time right.
     """
@@ -111,7 +111,7 @@ class _Genz:
 
 
 def _system(gpu: GpuSpec, efficiency: Efficiency) -> dict[str, Any]:
-    """Return what GenZ is told of a GPU in one phase."""
+    """Return the system description of a GPU in one phase, as GenZ takes it."""
     link = gpu.interconnect
     return {
         "flops": gpu.flops["bf16"] / 1e12,
@@ -126,7 +126,7 @@ def _system(gpu: GpuSpec, efficiency: Efficiency) -> dict[str, Any]:
 
 
 def _check(model: ModelSpec) -> None:
-    """Raise ScenarioError for models whose operators GenZ lacks or mistakes.
+    """Raise ScenarioError for models whose operators GenZ lacks or gets wrong.
 
     Its decodes read the weights of one token's experts, however many tokens there are.
     """

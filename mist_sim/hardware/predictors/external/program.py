@@ -1,4 +1,4 @@
-"""Step times that any other program gives, asked over a protocol of JSON lines."""
+"""Step times from any other program, asked over a protocol of JSON lines."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ _PATIENCE = 1.0  # seconds for a program to end by itself
 class ProgramPredictor(SampledSteps):
     """A program of your own that times steps; it reads and writes lines of JSON.
 
-    It is started when the predictor is made, asked for some 250 steps that were not asked
-    before, and ended. See docs/background/external_sources.md for the lines.
+    It is started when the predictor is made, asked for some 250 steps that are not known yet, and
+    ended. See docs/background/external_sources.md for the protocol.
 
     model, cluster: told to the program.
     command: the program and its arguments, as in a shell; no shell runs it.
     timeout: seconds that it may take for one line, which asks for up to 64 steps (> 0).
-    Raises ScenarioError, with what the program wrote to its standard error, when it cannot be
-    started, ends, takes too long or answers something else than times.
+
+    Raises ScenarioError, with what the program wrote to its standard error, if it cannot be
+    started, ends, takes too long or answers with something other than times.
     """
 
     programs: ClassVar[tuple[str, ...]] = ("command",)
@@ -70,7 +71,7 @@ class ProgramPredictor(SampledSteps):
 
 
 def _setting(model: ModelSpec, cluster: Cluster) -> dict[str, Any]:
-    """Return what a program is told first, without what means nothing to it."""
+    """Return the first line for a program, without fields that mean nothing to it."""
     setting = {"model": asdict(model), "cluster": asdict(cluster)}
     for part in (setting["model"], setting["cluster"]["gpu"]):
         part.pop("source", None)
@@ -142,7 +143,7 @@ class _Program:
         return process
 
     def _greet(self) -> str:
-        """Tell the program what it times; return its version."""
+        """Tell the program what to time; return its version."""
         hello = self._ask({"protocol": PROTOCOL, **self._setting})
         version = hello.get("version")
         if hello.get("protocol") != PROTOCOL or not isinstance(version, str):

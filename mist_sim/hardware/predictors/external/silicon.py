@@ -46,7 +46,7 @@ class SiliconPredictor(SampledSteps):
     Products, attention, experts and collectives were timed one by one on real systems; sizes
     between are interpolated, norms and activations estimated. Needs the extra `silicon`.
 
-    model, cluster: what is timed; raises ScenarioError when there are no measurements for it.
+    model, cluster: what is timed; raises ScenarioError if there are no measurements for it.
     engine: whose kernels they are.
     """
 

@@ -51,10 +51,11 @@ def system(cluster: Cluster) -> str:
 
 
 def config_of(model: ModelSpec) -> Mapping[str, Any]:
-    """Return the config of a model that the package knows and whose layers are ours.
+    """Return the package's config of a model whose layers equal ours.
 
-    One that is stored as ours is goes before one in 16 bits. Without either, a dense model is
-    a Llama of its sizes. Raises ScenarioError, with the known models, for models of other kinds.
+    A config in our number format is preferred to one in 16 bits. Without either, a dense model is
+    timed as a Llama of its sizes. Raises ScenarioError, with the known models, for models of other
+    kinds.
     """
     alike = _alike(model)
     return alike[1] if alike else _as_llama(model)
@@ -105,7 +106,7 @@ def split(model: ModelSpec, cluster: Cluster) -> dict[str, int]:
 
 
 def dtypes(model: ModelSpec) -> dict[str, str]:
-    """Return the number formats that are not those of `config_of` the model.
+    """Return the number formats that differ from those of `config_of` the model.
 
     Raises ScenarioError for a model of which only some matrices are quantized.
     """
@@ -139,7 +140,7 @@ def _layers(model: ModelSpec) -> dict[str, Any]:
 
 @cache
 def _known_models() -> Sequence[tuple[ModelSpec, Mapping[str, Any]]]:
-    """Return the models whose configs lie in the package, as far as we can simulate them."""
+    """Return the models whose configs are in the package, as far as we can simulate them."""
     return list(_read_models())
 
 

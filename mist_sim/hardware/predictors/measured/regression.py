@@ -1,4 +1,4 @@
-"""Step times that a regression learned from measured steps (MIST §IV-A)."""
+"""Step times predicted by a regression on measured steps (MIST §IV-A)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _ENDLESS = 1 << 62  # more steps than any run has
 class RegressionPredictor:
     """Step times learned from measured steps, as `mist fit` writes them.
 
-    model, cluster: what is timed; must be what was measured.
+    model, cluster: what is timed; must equal what was measured.
     path: the JSON file; arrays of numbers, so that scikit-learn is not needed to read it.
 
     A step with prompts is looked up by its tokens, decodes included, and by the mean number of
-    tokens that a prompt token attends to; one without by its decodes and their mean context.
-    Decodes beside prompts add what their contexts take alone. Beyond the measurements the last
-    slope goes on; `steps_inside` tells which steps that concerns.
+    tokens that a prompt token attends to; a step without prompts by its decodes and their mean
+    context. Decodes beside prompts add the time of their contexts alone. Beyond the measurements
+    the last slope continues; `steps_inside` tells for which steps.
     """
 
     model: ModelSpec
@@ -116,7 +116,7 @@ class RegressionPredictor:
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
         """Return how many steps, from this one on, lie inside the measured range.
 
-        Outside are more tokens or decodes, or with them more context, than were measured.
+        Outside are steps with more tokens or decodes than were measured, or with more context.
         """
         n, steps = batch.num_decodes, _ENDLESS
         if n:
@@ -188,7 +188,7 @@ class _Stage:
 
 
 def _numbers(key: str, said: Any) -> list[float]:
-    """Return a list of a file as numbers. Raises ValueError for those that nothing measures."""
+    """Return a list of a file as numbers. Raises ValueError for impossible measurements."""
     found = [float(number) for number in said]
     for number in found:
         if number and not NUMBER[0] <= abs(number) <= NUMBER[1]:

@@ -1,15 +1,4 @@
-"""Step times of a slow source: asked once on a grid, interpolated ever after.
-
-A source answers for two kinds of steps: a chunk of a prompt alone, P(new tokens, context), and
-decodes alone, D(number, mean context). A step of T tokens with several chunks and decodes is
-taken as one prompt of T tokens in which each part sees its own context instead of the tokens
-before it:
-
-    P(T, 0) + sum of P(new, context) - P(new, tokens before) + D(number, context) - D(number, 0)
-
-so that matrices work on all tokens at once, as they do in an engine. It never takes less time
-than any of its parts alone.
-"""
+"""Step times of a slow source, asked once on a grid and then interpolated."""
 
 from __future__ import annotations
 
@@ -67,7 +56,7 @@ class SamplePoints:
 def powers(first: int, last: int, factor: int = 2) -> list[int]:
     """Return first, first * factor, ... up to the first that reaches `last`, which is cut to it.
 
-    The steps between them are what a straight line has to bridge.
+    Between them times are interpolated linearly.
     """
     points = [first]
     while points[-1] < last:
@@ -76,7 +65,7 @@ def powers(first: int, last: int, factor: int = 2) -> list[int]:
 
 
 def check_whole_model(cluster: Cluster, source: str) -> None:
-    """Raise ScenarioError where GPUs hold only some layers, which the source cannot time."""
+    """Raise ScenarioError if GPUs hold only some layers, which the source cannot time."""
     if cluster.pipeline_parallel_size > 1:
         raise ScenarioError(
             f"pipeline_parallel_size must be 1 with {source}, which times whole models, "
@@ -85,9 +74,9 @@ def check_whole_model(cluster: Cluster, source: str) -> None:
 
 
 class StepSource(Protocol):
-    """Something slow that times single steps.
+    """A slow source that times single steps.
 
-    identity: what its answers depend on beside the batch, as `TimingStore.timed` takes it.
+    identity: what its answers depend on besides the batch, as `TimingStore.timed` takes it.
     """
 
     @property
@@ -98,10 +87,11 @@ class StepSource(Protocol):
 
 
 class SampledSteps:
-    """A predictor made of what a source said on a grid; predictors with a source extend it.
+    """A predictor from a source's answers on a grid; predictors with a source derive from it.
 
     store: asked before the source is.
-    Raises whatever the source raises, and ValueError for times that are no durations.
+
+    Raises whatever the source raises, and ValueError for times that are not durations.
     """
 
     def __init__(self, source: StepSource, points: SamplePoints, store: TimingStore) -> None:
@@ -167,7 +157,7 @@ class SampledSteps:
         return PredictorTraits(steps_inside=self.steps_inside)
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
-        """Return how many steps, from this one on, the source was asked around."""
+        """Return how many steps, from this one on, lie inside the grid."""
         steps, num_decodes = _ENDLESS, batch.num_decodes
         if num_decodes:
             room = self._decode.moving.top * num_decodes - batch.context_sum

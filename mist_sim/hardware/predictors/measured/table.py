@@ -35,18 +35,18 @@ _ENDLESS = 1 << 62  # more steps than any run has
 @PREDICTORS.register("table")
 @dataclass
 class TablePredictor:
-    """Step times from a file of measured ones, linear between them.
+    """Step times from a file of measured ones, interpolated linearly.
 
     model, cluster: what is timed; a profile of layers needs their number and size.
     path: the file, or the folder where the format has several.
     format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
-    scale: what measured times are multiplied by, for a card that is slower (> 1) or faster than the
-        measured one was: a lone decode's time on it over that in the table. All-reduces that the
-        GPU's entry tells are not.
-    subset: which part of a file that holds several settings; the reader's message lists them.
+    scale: factor on measured times, for a card that is slower (> 1) or faster than the measured
+        one: a lone decode's time on it over that in the table. All-reduces that come from the GPU's
+        entry are not scaled.
+    subset: the setting to use of a file with several; an error message lists them.
 
-    Measurements that fall with more tokens or context are noise and made to rise. Beyond the last
-    measured point the last slope goes on; `steps_inside` tells which steps that concerns.
+    Times that fall with more tokens or context are treated as noise and made to rise. Beyond the
+    last measured point the last slope continues; `steps_inside` tells for which steps.
     """
 
     model: ModelSpec
@@ -83,7 +83,7 @@ class TablePredictor:
     def traits(self) -> PredictorTraits:
         """Traits of its times: layers of one rank come without their all-reduces.
 
-        The longest context counts where the tables say what uneven contexts cost.
+        The longest context is needed if the tables give the cost of uneven contexts.
         """
         return PredictorTraits(
             estimate="measured",
@@ -163,7 +163,7 @@ class TablePredictor:
         return seconds
 
     def _impossible(self, batch: StepBatch, seconds: float) -> ScenarioError:
-        """Return the error of a table whose rows, carried on, give steps that cannot be."""
+        """Return the error for a table that, extrapolated, gives impossible steps."""
         return ScenarioError(
             f"{self.path}: a step of {batch.num_prefill_tokens} prompt tokens and "
             f"{batch.num_decodes} decodes would take {seconds:g} s; a row of the table is far from "
@@ -204,8 +204,9 @@ class TablePredictor:
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
         """Return how many steps, from this one on, lie inside the measured range.
 
-        Outside are more tokens, decodes or context than were measured together or alone, and
-        decodes whose longest context is more times their mean than was measured.
+        Outside are steps with more tokens, decodes or context than were measured, together or
+        alone, and decodes whose longest context is a larger multiple of their mean than was
+        measured.
         """
         tables, n, chunks = self._tables, batch.num_decodes, batch.chunks
         mixed = tables.beside if n and chunks and isinstance(tables.beside, Volume) else None
@@ -234,10 +235,10 @@ class TablePredictor:
 
 @dataclass(slots=True)
 class _Prompts:
-    """The prompts of a step: their tokens, the seconds of their attention, and what decodes add.
+    """The prompts of a step: their tokens, attention seconds, and the time that decodes add.
 
-    lines: by number of decodes and interval of their mean context, what they add beside each prompt
-        along that interval.
+    lines: by number of decodes and interval of their mean context, the time that they add beside
+        each prompt, as a line over that interval.
     """
 
     chunks: Chunks
@@ -260,7 +261,7 @@ class _Prompts:
 
 
 def _steps_within(room: float, per_step: float) -> int:
-    """Return the steps until `room` is used up; none where it is below 0."""
+    """Return the steps until `room` is used up; none if it is below 0."""
     if room < 0:
         return 0
     return int(room // per_step) + 1 if per_step and room < math.inf else _ENDLESS

@@ -1,4 +1,4 @@
-"""Timings that were slow to get, kept on disk so that nothing is timed twice."""
+"""Timings that are slow to get, kept on disk so that nothing is timed twice."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _SCHEMA = (
 
 
 def cache_folder() -> Path | None:
-    """Return where files are kept between runs; None where nothing is to be kept.
+    """Return the folder for files that are kept between runs; None if nothing is to be kept.
 
-    The folder that the environment variable MIST_SIM_CACHE names, none when it is empty;
-    without it the user's cache folder of the operating system.
+    It is the folder that the environment variable MIST_SIM_CACHE names (None if that is empty), or
+    else the user's cache folder of the operating system.
     """
     named = os.environ.get(CACHE_VARIABLE)
     if named is None:
@@ -50,7 +50,7 @@ def cache_folder() -> Path | None:
 class TimingStore:
     """Seconds by source and piece of work, in an SQLite file that processes may share.
 
-    path: the file, made when it is not there; None keeps nothing.
+    path: the file, created if missing; None: keep nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -70,16 +70,16 @@ class TimingStore:
         *,
         at_once: int = 64,
     ) -> list[float]:
-        """Return the seconds of every piece of work; those that were not timed yet are timed now.
+        """Return the seconds of every piece of work; measure those that are not in the store.
 
-        source: what the timings depend on beside the work: name and version of what times
-            them, model, hardware; anything that JSON can say.
-        works: what is timed, by a name that tells it from all others of the source.
+        source: what the timings depend on besides the work: name and version of what times them,
+            model, hardware; any JSON value.
+        works: what is timed, under names that are unique for the source.
         measure: returns the seconds of pieces of work, in order.
-        at_once: pieces given to `measure` in one call; they are kept when it returns, so that
-            an interruption loses no more. Where two processes time the same work at once, both
-            return what was kept first.
-        Raises ScenarioError when the file is no such store or cannot be used.
+        at_once: pieces given to `measure` in one call; they are kept when it returns, so that an
+            interruption loses no more. If two processes time the same work at once, both return
+            what was kept first. Raises ScenarioError if the file is not such a store or cannot be
+            used.
         """
         description = json.dumps(source, sort_keys=True)
         found = self._read(description)
@@ -115,7 +115,7 @@ class TimingStore:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a store for a moment; what goes wrong meanwhile is said with its path."""
+    """Open a store for a moment; errors get its path added."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as database:

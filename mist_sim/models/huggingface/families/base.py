@@ -80,13 +80,10 @@ def kinds_of(reader: ConfigReader, key: str, num_layers: int, known: Sequence[ob
         raise reader.error(f"{key} must have <= {LAYERS} entries, got {num_layers}")
     if len(kinds) < num_layers:
         raise reader.error(f"{key} must have {num_layers} entries, got {len(kinds)}")
-    for kind in kinds[:num_layers]:
-        if kind not in known:
-            raise reader.error(
-                f"{key} names {brief(kind)}, which is not simulated yet. Known: "
-                f"{', '.join(map(str, known))}"
-            )
-    return kinds[:num_layers]
+    return [
+        kind if kind in known else reader.known_kind(key, kind, known)
+        for kind in kinds[:num_layers]
+    ]
 
 
 def state_bytes(reader: ConfigReader, *keys: str) -> int:

@@ -86,7 +86,7 @@ def nemotron_nas(reader: ConfigReader) -> Fields:
             raise block.error("must have attention and ffn")
         for part in (attention, ffn):
             if part.flag("replace_with_linear", False):
-                raise part.error("replace_with_linear is not simulated yet")
+                part.leave_out("replace_with_linear is not simulated yet", "replace_with_linear")
         mixer = None
         if not attention.flag("no_op", False):
             groups = attention.size("n_heads_in_group")
@@ -107,7 +107,7 @@ def _block(reader: ConfigReader, number: int) -> ConfigReader:
     block = reader.items("block_configs")[number]
     if not isinstance(block, dict):
         raise reader.error("block_configs must be a list of tables")
-    return ConfigReader(block, f"{reader.where}: block_configs: {number}")
+    return reader.part(block, f"{reader.where}: block_configs: {number}")
 
 
 def _inner(ffn: ConfigReader, hidden: int) -> int:

@@ -80,7 +80,7 @@ def gemma4(reader: ConfigReader) -> Fields:
     num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
     for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if reader.count(key):
-            raise reader.error(f"{key} must be 0 or absent; what it means is not simulated yet")
+            reader.leave_out(f"{key} must be 0 or absent; it is not simulated yet", key)
     size, large = reader.size("head_dim"), reader.size("global_head_dim")
     window = reader.size("sliding_window")
     mixers = {

@@ -1,4 +1,4 @@
-"""`--speculative-config`: who drafts, in the scenario's words.
+"""`--speculative-config`, in the scenario's words.
 
 Source: `SpeculativeConfig.__post_init__` in vllm/config/speculative.py (0.19), which also finds out
 the method where none is given.
@@ -113,7 +113,7 @@ def _width(value: Any, method: str | None, written: str, server: Server) -> None
 
 
 def _method(said: dict[str, Any]) -> str | None:
-    """Return who drafts; None where that is not simulated, or not said."""
+    """Return the drafting method; None if it is not simulated or not given."""
     method, model = said.get("method"), str(said.get("model", ""))
     if method is None:
         if model in ("ngram", "[ngram]"):

@@ -1,4 +1,4 @@
-"""Defaults of a server's requests: `generation_config.json`, and flags that name or overrule it.
+"""Sampling defaults of a server: `generation_config.json`, and flags that replace it.
 
 Source: `ModelConfig.try_get_generation_config` and `get_diff_sampling_param` in
 vllm/config/model.py (0.19): the folder of the model, unless `--generation-config` names another one
@@ -7,28 +7,22 @@ or says `vllm`; `--override-generation-config` goes before the file, and request
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from mist_sim.bounds import CONFIG_BYTES
 from mist_sim.errors import MistError
 from mist_sim.hardware.sampling import said_by_vllm
-from mist_sim.inputs.files import text_of
+from mist_sim.models.generation import FILE, beside, read
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.server import Server
-from mist_sim.user_paths import user_path
 
-FILE = "generation_config.json"
 _FLAG = "--generation-config"
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_PENALTY = "requests are sampled without penalties, which take time of a real server"
+_READ = ("temperature", "top_p", "top_k", "max_new_tokens", "repetition_penalty")
 
 
 def override(flag: Flag, server: Server) -> None:
-    """Honour what a flag says of sampling, and `max_new_tokens`, which caps all answers.
+    """Apply a flag's sampling parameters, and `max_new_tokens`, which caps all answers.
 
     `get_max_tokens` in vllm/entrypoints/utils.py takes the least of the caps.
     """
@@ -38,10 +32,10 @@ def override(flag: Flag, server: Server) -> None:
 def source(flag: Flag, server: Server) -> None:
     """Note which file has the defaults; `defaults` reads it when all flags are known."""
     if flag.value == "vllm":
-        server.account.no_effect(flag.written, "vLLM's own defaults sample without top-p and top-k")
+        server.set("sampling.generation_config", "vllm", flag.written)
     elif flag.value == "auto":
         server.account.no_effect(flag.written, "that is so by default")
-    elif not _file(flag.value):
+    elif not beside(flag.value):
         server.account.assumed(
             flag.written,
             f"no {FILE} is there on this machine; say what it asks for: --set "
@@ -50,22 +44,16 @@ def source(flag: Flag, server: Server) -> None:
 
 
 def defaults(server: Server) -> None:
-    """Take what the file says, where no flag says something else."""
+    """Apply the parameters of a file on this machine that no flag overrides."""
     flag = server.said.get(_FLAG)
     folder = flag.value if flag and flag.value != "auto" else str(server.client.get("model", ""))
-    path = None if folder == "vllm" else _file(folder)
+    path = None if folder == "vllm" else beside(folder)
     if path is None:
         return
     try:
-        found = json.loads(text_of(path, CONFIG_BYTES))
+        found = read(path)
     except MistError as error:
         server.account.refused(FILE, str(error))
-        return
-    except (ValueError, RecursionError) as error:
-        server.account.refused(FILE, f"{path}: is no JSON: {error}")
-        return
-    if not isinstance(found, dict):
-        server.account.refused(FILE, f"{path}: must be an object")
         return
     said = server.client.get("sampling", {})
     relevant = {key: value for key, value in found.items() if key in _READ and key not in said}
@@ -74,17 +62,12 @@ def defaults(server: Server) -> None:
     _take(relevant, server, lambda key, value: f"{FILE} {key}={value}")
 
 
-_READ = ("temperature", "top_p", "top_k", "max_new_tokens", *_PENALTIES)
-
-
 def _take(entries: Mapping[str, Any], server: Server, written: Callable[[str, Any], str]) -> None:
     sampling = said_by_vllm(entries)
     for key, value in entries.items():
         name = written(key, value)
         if key in sampling:
             server.set(f"sampling.{key}", sampling[key], name)
-        elif key in _PENALTIES and value not in (0, 1):
-            server.account.assumed(name, _PENALTY)
         elif key != "max_new_tokens":
             server.account.no_effect(name, "it takes no time here")
         elif isinstance(value, int) and value > 0:
@@ -92,16 +75,3 @@ def _take(entries: Mapping[str, Any], server: Server, written: Callable[[str, An
             server.account.applied(name, f"workload.max_tokens: {value}")
         else:
             server.account.refused(name, "must be a whole number > 0")
-
-
-def _file(folder: str) -> Path | None:
-    """Return the file beside a model's config, if it is on this machine."""
-    if not folder:
-        return None
-    try:
-        path = user_path(folder)
-    except MistError:
-        return None
-    found = (path if path.is_dir() else path.parent) / FILE
-    is_model = path.is_dir() or path.name.endswith(".json")
-    return found if is_model and found.is_file() else None

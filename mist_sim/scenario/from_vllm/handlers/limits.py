@@ -1,4 +1,4 @@
-"""Flags that limit answers, and where keys and values go beside the GPU."""
+"""Flags that limit answers or place KV entries outside the GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mist_sim.scenario.from_vllm.server import Server
 
 
 def api_servers(flag: Flag, server: Server) -> None:
-    """Say how many processes of the HTTP server share the requests."""
+    """Set how many HTTP server processes share the requests."""
     if not flag.value.isdecimal() or int(flag.value[:9]) < 1:
         server.account.refused(flag.written, "must be a whole number > 0")
         return
@@ -26,7 +26,7 @@ def offloading_size(flag: Flag, server: Server) -> None:
 
 
 def offloading_backend(flag: Flag, server: Server) -> None:
-    """Note who copies blocks to the host."""
+    """Note the backend that copies blocks to the host."""
     if flag.value == "native":
         server.account.no_effect(flag.written, "that is so by default")
     else:

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from mist_sim.errors import MistError, brief, cut
+from mist_sim.inputs.files import is_there
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.expert_padding import MoeBackend, is_padded
 from mist_sim.scenario.from_vllm.checkpoints import Checkpoint, checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.server import Server
+from mist_sim.user_paths import user_path
 
 _UNSET = re.compile(r"\$\{?(\w+)")
 _OTHER = "--set model=PATH of its config.json, from the checkpoint's page or folder"
@@ -37,6 +39,9 @@ def model(name: str, flag: str, server: Server) -> None:
     if said:
         server.client["model"] = name
         server.account.applied(flag, "model, in place of which stands that of --set")
+    elif found is None and "approximate" in server.overrides and is_there(user_path(name)):
+        server.client["model"] = name
+        server.account.taken(flag, f"model: {name}, as the nearest known one where it is not known")
     elif found is None:
         server.client["model"] = name
         server.account.refused(flag, _unknown(name))
@@ -60,11 +65,16 @@ def _unknown(name: str) -> str:
     unset = _UNSET.search(name)
     if unset:
         return f"{unset[1]} has no value here; write {unset[1]}=... in front of the command"
+    if is_there(user_path(name)):
+        try:
+            load_model(name)
+        except MistError as error:
+            return str(error)
     return f"the catalog (mist list models) does not know it; instead: {_OTHER}"
 
 
 def quantization(flag: Flag, server: Server) -> None:
-    """Honour --quantization where it, or the checkpoint, says how weights are stored."""
+    """Apply --quantization if it, or the checkpoint, says how weights are stored."""
     value, stored = flag.value, server.client.get("quantization")
     own = _own_format(server)
     if stored or (own and own == _STORED_AS.get(value, own)):
@@ -98,7 +108,7 @@ def _spec(server: Server) -> ModelSpec | None:
 
 
 def hf_overrides(flag: Flag, server: Server) -> None:
-    """Pass over what moves positions alone; refuse other changes of the model."""
+    """Accept changes of positions; refuse other changes of the model."""
     for key, value in entries_of(flag, server).items():
         inner = value if key == "text_config" and isinstance(value, dict) else {key: value}
         written = cut(f"{flag.name} {key}")

@@ -1,9 +1,9 @@
-"""`--kv-transfer-config`: who computes prompts and who answers, or a cache below the GPU's.
+"""`--kv-transfer-config`: roles of prefill and decode servers, or a cache below the GPU's.
 
 Sources: `KVTransferConfig` in vllm/config/kv_transfer.py; `lmcache` in
 `VllmConfig._post_init_kv_transfer_config` of vllm/config/vllm.py (0.19), where LMCache's size is
-that of each rank; its variables, and 5 GB of host memory unless one
-says otherwise, as in the LMCache examples of vLLM's documentation.
+that of each rank; its variables, and 5 GB of host memory unless one says otherwise, as in the
+LMCache examples of vLLM's documentation.
 """
 
 from __future__ import annotations

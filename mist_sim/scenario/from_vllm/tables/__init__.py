@@ -1,1 +1,1 @@
-"""Flags and variables by what becomes of each: data of the account, with reasons."""
+"""Tables of flags and variables by their effect, with reasons."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _WHERE = "it says where the server is and what the benchmark tells of itself"
-_SAMPLING = "it takes no time here; top-p and top-k do"
-_PENALTIES = "requests are sampled without penalties, which take time of a real server"
+_SAMPLING = "it takes no time here; top-p, top-k and penalties do"
 _RESULTS = "it says what is shown and saved"
 _LENGTHS = "answers have the lengths that are said"
 _OTHER_DATA = "it belongs to another dataset"
@@ -42,11 +41,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """Each flag that changes no time, with the reason."""
 
-ASSUMED: Mapping[str, str] = dict.fromkeys(
-    ("--frequency-penalty", "--presence-penalty", "--repetition-penalty"), _PENALTIES
-)
-"""Flags that change times of a real server, which the simulation passes over."""
-
 REFUSED: Mapping[str, tuple[str, str]] = {
     "--ramp-up-strategy": (
         (
@@ -58,8 +52,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     ),
     "--ramp-up-start-rps": ("it belongs to --ramp-up-strategy; leave it out", ""),
     "--ramp-up-end-rps": ("it belongs to --ramp-up-strategy; leave it out", ""),
-    "--lora-modules": ("adapters are not simulated; leave it out", ""),
-    "--lora-assignment": ("adapters are not simulated; leave it out", ""),
+    "--lora-assignment": ("adapters are drawn at random; leave it out", "random"),
     "--sharegpt-output-len": (
         "answers of the file have their own lengths; instead: --set workload.max_tokens=N",
         "",

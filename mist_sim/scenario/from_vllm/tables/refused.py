@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refused:
-    """An argument that asks for what is not simulated, unless its value is a neutral one.
+    """An argument for something that is not simulated, unless its value is neutral.
 
     reason: why. instead: what to write. neutral: values that ask for nothing; "True" and "False"
     where it is a switch. short: another spelling.
@@ -29,11 +29,11 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """What is said where it asks for something."""
+        """The message if it is refused."""
         return f"{self.reason}; instead: {self.instead}"
 
 
-_PARALLEL = "tensor, pipeline, data and expert parallelism alone are simulated"
+_PARALLEL = "prompts that several GPUs share out are not simulated"
 _NO_OFFLOADING = "weights that lie outside the GPU's memory are not simulated"
 _BALANCER = "how requests are spread over replicas is the scenario's router"
 _COPIES = "count: N in place of data_parallel_size"
@@ -53,7 +53,6 @@ REFUSED: Mapping[str, Refused] = {
     "--kv-cache-memory-bytes": Refused(
         "the cache is given in blocks", "--num-gpu-blocks-override, as the engine logs it"
     ),
-    "--decode-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-dcp"),
     "--prefill-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-pcp"),
     "--data-parallel-rank": Refused(_BALANCER, _COPIES, (), "-dpn"),
     "--data-parallel-external-lb": Refused(_BALANCER, _COPIES, ("False",), "-dpe"),
@@ -63,9 +62,7 @@ REFUSED: Mapping[str, Refused] = {
     "--enable-elastic-ep": Refused("the number of ranks is fixed", "leave it out", ("False",)),
     "--cpu-offload-gb": Refused(_NO_OFFLOADING, "leave it out", ("0", "0.0")),
     "--offload-group-size": Refused(_NO_OFFLOADING, "leave it out", ("0",)),
-    "--enable-lora": Refused("adapters are not simulated", "leave it out", ("False",)),
-    "--lora-modules": Refused("adapters are not simulated", "leave it out"),
-    "--default-mm-loras": Refused("adapters are not simulated", "leave it out"),
+    "--default-mm-loras": Refused("adapters of images are not simulated", "leave it out"),
     "--performance-mode": Refused(
         "it changes several limits", "--max-num-seqs and --max-num-batched-tokens", ("balanced",)
     ),

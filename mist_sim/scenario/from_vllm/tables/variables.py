@@ -1,4 +1,4 @@
-"""Variables of a server's environment, by what becomes of each.
+"""Variables of a server's environment, by their effect.
 
 Source: vllm/envs.py (0.19), and those of older versions; NCCL's and PyTorch's own documents.
 """

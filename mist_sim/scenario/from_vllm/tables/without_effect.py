@@ -34,7 +34,6 @@ _PROCESSES = "how processes find each other changes no step"
 _GONE = "vLLM's v1 engine, which is what is simulated, does not use it"
 _SAMPLING = "requests say how many tokens they take; top-p and top-k are sampling.top_p and top_k"
 _TOKENIZER = "tokenizing is in front_end.request, and front_end.prompt_token for each token"
-_ADAPTERS = "without --enable-lora there are no adapters"
 _KERNELS = "step times are those of vLLM's default kernels"
 _EXPERTS = (
     "experts are as evenly loaded as expert_load_imbalance says, 1.0 by default; moving them takes "
@@ -42,7 +41,7 @@ _EXPERTS = (
 )
 _HTTP = "a process of the front end takes front_end.request for each request"
 
-_SEVERAL = {"--api-key", "--served-model-name", "--middleware", "--lora-target-modules"}
+_SEVERAL = {"--api-key", "--served-model-name", "--middleware"}
 
 _VALUES: Mapping[str, str] = {
     _ADDRESS: "host port uds api-key ssl-certfile ssl-keyfile ssl-ca-certs ssl-cert-reqs "
@@ -74,8 +73,6 @@ _VALUES: Mapping[str, str] = {
     _SAMPLING: "seed max-logprobs logprobs-mode",
     _TOKENIZER: "tokenizer tokenizer-mode tokenizer-revision tokenizer-pool-size",
     "all hashes take the same time": "prefix-caching-hash-algo",
-    _ADAPTERS: "max-loras max-lora-rank max-cpu-loras lora-dtype lora-extra-vocab-size "
-    "lora-target-modules",
 }
 _SWITCHES: Mapping[str, str] = {
     _ADDRESS: "allow-credentials disable-fastapi-docs enable-ssl-refresh enable-offline-docs",
@@ -95,7 +92,7 @@ _SWITCHES: Mapping[str, str] = {
     "ray-workers-use-nsight disable-nccl-for-dp-synchronization",
     _GONE: "use-v2-block-manager multi-step-stream-outputs disable-async-output-proc",
     _TOKENIZER: "skip-tokenizer-init enable-prompt-embeds",
-    _ADAPTERS: "fully-sharded-loras enable-tower-connector-lora specialize-active-lora",
+    "steps without adapters are timed without them": "specialize-active-lora",
 }
 _ASSUMED_VALUES: Mapping[str, str] = {
     _KERNELS: "attention-backend attention-config kernel-config gdn-prefill-backend "

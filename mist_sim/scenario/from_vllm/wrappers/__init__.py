@@ -1,1 +1,1 @@
-"""What stands around vLLM's commands: shells, launchers, containers, manifests, charts."""
+"""Wrappers around vLLM's commands: shells, launchers, containers, manifests, charts."""

@@ -1,4 +1,4 @@
-"""Values of charts that say arguments by keys of their own, and vLLM's own file of arguments.
+"""Charts with their own keys for vLLM's arguments, and vLLM's file of arguments.
 
 Sources: vLLM's production stack (`servingEngineSpec.modelSpec` in helm/values.yaml and
 helm/templates/deployment-vllm-multi.yaml): `vllmConfig` and `lmcacheConfig`; vLLM's `--config`, a
@@ -37,7 +37,7 @@ def is_model_spec(part: Mapping[str, Any]) -> bool:
 
 
 def words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
-    """Return the arguments that a model's values become, and note its image and variables."""
+    """Return vLLM's arguments for a model's values, and note its image and variables."""
     repository, tag = part.get("repository", "vllm/vllm-openai"), part.get("tag", "latest")
     around.image = f"{repository}:{tag}"
     words = [str(part["modelURL"])]
@@ -60,7 +60,7 @@ def words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
 
 
 def _cache(cache: Mapping[str, Any], around: Surroundings) -> Iterator[str]:
-    """Yield the connector that LMCache's values become, and note its variables."""
+    """Yield the connector for LMCache's values, and note its variables."""
     role = _ROLES.get(str(cache.get("kvRole", "")).removeprefix("kv_"), _LMCACHE["kv_role"])
     size = cache.get("cpuOffloadingBufferSize", cache.get("maxLocalCpuSize"))
     if size is not None:

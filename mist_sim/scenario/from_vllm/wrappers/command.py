@@ -1,4 +1,4 @@
-"""One command of vLLM as it was found, with what stood around it."""
+"""One command of vLLM, with the wrappers around it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Command:
     """A command.
 
     name: one of `COMMANDS`. words: its arguments. variables: of its environment, by name.
-    around: the account of what stands around it. image: of its container, with its tag.
-    num_gpus: that its container may use; None if nobody says. count: how many run.
+    around: the account of its wrappers. image: of its container, with its tag. num_gpus: that its
+    container may use; None if unknown. count: how many run.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Command:
 
 @dataclass
 class Surroundings:
-    """What is known of a command before it is found; see `Command`."""
+    """What the wrappers say of a command before it is read; see `Command`."""
 
     variables: dict[str, str] = field(default_factory=dict)
     account: Account = field(default_factory=Account)

@@ -42,7 +42,7 @@ Unwrap = Callable[[list[str], Surroundings], Iterator[Command]]
 
 
 def contained(words: list[str], around: Surroundings, unwrap: Unwrap) -> Iterator[Command]:
-    """Yield the commands that a container runs. unwrap: does the same of words without one."""
+    """Yield the commands that a container runs. unwrap: the same for words without a container."""
     if "run" not in words[1:3] and not set(words[1:3]) & set(_RUN):
         return
     rest = words[next(i for i, word in enumerate(words) if word in _RUN) + 1 :]
@@ -58,7 +58,7 @@ def contained(words: list[str], around: Surroundings, unwrap: Unwrap) -> Iterato
 def inside(
     image: str, entrypoint: list[str], arguments: list[str], around: Surroundings, unwrap: Unwrap
 ) -> Iterator[Command]:
-    """Yield what a container runs, given its image, and what its command is instead of the image's.
+    """Yield the commands of a container, given its image and its own command, if any.
 
     entrypoint: empty for the image's own, which is vLLM's server in images named after it.
     """

@@ -16,9 +16,9 @@ _OLDEST = (0, 8)  # the first version in which v1 is the default
 
 
 def engine_of(image: str, account: Account) -> str | None:
-    """Return the engine that an image's tag names, noting what is taken for granted.
+    """Return the engine version that an image's tag names, noting assumptions.
 
-    None where the tag says no version, or nobody knows which.
+    None if the tag names no version, or an unknown one.
     """
     name, _, tag = image.rpartition("/")[2].partition(":")
     place = image.partition("@")[0].removesuffix(f":{tag}" if tag else "")

@@ -2,7 +2,7 @@
 
 Sources: `Container` of the Kubernetes API (command, args, env, resources), with LeaderWorkerSet and
 KServe, which embed it; the Compose specification (image, command, entrypoint, environment, deploy).
-A container is read wherever it stands; how many there are, the nearest `replicas` around it says.
+A container is read wherever it stands; the nearest `replicas` around it gives the count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _says_all(part: Mapping[str, Any]) -> bool:
 
 
 def _own(part: Mapping[str, Any], count: int) -> Iterator[Command]:
-    """Yield the commands that a mapping itself says, not those of what is in it."""
+    """Yield the commands of a mapping itself, not of those nested in it."""
     if charts.is_model_spec(part):
         around = _around(part, count)
         words = charts.words_of(part, around)
@@ -82,12 +82,12 @@ def _own(part: Mapping[str, Any], count: int) -> Iterator[Command]:
 
 
 def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
-    """Return commands that have the GPUs of other containers, too."""
+    """Return commands that span the GPUs of several containers."""
     return [replace(command, num_gpus=None) for command in commands]
 
 
 def _count(part: Mapping[str, Any], count: int) -> int:
-    """Return how many copies of what is in a mapping run. A leader and its workers are one."""
+    """Return how many copies of a mapping's containers run. A leader with its workers is one."""
     found = [part.get(key) for key in _COUNTS]
     own = next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), None)
     return count if own is None else count * max(own, 0)

@@ -57,7 +57,7 @@ class AfdPart(ClientPart):
         return {"gpu_price": self.gpu_price, "ffn_gpu_price": self.ffn_gpu_price}
 
     def _said(self, model: str | None) -> dict[str, Any]:
-        """Return the parameters. model: where the file names none here."""
+        """Return the parameters. model: the default for a file that names none here."""
         return {**self.parameters(), "model": self.model or model}
 
     def clients(self, model: str | None) -> Iterable[Client]:

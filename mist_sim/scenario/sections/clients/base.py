@@ -55,7 +55,7 @@ class ClientPart(Part):
 
     @property
     def looks_at(self) -> Collection[str]:
-        """Parameters of a stage `rag` that change what it does; none of a worker."""
+        """Parameters of a stage `rag` that have an effect; none for a worker."""
         return ()
 
     def describe(self, model: str | None) -> ClientTraits:
@@ -76,12 +76,12 @@ class ClientPart(Part):
         return {}
 
     def needing_topology(self) -> Iterable[Problem]:
-        """Yield what has a meaning only on a network with a topology, at its keys."""
+        """Yield keys that need a network with a topology."""
         return ()
 
     @property
     def is_ours(self) -> bool:
-        """Whether its parts came with the package; those of others may look at anything."""
+        """Whether all its parts came with the package; plugins may read any option."""
         return comes_with_package(self.plugin)
 
     @property

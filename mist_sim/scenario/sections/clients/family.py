@@ -55,7 +55,7 @@ _OURS: Mapping[str, Callable[[str], type[Part]]] = {
 
 @dataclass(frozen=True, eq=False)
 class ClientFamily(Family):
-    """The types of clients. Those of others are dataclasses whose first field is the name."""
+    """The types of clients. Plugins are dataclasses whose first field is the name."""
 
     def _schema(self, name: str, plugin: type[Any]) -> type[Part]:
         if name in _OURS:
@@ -83,7 +83,7 @@ AnyClient = Annotated[ClientPart, CLIENT]
 
 
 def _names_engine(name: object) -> bool:
-    """Tell whether clients of a type may name an engine; no type: no."""
+    """Tell whether clients of a type may name an engine version."""
     if not isinstance(name, str) or name not in CLIENT.registry:
         return False
     schema = CLIENT.part_type(name)
@@ -91,7 +91,7 @@ def _names_engine(name: object) -> bool:
 
 
 def with_engine(client: object, engine: str) -> object:
-    """Return what a file says of a client, with the scenario's engine where it may name one."""
+    """Return a client's mapping, with the scenario's engine version if it may have one."""
     if not isinstance(client, dict) or not _names_engine(client.get("type", CLIENT.default)):
         return client
     return {**client, "engine": client.get("engine") or engine}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from mist_sim.bounds import COUNT, NAME_LENGTH, TEXT_LENGTH
-from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.workers.devices import Device
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
@@ -24,12 +24,22 @@ from mist_sim.scenario.format.problems import shown
 
 def _model(text: str, info: ValidationInfo) -> str:
     if not text.startswith(APPROXIMATE):
-        return paths.spec(text, info, ".json", load_generating)
+        try:
+            return paths.spec(text, info, ".json", load_generating)
+        except ScenarioError:
+            if not _takes_nearest(info):
+                raise
 
     def load(path: str) -> object:
         return load_generating(f"{APPROXIMATE}{path}")
 
     return APPROXIMATE + paths.spec(text.removeprefix(APPROXIMATE), info, ".json", load)
+
+
+def _takes_nearest(info: ValidationInfo) -> bool:
+    """Whether the scenario takes unknown models as the nearest known ones."""
+    said = info.context.said if isinstance(info.context, paths.Origin) else None
+    return said is not None and said.get("approximate") is True
 
 
 def _pass_model(text: str, info: ValidationInfo) -> str:

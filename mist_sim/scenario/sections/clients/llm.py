@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from mist_sim.clients import Client, EngineConfig
-from mist_sim.clients.engine_config import Count, TokenLimit
+from mist_sim.clients.engine_options import Count, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
@@ -19,8 +19,10 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.sampling import Sampling
+from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.registry import comes_with_package
+from mist_sim.scenario.engines.engine_version import EngineVersion
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
 from mist_sim.scenario.engines.version_defaults import (
@@ -31,7 +33,6 @@ from mist_sim.scenario.engines.version_defaults import (
 )
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import lacking
-from mist_sim.scenario.engines.versions import EngineVersion
 from mist_sim.scenario.format.choices import Choice
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, Settings
 from mist_sim.scenario.format.fields import as_tuple
@@ -111,7 +112,7 @@ class LlmPart(ClientPart):
 
     @property
     def is_ours(self) -> bool:
-        """Whether its scheduler, which sees the requests, came with the package."""
+        """Whether its scheduler, which sees requests, came with the package."""
         return comes_with_package(self.scheduler.plugin)
 
     def describe(self, model: str | None) -> ClientTraits:
@@ -140,19 +141,19 @@ class LlmPart(ClientPart):
 
     @property
     def version(self) -> EngineVersion:
-        """Whose defaults it has."""
+        """The engine version whose defaults it has."""
         return version_of(self.engine_)
 
     @property
     def engine(self) -> EngineConfig:
-        """The engine of its keys; the model is a default one where only the scenario names it."""
+        """The engine of its keys, with a placeholder model if only the scenario names it."""
         said = self.parameters()
         if self.model is None:
             del said["model"]
         return EngineConfig(**said)
 
     def _config(self, model: str | None) -> EngineConfig:
-        """Return the engine, which serves the scenario's model where it names none."""
+        """Return the engine, with the scenario's model if it names none."""
         config = self.engine
         return replace(config, model=model) if self.model is None and model is not None else config
 
@@ -184,7 +185,7 @@ class LlmPart(ClientPart):
 
 
 def _check_chunk(scheduler: object) -> None:
-    """Raise ValueError for a client with role d_heavy that should compute no prompts."""
+    """Raise ValueError for a client with role d_heavy and a chunk of 0."""
     if isinstance(scheduler, Mapping) and scheduler.get("max_num_batched_tokens") == 0:
         raise ValueError(
             "max_num_batched_tokens must be >= 1 with role d_heavy, got 0; for TaiChi's S_D = 0, "
@@ -207,6 +208,7 @@ _ENGINE = {
     Count: AtLeastOne,
     TokenLimit | None: ContextTokens | None,
     SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
+    LoraConfig | None: Annotated[Part, Settings(part_type(LoraConfig))] | None,
     Resharding | None: Annotated[Part, Settings(part_type(Resharding))] | None,
     Scheduler | None: Annotated[Part, SCHEDULER],
     KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],

@@ -28,7 +28,7 @@ from mist_sim.stages import Rag
 
 @dataclass(frozen=True, eq=False)
 class _TokensOrLaw(Marker):
-    """Marks a number of tokens that is the same for all (100), or drawn ({type: normal, ...})."""
+    """Marks a number of tokens that is constant (100) or drawn ({type: normal, ...})."""
 
     laws: Family
 
@@ -67,7 +67,7 @@ class RagPart(ClientPart):
 
     @property
     def looks_at(self) -> Collection[str]:
-        """What is asked and handed on, as far as anything depends on it."""
+        """The numbers of tokens and documents, if results depend on them."""
         reads = self.embedder is not None or self.reranker is not None
         finds = self.passage_tokens != 0 or self.latency_table is None
         asked, handed = ["num_query_tokens"], ["num_documents"]

@@ -15,7 +15,7 @@ Clients = Sequence[ClientPart]
 def client_problems(
     clients: Clients, model: str | None, engine: str | None, cost: Part | None
 ) -> Iterable[Problem]:
-    """Yield what is wrong with clients. model, engine, cost: the scenario's."""
+    """Yield problems of clients. model, engine, cost: the scenario's."""
     yield from _engine_of_nobody(clients, engine)
     yield from _useless_prices(clients, model, cost)
     yield from _too_many(clients, model)
@@ -29,7 +29,7 @@ def _engine_of_nobody(clients: Clients, engine: str | None) -> Iterable[Problem]
 
 
 def _useless_prices(clients: Clients, model: str | None, cost: Part | None) -> Iterable[Problem]:
-    """Yield prices where no cost is asked for, and a cost where there is no GPU."""
+    """Yield prices without a `cost`, and a `cost` without GPUs."""
     for position, client in enumerate(clients):
         for key, price in client.prices.items():
             if price is not None and cost is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,13 +89,26 @@ def validated(
 
 def as_text(scenario: BaseModel) -> str:
     """Return a scenario as YAML text; see `Scenario.resolved`."""
-    data = as_data(scenario)
+    return later_text(scenario)()
+
+
+def later_text(scenario: BaseModel) -> Callable[[], str]:
+    """Return a function that writes this text, in which paths are relative to today's folder.
+
+    To write it takes as long as to simulate a hundred requests, and few runs are asked for it.
+    """
+    return partial(_written, as_data(scenario))
+
+
+def _written(data: dict[str, Any]) -> str:
     return _HEADER + yaml_text.dump(data) + origin_text(data["clients"])
 
 
 def as_data(scenario: BaseModel) -> dict[str, Any]:
-    """Return what the resolved scenario says as plain mappings, lists and values."""
+    """Return the resolved scenario as plain mappings, lists and values."""
     data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
     workload = data["workload"]
     del workload["trace" if workload["trace"] is None else "lengths"]
+    if not data["approximate"]:  # few scenarios say it
+        del data["approximate"]
     return data

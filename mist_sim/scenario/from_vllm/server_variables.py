@@ -13,9 +13,9 @@ _PACKAGES = ("VLLM_", "LMCACHE_")
 
 
 def account_for(server: Server, *, num_gpus: int | None) -> None:
-    """Note what becomes of each variable that no flag has accounted for; values are not shown.
+    """Note the effect of each variable that no flag has accounted for; values are not shown.
 
-    num_gpus: what the server's container may use; None if nobody says.
+    num_gpus: GPUs of the server's container; None if unknown.
     """
     for name, value in server.variables.items():
         if name not in server.handled:

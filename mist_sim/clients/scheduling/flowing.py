@@ -19,7 +19,7 @@ from mist_sim.clients.decode.watched_clock import WatchedClock
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.flow import Backflow, Degradation, FlowRule
+from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.visit import Pace
 from mist_sim.errors import InvariantError
 
@@ -28,7 +28,7 @@ Ends = NDArray[np.float64] | float
 _ROUNDING = 1e-9  # of sums of times; sequences this close to a limit are checked exactly
 
 
-class Flow(ABC):
+class Flowing(ABC):
     """A rule's state for one lane, from an empty lane on."""
 
     @abstractmethod
@@ -58,12 +58,12 @@ class Flow(ABC):
         """
 
 
-def flow_of(rule: FlowRule) -> Flow:
+def flowing_of(rule: FlowRule) -> Flowing:
     """Return the state of a rule for a new lane."""
-    return SlowestFlow(rule) if isinstance(rule, Backflow) else LongestFlow(rule)
+    return SlowestFlowing(rule) if isinstance(rule, Backflow) else LongestFlowing(rule)
 
 
-class SlowestFlow(Flow):
+class SlowestFlowing(Flowing):
     """Answers whose time per token exceeds a limit leave; at the next client they count as new.
 
     Answers that have left the largest allowed number of times stay.
@@ -149,7 +149,7 @@ class SlowestFlow(Flow):
             heappop(self._next)
 
 
-class LongestFlow(Flow):
+class LongestFlowing(Flowing):
     """The longest answers leave while more than a share of the blocks, or of the seats, is used.
 
     Blocks held until they are copied count as free, since their sequences have left. So do the

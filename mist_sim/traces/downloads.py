@@ -1,4 +1,4 @@
-"""Downloads of traces: they go on where they stopped, and a file is whole or not there."""
+"""Downloads of traces: they resume where they stopped, and leave no partial files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Progress = Callable[[int, int | None], None]
 
 
 def fetch(url: str, target: Path, *, sha256: str = "", progress: Progress | None = None) -> str:
-    """Download a file to `target`, which must not be there; return its SHA-256.
+    """Download a file to `target`, which must not exist yet; return its SHA-256.
 
-    What has come lies in `target`.part until it is whole, and a later call goes on from there
-    where the server can. sha256: what it must be; empty: anything.
+    The received part is kept in `target`.part until it is complete, and a later call resumes it if
+    the server can. sha256: the expected checksum; empty: any.
 
     Raises ScenarioError for a URL that cannot be read, a file of another checksum, a Git LFS
     pointer or a page of HTML in its place; a .part of these is removed.
@@ -59,7 +59,7 @@ def fetch(url: str, target: Path, *, sha256: str = "", progress: Progress | None
 
 
 def _download(url: str, part: Path, progress: Progress | None) -> None:
-    """Append what is missing to the part, or begin anew where the server cannot go on."""
+    """Append the missing bytes to the part, or begin again if the server cannot resume."""
     have = _size(part)
     headers = {"Range": f"bytes={have}-"} if have else {}
     try:
@@ -92,7 +92,7 @@ def _copy(
 
 
 def _check_kind(url: str, part: Path) -> None:
-    """Raise ScenarioError for what servers send in place of a file."""
+    """Raise ScenarioError for pages and pointers that servers send instead of a file."""
     with part.open("rb") as file:
         begin = file.read(512)
     if begin.startswith(_POINTER):

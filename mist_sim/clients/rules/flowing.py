@@ -8,7 +8,7 @@ from functools import partial
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.traits import FLOWING_ROLES
-from mist_sim.core.flow import FlowPolicy
+from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import Decode

@@ -1,4 +1,4 @@
-"""A part of a trace, drawn at random: whole conversations, or requests that stand alone."""
+"""A random part of a trace: whole conversations, and requests without one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WHOLE = 2.0**64
 
 
 def sampled(rows: Iterable[TraceRow], share: float, seed: int = 0) -> Iterator[TraceRow]:
-    """Yield each conversation, and each request of none, with a probability of `share`.
+    """Yield each conversation, and each request without one, with probability `share`.
 
-    Times stay, so that the rate falls to about that share of it; memory is constant. A larger share
-    with the same seed has all of a smaller one. Raises ValueError for a share outside (0, 1].
+    Times stay, so the rate falls to about that share; memory is constant. With the same seed a
+    larger share includes all of a smaller one. Raises ValueError for a share outside (0, 1].
     """
     if not 0 < share <= 1:
         raise ValueError(f"share must be above 0 and at most 1, got {share:g}")
@@ -24,6 +24,6 @@ def sampled(rows: Iterable[TraceRow], share: float, seed: int = 0) -> Iterator[T
 
 
 def _place(seed: int, position: int, session: int | None) -> float:
-    """Return a number from 0 to 1 that is drawn for a conversation, or for a request of none."""
+    """Return a random number from 0 to 1 for a conversation, or for a request without one."""
     name = f"{seed} request {position}" if session is None else f"{seed} session {session}"
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") / _WHOLE

@@ -1,0 +1,198 @@
+"""What has to hold of the options of one engine."""
+
+from __future__ import annotations
+
+import math
+
+from mist_sim.bounds import COPIES
+from mist_sim.clients.engine.step_loops import STEP_LOOPS
+from mist_sim.clients.engine_options import EngineOptions
+from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
+from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.predictors.overhead import EXPOSED
+
+AUTO_LENGTH = -1
+"""A `max_model_len` that is as long as fits; vLLM's own number for `auto`."""
+
+
+def check_options(config: EngineOptions) -> None:
+    """Raise ScenarioError for options out of their ranges, and for those that contradict others."""
+    for name in (
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "decode_context_parallel_size",
+    ):
+        if getattr(config, name) < 1:
+            raise ScenarioError(f"{name} must be >= 1, got {getattr(config, name)}")
+    if config.data_parallel_size > COPIES:
+        raise ScenarioError(
+            f"data_parallel_size must be <= {COPIES}, got {config.data_parallel_size}"
+        )
+    if (
+        config.enable_expert_parallel
+        and config.tensor_parallel_size * config.data_parallel_size == 1
+    ):
+        raise ScenarioError(
+            "enable_expert_parallel must be false with tensor_parallel_size 1 and "
+            "data_parallel_size 1; it has no effect on one rank, which has all experts anyway"
+        )
+    if config.max_model_len not in (None, AUTO_LENGTH) and (config.max_model_len or 0) < 1:
+        raise ScenarioError(
+            f"max_model_len must be >= 1, got {config.max_model_len}; auto takes what fits"
+        )
+    if config.gpu_price is not None and not 0 <= config.gpu_price < math.inf:
+        raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {config.gpu_price}")
+    if config.role == "decode" and config.scheduler and not config.scheduler.takes_over:
+        raise ScenarioError(
+            "scheduler must not be static with role decode: nobody joins a static batch"
+        )
+    if config.pipeline_parallel_size > 1 and config.prefill_interval > 1:
+        raise ScenarioError(
+            f"scheduler must have prefill_schedule_interval 1 with pipeline_parallel_size "
+            f"{config.pipeline_parallel_size}, got {config.prefill_interval}; vLLM counts the "
+            "steps of all micro-batches together, which is not simulated"
+        )
+    if config.virtual_engines and config.pipeline_parallel_size == 1:
+        raise ScenarioError(
+            "virtual_engines must be false with pipeline_parallel_size 1; it has no effect on "
+            "one rank"
+        )
+    if config.step_loop not in STEP_LOOPS:
+        hint = did_you_mean(config.step_loop, STEP_LOOPS)
+        known = ", ".join(STEP_LOOPS)
+        raise ScenarioError(f"step_loop has no {config.step_loop!r}{hint} Known: {known}")
+    _check_flowing(config)
+    _check_adapters(config)
+    _check_contexts(config)
+    _check_planning_ahead(config)
+    if config.resharding is not None:
+        _check_resharding(config, config.resharding)
+
+
+def _check_flowing(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated together with flowing answers."""
+    if config.role not in FLOWING_ROLES:
+        return
+    scheduler = config.scheduler
+    for name, is_wrong, rule in (
+        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("scheduler", scheduler is not None and not scheduler.by_piece, "be chunked"),
+        (
+            "scheduler.order",
+            getattr(scheduler, "order", "fcfs") != "fcfs",
+            "be fcfs, which lets those first who come with their KV entries",
+        ),
+        (
+            "scheduler.preemption",
+            scheduler is not None and scheduler.preemption != "recompute",
+            "be recompute",
+        ),
+    ):
+        if is_wrong:
+            raise ScenarioError(
+                f"{name} must {rule} with role {config.role}; answers that flow are not "
+                "simulated otherwise"
+            )
+
+
+def _check_adapters(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated together with LoRA adapters."""
+    if config.lora is None:
+        return
+    scheduler = config.scheduler
+    for name, is_wrong, rule in (
+        ("role", config.role is not None, "be left out"),
+        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
+        ("enable_expert_parallel", config.enable_expert_parallel, "be false"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("resharding", config.resharding is not None, "be left out"),
+        ("step_loop", config.step_loop == "plain", "not be plain"),
+        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
+        ("scheduler", not isinstance(scheduler, ChunkedScheduler | None), "be chunked"),
+        ("scheduler.order", getattr(scheduler, "order", "fcfs") != "fcfs", "be fcfs"),
+        ("scheduler.preemption", scheduler is not None and scheduler.swaps, "be recompute"),
+    ):
+        if is_wrong:
+            raise ScenarioError(
+                f"{name} must {rule} with lora; adapters are not simulated otherwise"
+            )
+
+
+def _check_contexts(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated with contexts in parts."""
+    if config.decode_context_parallel_size == 1:
+        return
+    scheduler = config.scheduler
+    for name, is_wrong, rule in (
+        ("role", config.role is not None, "be left out"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("resharding", config.resharding is not None, "be left out"),
+        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
+        ("scheduler.preemption", scheduler is not None and scheduler.swaps, "be recompute"),
+    ):
+        if is_wrong:
+            raise ScenarioError(
+                f"{name} must {rule} with decode_context_parallel_size "
+                f"{config.decode_context_parallel_size}; that combination is not simulated"
+            )
+
+
+def _check_resharding(config: EngineOptions, other: Resharding) -> None:
+    """Raise ScenarioError for layouts on unequal GPUs, and for options that need one layout."""
+    sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
+    sizes.append((config.tensor_parallel_size, config.pipeline_parallel_size))
+    if sizes[0][0] * sizes[0][1] != sizes[1][0] * sizes[1][1]:
+        prompts, answers = (f"TP {t} x PP {p} = {t * p}" for t, p in sizes)
+        raise ScenarioError(
+            "resharding must have as many GPUs for prompts as for answers, got "
+            f"{prompts} and {answers}, both times data_parallel_size "
+            f"{config.data_parallel_size}, which does not change"
+        )
+    scheduler = config.scheduler
+    for name, is_wrong, rule in (
+        ("role", config.role is not None, "be left out"),
+        ("enable_expert_parallel", config.enable_expert_parallel, "be false"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("async_scheduling", bool(config.async_scheduling), "be false"),
+        ("step_loop", config.step_loop == "plain", "not be plain"),
+        ("kv_cache.enable_prefix_caching", config.kv_cache.enable_prefix_caching, "be false"),
+        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
+        ("admission.early_rejection", config.admission.early_rejection, "be false"),
+        (
+            "scheduler",
+            not isinstance(scheduler, ContinuousScheduler | None),
+            "be continuous, which computes prompts and answers in steps of their own",
+        ),
+        (
+            "scheduler.preemption",
+            scheduler is not None and scheduler.swaps,
+            "be recompute; the buffer on the host takes preempted answers as well",
+        ),
+        (
+            "predictor",
+            config.predictor is not None and not callable(config.predictor),
+            "be what makes one for a layout, such as RooflinePredictor",
+        ),
+    ):
+        if is_wrong:
+            raise ScenarioError(f"{name} must {rule} with resharding")
+
+
+def _check_planning_ahead(config: EngineOptions) -> None:
+    if config.async_scheduling and config.no_planning_ahead:
+        raise ScenarioError(
+            f"async_scheduling must be false with {config.no_planning_ahead}; that combination "
+            "is not simulated"
+        )
+    if config.async_scheduling is False:
+        for name in EXPOSED:
+            if getattr(config.overhead, name):
+                raise ScenarioError(
+                    f"overhead.{name} must be left out with async_scheduling: false; it is "
+                    "host time that async scheduling does not hide, and overhead.step has all "
+                    "of it where nothing is hidden"
+                )

@@ -1,0 +1,154 @@
+"""LoRA adapters in a lane: which requests may run together, and which adapters are on the GPUs.
+
+Source: vLLM v1, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` (`scheduled_loras`), and
+`LRUCacheLoRAModelManager` in `vllm/lora/model_manager.py`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.scheduling.order import WaitingQueue
+from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import AdapterWork
+from mist_sim.models.adapters import AdapterMoves, LoraConfig
+
+
+class RunsSequences(Protocol):
+    """What of a lane tells which sequences run (see `LaneState`)."""
+
+    running: dict[SequenceState, None]
+    leaving: dict[SequenceState, tuple[int, int]]
+    prefilling: list[SequenceState]
+    paused: tuple[SequenceState, ...]
+    clock: DecodeClock
+
+
+def adapter_of(sequence: SequenceState) -> str | None:
+    """Return the name of a sequence's adapter; None: the model's own weights."""
+    return sequence.visit.request.adapter
+
+
+class AdapterQueue(WaitingQueue):
+    """First come, first served, but nobody whose adapter finds no room beside those in use.
+
+    While `max_loras` adapters are in use, a sequence with another one waits, and others pass it.
+    """
+
+    def __init__(self, max_loras: int) -> None:
+        self._max_loras = max_loras
+        self._queues: dict[str | None, OrderedDict[SequenceState, int]] = {}
+        self._first, self._last = 0, 0  # places in the order
+        self._length = 0
+        self._lane: RunsSequences
+
+    def watch(self, lane: RunsSequences) -> None:
+        """Admit to this lane."""
+        self._lane = lane
+
+    def add(self, sequence: SequenceState) -> None:
+        self._last += 1
+        self._queue_of(sequence)[sequence] = self._last
+        self._length += 1
+
+    def give_back(self, sequence: SequenceState) -> None:
+        self._first -= 1
+        queue = self._queue_of(sequence)
+        queue[sequence] = self._first
+        queue.move_to_end(sequence, last=False)
+        self._length += 1
+
+    def head(self) -> SequenceState | None:  # type: ignore[override]
+        """Return the first sequence whose adapter may run; None: there is none."""
+        in_use = set(in_use_by(self._lane))
+        is_full = len(in_use) >= self._max_loras
+        first, found = 0, None
+        for adapter, queue in self._queues.items():
+            if queue and not (is_full and adapter is not None and adapter not in in_use):
+                sequence, place = next(iter(queue.items()))
+                if found is None or place < first:
+                    first, found = place, sequence
+        return found
+
+    def take(self) -> SequenceState:
+        sequence = self.head()
+        if sequence is None:
+            raise IndexError("nobody may be admitted")
+        self.remove(sequence)
+        return sequence
+
+    def remove(self, sequence: SequenceState) -> None:
+        del self._queue_of(sequence)[sequence]
+        self._length -= 1
+
+    def _queue_of(self, sequence: SequenceState) -> OrderedDict[SequenceState, int]:
+        return self._queues.setdefault(adapter_of(sequence), OrderedDict())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[SequenceState]:
+        return (sequence for queue in self._queues.values() for sequence in queue)
+
+
+def in_use_by(lane: RunsSequences) -> Iterator[str]:
+    """Yield the adapters of the sequences that run and go on, in order of admission."""
+    for sequence in lane.running:
+        adapter = adapter_of(sequence)
+        if adapter is not None and sequence not in lane.leaving:
+            yield adapter
+
+
+class AdapterSlots:
+    """The adapters on the GPUs and in host memory, the least recently used first.
+
+    lora: how many there may be. moves: how long it takes until one is there.
+    """
+
+    def __init__(self, lora: LoraConfig, moves: AdapterMoves) -> None:
+        self._moves = moves
+        self._on_gpu, self._in_host = _Recent(lora.max_loras), _Recent(lora.num_in_host)
+
+    def begin(self, lane: RunsSequences, plan: StepPlan) -> None:
+        """Note the adapters of a plan's steps; the first one waits until all are there."""
+        tokens = dict(_tokens_by_sequence(lane, plan))
+        work = [(adapter, tokens[each]) for each in tokens if (adapter := adapter_of(each))]
+        adapters = dict.fromkeys(adapter for adapter, _ in work)
+        for adapter in adapters:
+            if self._in_host.use(adapter):
+                plan.swap_time += self._moves.read
+            if self._on_gpu.use(adapter):
+                plan.swap_time += self._moves.copy
+        plan.adapters = AdapterWork(len(adapters), sum([number for _, number in work]))
+
+
+class _Recent:
+    """A set of limited size, from which the least recently used one falls."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._names: OrderedDict[str, None] = OrderedDict()
+
+    def use(self, name: str) -> bool:
+        """Use one; return whether it was not there."""
+        is_new = name not in self._names
+        if is_new and len(self._names) == self._size:
+            self._names.popitem(last=False)
+        self._names[name] = None
+        self._names.move_to_end(name)
+        return is_new
+
+
+def _tokens_by_sequence(lane: RunsSequences, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
+    """Yield who computes how many tokens in each step of a plan, in order of admission."""
+    chunks = dict(plan.prefills)
+    idle = {*lane.prefilling, *lane.leaving, *lane.paused}
+    for sequence in lane.running:
+        if sequence in chunks:
+            yield sequence, chunks[sequence]
+        elif plan.decodes and sequence not in idle:
+            yield sequence, lane.clock.num_queries_each

@@ -1,0 +1,257 @@
+"""The types of a summary: its keys, and what each holds.
+
+`docs/reference/metrics.md` says what they mean. At run time a summary is a plain dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class SloFigure(TypedDict):
+    """A figure beside its limit, milliseconds. verdict: pass, miss, or within error."""
+
+    limit: float
+    value: float
+    kept: bool
+    verdict: str
+
+
+class LatencyPart(TypedDict):
+    """A part of the latency, milliseconds. share: of the whole."""
+
+    share: float
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Moves(TypedDict):
+    """KV entries on their way, added up. bytes: NaN where not known of all."""
+
+    transfers: int
+    tokens: int
+    bytes: float
+    seconds: float
+
+
+class Overload(TypedDict):
+    """A time in which more came than could be done; seconds of the run, and requests."""
+
+    begin: float
+    end: float
+    most_waiting: int
+    longest_wait: float
+
+
+class ExpectedError(TypedDict):
+    """The range of nine in ten measurements, as measured / simulated - 1."""
+
+    low: float
+    high: float
+    num_points: int
+    like: str
+    load: str | None
+    few_of_load: bool
+
+
+class AssumedHost(TypedDict):
+    """What an assumed host of GPUs on PCIe is worth, milliseconds a step of so many tokens."""
+
+    host: str
+    num_tokens: int
+    communication_ms: float
+    other_host: str
+    other_communication_ms: float
+
+
+class SliderPosition(TypedDict):
+    """TaiChi's sliders from a time on, in seconds of the run."""
+
+    time: float
+    num_p: int
+    num_d: int
+    s_p: int
+    s_d: int
+
+
+class _LayoutOfClient(TypedDict):
+    client: str
+    start: float
+    ready: float
+    layout: str
+    num_gpu_blocks: int
+
+
+class LayoutOfClient(_LayoutOfClient, total=False):
+    """A layout of a client, and when it began; seconds of the run."""
+
+    collectives: str
+
+
+class GroupFigures(TypedDict, total=False):
+    """The figures of the requests of one model or class. Latencies are milliseconds."""
+
+    completed: int
+    failed: int
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    output_throughput: float
+    total_token_throughput: float
+    request_goodput: float
+    good_request_fraction: float
+    mean_ttft_ms: float
+    p50_ttft_ms: float
+    p90_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    p50_tpot_ms: float
+    p90_tpot_ms: float
+    p99_tpot_ms: float
+    mean_e2el_ms: float
+    p50_e2el_ms: float
+    p90_e2el_ms: float
+    p99_e2el_ms: float
+
+
+class _Latencies(TypedDict):
+    """Milliseconds."""
+
+    mean_ttft_ms: float
+    median_ttft_ms: float
+    std_ttft_ms: float
+    p50_ttft_ms: float
+    p90_ttft_ms: float
+    p95_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    median_tpot_ms: float
+    std_tpot_ms: float
+    p50_tpot_ms: float
+    p90_tpot_ms: float
+    p95_tpot_ms: float
+    p99_tpot_ms: float
+    mean_itl_ms: float
+    median_itl_ms: float
+    std_itl_ms: float
+    p50_itl_ms: float
+    p90_itl_ms: float
+    p95_itl_ms: float
+    p99_itl_ms: float
+    mean_e2el_ms: float
+    median_e2el_ms: float
+    std_e2el_ms: float
+    p50_e2el_ms: float
+    p90_e2el_ms: float
+    p95_e2el_ms: float
+    p99_e2el_ms: float
+    mean_queue_ms: float
+    median_queue_ms: float
+    std_queue_ms: float
+    p50_queue_ms: float
+    p90_queue_ms: float
+    p95_queue_ms: float
+    p99_queue_ms: float
+
+
+class _Always(_Latencies):
+    """What every run has."""
+
+    duration: float
+    completed: int
+    failed: int
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    output_throughput: float
+    total_token_throughput: float
+    max_output_tokens_per_s: float
+    max_concurrent_requests: int
+    num_rejected: int
+    num_timed_out: int
+    num_cancelled: int
+    num_retries: int
+    wasted_input_tokens: int
+    wasted_output_tokens: int
+    num_truncated: int
+    num_preemptions: int
+    prefix_cache_hit_rate: float
+    prefix_cache_hit_rate_unbounded: float
+    latency_breakdown_ms: dict[str, LatencyPart]
+    utilisation: float
+    unstable: bool
+    estimates: dict[str, str]
+
+
+class Summary(_Always, total=False):
+    """The metrics of a run (`Result.summary`): keys of `vllm bench serve`, and ours.
+
+    Keys of this class are there only where a scenario has something for them. A type checker asks
+    for the key as it stands in the text; for a key that is put together, look at the summary as a
+    `Mapping[str, Any]`. `docs/reference/metrics.md` says what each key means, and its unit.
+    """
+
+    stability: str
+    overloaded_s: float
+    arrivals_s: float
+    overloads: list[Overload]
+    engines: dict[str, str]
+    assumed: dict[str, list[str]]
+    assumed_host: dict[str, AssumedHost]
+    collectives: dict[str, str]
+    expected_errors: dict[str, dict[str, ExpectedError | None]]
+    extrapolated_step_fraction: float
+    room: float
+    layouts: list[LayoutOfClient]
+    reconfigurations: list[SliderPosition]
+    request_goodput: float
+    good_request_fraction: float
+    slo: dict[str, SloFigure]
+    models: dict[str, GroupFigures]
+    classes: dict[str, GroupFigures]
+    communication: dict[str, Moves]
+    tier_hit_rates: dict[str, float]
+    num_swaps: int
+    swapped_tokens: int
+    swap_time: float
+    num_hand_overs: int
+    handed_over_tokens: int
+    mean_hand_over_ms: float
+    num_fetches: int
+    fetched_tokens: int
+    mean_fetch_ms: float
+    num_retrievals: int
+    retrieved_tokens: float
+    retrieval_hit_rate: float
+    retrieval_hit_rates: dict[str, float]
+    mean_retrieval_ms: float
+    mean_moves_per_request: float
+    max_moves_per_request: int
+    spec_decode_num_drafts: int
+    spec_decode_draft_tokens: int
+    spec_decode_accepted_tokens: int
+    spec_decode_acceptance_rate: float
+    spec_decode_acceptance_length: float
+    num_lost: int
+    num_lost_visits: int
+    num_retried_visits: int
+    lost_kv_tokens: int
+    num_client_failures: int
+    num_client_starts: int
+    mean_clients_up: float
+    power_unknown: list[str]
+    energy_j: float
+    idle_energy_j: float
+    average_power_w: float
+    energy_per_output_token_j: float
+    good_tokens_per_j: float
+    power_estimates: dict[str, str]
+    cost_usd: float
+    cost_per_million_output_tokens_usd: float
+    electricity_cost_usd: float
+    good_tokens_per_usd: float
+    api_cost_usd: float
+    api_cost_per_million_output_tokens_usd: float
+    prices: dict[str, str]

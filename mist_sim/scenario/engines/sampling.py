@@ -1,0 +1,46 @@
+"""How an engine's tokens are drawn: as requests say, else as the model's server does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mist_sim.clients import EngineConfig
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.hardware.sampling import Sampling
+from mist_sim.models.generation import asked_by_model
+from mist_sim.scenario.engines.version_names import version_of
+
+
+class Drawing(NamedTuple):
+    """How tokens are drawn, and which options of that are assumed."""
+
+    sampling: Sampling
+    assumed: tuple[str, ...] = ()
+
+
+def drawing(config: EngineConfig, predictor: PipelinePredictor) -> Drawing:
+    """Return how an engine's tokens are drawn.
+
+    What a model's `generation_config.json` asks for counts around times of kernels alone; around
+    others, which have a sampler in them or are of another kind, what the scenario says. Assumed is
+    that a model without a known file asks for nothing, and what penalties take of versions that
+    count the tokens anew in each step.
+
+    Source: `ModelConfig.get_diff_sampling_param` in vllm/config/model.py, since 0.7.
+    Raises ScenarioError for a sampler that has nothing to do.
+    """
+    sampling, assumed = config.sampling or Sampling(), list[str]()
+    if predictor.traits.kernels_only and sampling.generation_config == "auto":
+        name = config.model if isinstance(config.model, str) else config.model.name
+        said = asked_by_model(name)
+        if said is None and config.sampling is None:
+            assumed.append("sampling")
+        sampling = sampling.or_else(said or {})
+    try:
+        sampling.check_sampler()
+    except ValueError as error:
+        raise ScenarioError(f"sampling: {error}") from None
+    if sampling.penalty and not version_of(config.engine).rules.keeps_counts:
+        assumed.append(f"sampling.{sampling.penalty}")
+    return Drawing(sampling, tuple(assumed))

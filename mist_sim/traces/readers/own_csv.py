@@ -1,0 +1,107 @@
+"""Logs of one's own: a CSV file whose columns the scenario names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from mist_sim.bounds import TRACE_TIME
+from mist_sim.errors import TraceError, brief
+from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.opening import (
+    A_SECOND,
+    Clock,
+    FileReader,
+    csv_records,
+    open_trace,
+    tokens_from_text,
+)
+
+TimeUnit = Literal["s", "ms", "ns", "date"]
+
+
+@TRACE_READERS.register("csv")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvReader(FileReader):
+    """A log of your own: a CSV file, a request a row, in order of time.
+
+    path: the file. num_requests: read the first so many rows; None reads all.
+    time_column: name in the header. Times count from the first row's.
+    time_unit: of the times: seconds, milliseconds or nanoseconds from any moment on, or `date`,
+        such as 2026-03-01T12:00:00.250Z.
+    prompt_column, output_column: names of the columns with numbers of tokens.
+    session_column: name of the column with the conversation; None: the file has none.
+    """
+
+    time_column: str = "timestamp"
+    time_unit: TimeUnit = "s"
+    prompt_column: str = "prompt_tokens"
+    output_column: str = "output_tokens"
+    session_column: str | None = None
+
+    def __post_init__(self) -> None:
+        FileReader.__post_init__(self)
+        columns = self._columns
+        if len(set(columns)) < len(columns):
+            raise ValueError(f"columns must differ from one another, got {brief(columns)}")
+
+    @property
+    def _columns(self) -> list[str]:
+        needed = [self.time_column, self.prompt_column, self.output_column]
+        return needed if self.session_column is None else [*needed, self.session_column]
+
+    def _read(self) -> Iterator[TraceRow]:
+        path, sessions = self.path, dict[str, int]()
+        clock = Clock(path, self.time_column, "s" if self.time_unit == "date" else self.time_unit)
+        with open_trace(path) as file:
+            for line, (stamp, prompt, output, *rest) in csv_records(file, path, self._columns):
+                name = rest[0].strip() if rest else ""
+                yield TraceRow(
+                    tokens_from_text(prompt, path, line, self.prompt_column),
+                    tokens_from_text(output, path, line, self.output_column),
+                    clock.seconds(self._time(stamp.strip(), line), line),
+                    sessions.setdefault(name, len(sessions)) if name else None,
+                )
+
+    def _time(self, text: str, line: int) -> float:
+        """Return a time in the file's unit, or raise TraceError."""
+        if self.time_unit == "date":
+            return self._moment(text, line)
+        most = TRACE_TIME * A_SECOND[self.time_unit]
+        try:
+            time = float(text)
+        except ValueError:
+            time = math.nan
+        if not 0 <= time <= most:
+            hint = "; time_unit: date reads dates" if _is_date(text) else ""
+            what = f"a time in {self.time_unit} from 0 to {most:g}{hint}"
+            raise self._bad_time(what, text, line)
+        return time
+
+    def _moment(self, text: str, line: int) -> float:
+        """Return the seconds of a date; one without a time zone is in UTC."""
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            what = "a date such as 2026-03-01T12:00:00.250Z"
+            raise self._bad_time(what, text, line) from None
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+    def _bad_time(self, what: str, text: str, line: int) -> TraceError:
+        column = self.time_column
+        return TraceError(
+            self.path,
+            line,
+            f"{column} must be {what}, got {brief(text)}; correct or remove the row",
+        )
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""Decode context parallelism: vLLM's rules, memory, and laws of step times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mist_sim as mist
+from mist_sim import Simulation, Workload
+from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.predictors.analytic.context_parallel import ContextExchange, _with_exchange
+from mist_sim.models import load_model
+from tests.effort import examples
+
+NAME = "decode_context_parallel_size"
+LATENT = load_model("deepseek-v3")
+GROUPED = load_model("qwen3-235b-a22b")  # 64 heads on 4 KV heads
+
+
+def predictor(model, size):
+    cluster = Cluster(load_gpu("h200"), 8, decode_context_parallel_size=size)
+    rank = RooflinePredictor(model, cluster)
+    return rank if size == 1 else _with_exchange(rank)
+
+
+def client(model, size, **options):
+    return mist.llm_client(
+        "llm", model=model, gpu="h200", tensor_parallel_size=8, **{NAME: size}, **options
+    )
+
+
+@pytest.mark.parametrize(("model", "size"), [(LATENT, 8), (LATENT, 2), (GROUPED, 2)])
+def test_contexts_are_shared_out(model, size):
+    """As many blocks, each of `size` times as many tokens: vLLM multiplies the block size."""
+    whole, parts = client(model, 1), client(model, size)
+    assert parts.memory.block_size == size * whole.memory.block_size
+    assert parts.memory.num_blocks == pytest.approx(whole.memory.num_blocks, abs=1)
+    per_token = whole.kv_block_bytes / whole.memory.block_size
+    assert parts.kv_block_bytes == pytest.approx(size * whole.kv_block_bytes / size)
+    assert parts.kv_block_bytes / parts.memory.block_size == pytest.approx(per_token / size)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "problem"),
+    [
+        (LATENT, 3, "must divide tensor_parallel_size 8"),
+        (LATENT, 16, "be <= 8"),
+        (GROUPED, 4, "be <= 2, the ranks that hold the same of the 4 KV heads"),
+        (load_model("llama-3.1-8b"), 2, "be <= 1"),
+        (load_model("gpt-oss-120b"), 2, "must be 1 with gpt-oss-120b: contexts of models with"),
+        (load_model("qwen3.5-397b-a17b"), 2, "whose layers differ"),
+    ],
+)
+def test_what_vllm_does_not_share_out_is_refused(model, size, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        client(model, size)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"role": "prefill"}, "role must be left out with decode_context_parallel_size 2"),
+        ({"predictor": predictor(GROUPED, 2)}, "predictor must be roofline"),
+    ],
+)
+def test_what_is_not_simulated_together_is_refused(options, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        client(GROUPED, 2, **options)
+
+
+@pytest.mark.parametrize(("model", "size"), [(LATENT, 8), (GROUPED, 2)])
+def test_long_contexts_gain_and_short_ones_lose(model, size):
+    """The exchange grows with queries alone, what is read with the keys that ranks hold."""
+    short, long = (StepBatch((), 8, 8 * context) for context in (128, 131_072))
+    whole, parts = predictor(model, 1), predictor(model, size)
+    assert parts.step_time(short) > whole.step_time(short)
+    assert parts.step_time(long) < whole.step_time(long)
+    growth = [each.step_time(long) - each.step_time(short) for each in (whole, parts)]
+    if not model.mla:  # reading keys takes all of the time
+        assert growth[0] / growth[1] == pytest.approx(size, rel=1e-9)
+
+
+def test_the_exchange_by_hand():
+    """Of 8 queries: 16 heads of a pair of ranks, their query, sum and output in each layer."""
+    cluster = Cluster(load_gpu("h200"), 8, decode_context_parallel_size=2)
+    exchange = ContextExchange(GROUPED, cluster)
+    sizes = [8 * 16 * 128 * 2, 8 * 16 * 4, 8 * 16 * 128 * 2]
+    expected = 94 * sum(exchange._gather(size) for size in sizes)
+    assert exchange.seconds(StepBatch((), 8, 800)) == expected
+    assert exchange.seconds(StepBatch(((8, 0),))) == expected
+
+
+def test_prompts_gather_the_latents_of_their_contexts():
+    cluster = Cluster(load_gpu("h200"), 8, decode_context_parallel_size=8)
+    exchange = ContextExchange(LATENT, cluster)
+    assert exchange.seconds(StepBatch(((512, 0),))) == 0
+    found = exchange.seconds(StepBatch(((512, 4096), (8, 1000))))
+    assert found == 61 * exchange._gather(5096 * 576 * 2)
+
+
+@examples(60)
+@given(
+    model=st.sampled_from([LATENT, GROUPED]),
+    chunks=st.lists(st.tuples(st.integers(1, 600), st.integers(0, 9000)), max_size=2),
+    decodes=st.integers(0, 40),
+    num_steps=st.integers(1, 9),
+)
+def test_runs_are_single_steps_to_the_bit(model, chunks, decodes, num_steps):
+    parts = predictor(model, 2)
+    batch = StepBatch(tuple(chunks), decodes, 900 * decodes)
+    if not chunks and not decodes:
+        return
+    growth = StepGrowth(decodes)
+    singly = [parts.step_time(grown(batch, growth, number)) for number in range(num_steps)]
+    assert np.array_equal(parts.run(batch, growth, num_steps), singly)
+
+
+def test_results_have_no_error_bar():
+    workload = Workload.from_lists([4096] * 4, [16] * 4, [0.0] * 4)
+    summary = Simulation(clients=[client(GROUPED, 2)], workload=workload).run().summary
+    assert summary["completed"] == 4
+    assert all(bar["low"] is None for bar in summary["expected_errors"]["llm"].values())
+
+
+def test_the_flag_of_vllm(mist):
+    code, out, _ = mist("from-vllm", "vllm serve deepseek-v3 -tp 8 -dcp 4", "--gpu", "h200")
+    assert code == 0
+    assert f"{NAME}: 4" in out

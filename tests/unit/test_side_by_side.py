@@ -1,0 +1,158 @@
+"""Pictures of several runs beside one another, and pictures for print."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from mist_sim import Scenario, ScenarioError, side_by_side, simulate
+from mist_sim.cli import main
+from mist_sim.report.pages.study_page import metric_picture
+from mist_sim.report.pictures.catalog import draw, drawn
+from mist_sim.report.pictures.run_data import OfResult
+
+pytest.importorskip("plotly")
+
+FEW = {"workload.lengths.num_requests": 150}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    routers = ("random", "round_robin")
+    return {each: simulate(Scenario.load("demo", FEW | {"router": each})) for each in routers}
+
+
+@pytest.mark.parametrize("name", ["latency", "cdf", "queue", "stages", "requests"])
+def test_each_column_has_what_the_picture_of_its_run_has(runs, name):
+    whole = side_by_side(runs, name)
+    alone = [draw(OfResult(run), name) for run in runs.values()]
+    assert len(whole.data) == sum(len(figure.data) for figure in alone)
+    assert len(whole.layout.shapes) == sum(len(figure.layout.shapes) for figure in alone)
+    drawn_there = [trace for figure in alone for trace in figure.data]
+    for there, here in zip(drawn_there, whole.data, strict=True):
+        assert list(there.x) == pytest.approx(list(here.x), nan_ok=True)
+    titles = [note.text for note in whole.layout.annotations]
+    assert titles[:2] == ["<b>random</b>", "<b>round_robin</b>"]
+
+
+def test_columns_have_the_same_axes_and_one_legend(runs):
+    whole = side_by_side(runs, "latency")
+    assert whole.layout.yaxis2.matches == "y"
+    assert {axis.matches for axis in whole.select_xaxes() if axis.matches} == {"x5"}
+    assert [trace.name for trace in whole.data if trace.showlegend] == ["p50", "p99"]
+
+
+def test_limits_stand_in_the_panel_of_their_run(runs):
+    whole = side_by_side(runs, "latency")
+    rows = sorted(shape.yref for shape in whole.layout.shapes)
+    assert rows == ["y", "y2", "y3", "y4"]  # TTFT and TPOT of both runs
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_another_number_of_runs_is_refused(runs, number):
+    with pytest.raises(ScenarioError, match="2 to 4"):
+        side_by_side({str(k): runs["random"] for k in range(number)})
+
+
+def _mist(*words, code=0):
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in words])
+    assert (end.value.code or 0) == code
+
+
+@pytest.fixture(scope="module")
+def folders(runs, tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    return [run.save(place / name) for name, run in runs.items()]
+
+
+def test_the_command_draws_runs_side_by_side(folders, tmp_path, capsys):
+    first, second = folders
+    page = tmp_path / "both.html"
+    _mist("plot", first, "latency", "--beside", second, "--out", page)
+    assert "2 runs side by side" in page.read_text("utf-8")
+    _mist("plot", first, "--beside", first, "--out", tmp_path / "x.html", code=2)
+    assert "there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")]
+)
+def test_pictures_for_print_are_files_of_their_kind_and_repeat(folders, tmp_path, form, begin):
+    pytest.importorskip("matplotlib")
+    files = [tmp_path / f"{k}.{form}" for k in range(2)]
+    for file in files:
+        _mist("plot", folders[0], "latency", "--format", form, "--out", file)
+    first, second = (file.read_bytes() for file in files)
+    assert first.startswith(begin)
+    assert first == second
+
+
+def test_a_form_of_one_picture_refuses_several(folders, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "all.svg"
+    _mist("plot", folders[0], "--format", "svg", "--out", out, code=2)
+    assert "holds one picture" in capsys.readouterr().err
+    assert not out.exists()
+    _mist("plot", folders[0], "--format", "gif", code=2)
+    assert "must be html, pdf, svg, png" in capsys.readouterr().err
+
+
+def test_print_has_the_lines_limits_and_titles_of_the_page(runs):
+    pytest.importorskip("matplotlib")
+    from mist_sim.report.pictures.printed import printed
+
+    for name, figure in drawn(OfResult(runs["random"])):
+        axes = printed(figure).axes
+        shown = [
+            trace for trace in figure.data if trace.type == "scatter" and trace.line.width != 0
+        ]
+        limits = [shape for shape in figure.layout.shapes if shape.type == "line"]
+        assert sum(len(each.lines) for each in axes) == len(shown) + len(limits), name
+        bars = sum(len(trace.x) for trace in figure.data if trace.type == "bar")
+        assert sum(len(each.patches) for each in axes) == bars, name
+
+
+def test_print_keeps_the_numbers(runs):
+    pytest.importorskip("matplotlib")
+    from mist_sim.report.pictures.printed import printed
+
+    figure = side_by_side(runs, "latency")
+    axes = printed(figure).axes
+    np.testing.assert_array_equal(axes[1].lines[0].get_ydata(), figure.data[6].y)
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+
+
+# ------------------------------------------------------------------- studies
+
+
+def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
+    study = tmp_path / "study"
+    words = ("demo", "--set", "workload.lengths.num_requests=60", "--vary", "router=random,load")
+    _mist("run", *words, "--metric", "p99_itl_ms,prefix_cache_hit_rate", "--out", study, "-q")
+    told = capsys.readouterr().out
+    assert "p99 ITL" in told
+    assert "0.0 %" in told
+    assert "TTFT" not in told
+    summary = json.loads((study / "study.json").read_text("utf-8"))
+    figure = metric_picture(summary, "p99_itl_ms")
+    assert list(figure.data[0].x) == [each["figures"]["p99_itl_ms"] for each in summary["points"]]
+    with pytest.raises(ScenarioError, match="did you mean 'p99_itl_ms'"):
+        metric_picture(summary, "p99_itl")
+    _mist("report", study, "--out", tmp_path / "study.html")
+    assert "2 points." in (tmp_path / "study.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--metric", "p99_itl_ms"), "no effect on one run"),
+        (("--metric", "p99_it", "--vary", "seed=1,2"), "did you mean 'p99_itl_ms'"),
+        (("--metric", "slo", "--vary", "seed=1,2"), "has no number 'slo'"),
+    ],
+)
+def test_a_metric_that_cannot_be_shown_is_refused_before_a_run(words, message, capsys):
+    _mist("run", "demo", *words, code=2)
+    assert message in capsys.readouterr().err
