@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.bundles import bundles
 from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrids
@@ -115,7 +116,8 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
             "say another, give clients the roles prefill and decode, and a network"
         )
     has_hybrids = any(_has(each, role="p_heavy") for each in found.values())
-    if has_hybrids and fleet.scenario.router.type_ != _ROUTER:
+    router = as_data(fleet.scenario)["router"]
+    if has_hybrids and router["type"] != _ROUTER:
         assumed[_HYBRIDS] = (
             f"router: {_ROUTER}, which knows the limits and the tokens of prompts; the others keep "
             "the scenario's, so that a hybrid may win by its router alone; to give it to all, "
