@@ -92,6 +92,14 @@ class SpeculativeWindowClock(SpeculativeClock):
             self._drops.advance(self, num_steps)
         return super().advance(num_steps)
 
+    def begin_overrun(self, context: int, num_blocks: int) -> None:
+        super().begin_overrun(context, num_blocks)
+        self.window_sum += min(context, self._reach)
+
+    def end_overrun(self, context: int, num_blocks: int) -> None:
+        super().end_overrun(context, num_blocks)
+        self.window_sum -= min(context, self._reach)
+
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
         batch = super().batch(chunks)
         batch.window_sum = self.window_sum

@@ -16,6 +16,7 @@ from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.order import WaitingQueue
+from mist_sim.clients.scheduling.overruns import Overruns
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
@@ -54,7 +55,10 @@ class LaneState:
         windows, tiers and swapping.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
-    lacks_tokens: whether the next plan does not know the decodes' latest tokens.
+    overruns: who has ended and takes part in the next step, which is planned ahead with drafts.
+        None: there are no such plans.
+    is_behind: whether the next plan does not know the decodes' latest tokens. lacks_tokens: nor did
+        the plan before know those of the step before that.
     notes: a scheduler's notes on the lane, kept from plan to plan.
     time: when the plan is made, in seconds of the run, for schedulers that see it.
     """
@@ -105,8 +109,11 @@ class LaneState:
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
-        is_early = is_early and not (plans_ahead and speculation is not None)
-        self._is_late = is_early and speculation is not None and not self.rules.caches_verified
+        drafts_in_time = speculation is not None and not plans_ahead
+        self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
+        self.overruns: Overruns | None = None
+        if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
+            self.overruns = Overruns(self.clock, self.pool, speculation)
         kv_cache.follow(self.clock, is_early=is_early, is_late=self._is_late)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
@@ -125,7 +132,7 @@ class LaneState:
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
         self.time = 0.0
-        self.lacks_tokens = False
+        self.is_behind = self.lacks_tokens = False
         self.num_arrived = 0
 
     # --- sequences that come and go -------------------------------------------------------
@@ -169,6 +176,8 @@ class LaneState:
         """Let a sequence go that is done, but hold its blocks if another client needs them."""
         if sequence.visit.is_followed and sequence.visit.outcome is None:
             self.held[sequence] = num_blocks, num_computed
+        if self.overruns is not None:
+            self.overruns.begin(sequence, num_blocks)
         self._leave(sequence, num_blocks, self._num_cacheable(sequence, num_computed))
 
     def move_out(self, sequence: SequenceState) -> None:
@@ -185,14 +194,26 @@ class LaneState:
 
     def free_leaving(self) -> None:
         """Take back the seats and blocks of leaving sequences: the next plan knows of them."""
+        if self.overruns:
+            self._end_overruns(self.overruns)
         for sequence, (num_blocks, num_computed) in self.leaving.items():
             self._free(sequence, num_blocks, num_computed)
         self.leaving.clear()
+
+    def _end_overruns(self, overruns: Overruns) -> None:
+        """Take who has ended out of the step that is planned for them, with the blocks for it."""
+        for sequence, (num_blocks, num_computed) in self.leaving.items():
+            overrun = overruns.end(sequence)
+            if overrun is not None and self.num_taken >= overrun.num_blocks:
+                self.num_taken -= overrun.num_blocks
+                self.leaving[sequence] = num_blocks + overrun.num_blocks, num_computed
 
     def preempt_leaving(self, sequence: SequenceState) -> None:
         """Take back the seat and blocks of a leaving sequence, for a plan short of memory."""
         num_blocks, num_computed = self.leaving.pop(sequence)
         num_known = self.num_known(sequence, num_computed)
+        if self.overruns is not None and (overrun := self.overruns.end(sequence)) is not None:
+            num_known = num_computed - overrun.num_last
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
     def _free(
@@ -218,6 +239,11 @@ class LaneState:
         """
         if self._is_late and not was_served:
             return self._num_cacheable(sequence, num_computed)
+        if self.overruns is not None:
+            path = sequence.path
+            if not self.is_behind or path is None or not path.num_last:
+                return num_computed
+            return num_computed - path.num_last + (was_served or not self.lacks_tokens)
         if was_served or not self.lacks_tokens or sequence.join_step == self.clock.steps:
             return num_computed
         return max(sequence.num_computed_tokens, num_computed - 1)
@@ -505,6 +531,8 @@ class LaneState:
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return the batch of a plan's first step."""
+        if plan.batch is not None:
+            return plan.batch
         chunks: tuple[tuple[int, int], ...] = ()
         if plan.prefills:
             chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])

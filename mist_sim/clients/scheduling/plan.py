@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
 
 
 class StepPlan:
@@ -19,13 +20,17 @@ class StepPlan:
     dropped: sequences that can never run again, because they outgrew the whole cache.
     paused: running decodes that skip the plan's only step.
     swap_time: seconds that the first step waits for swaps.
+    batch: of its only step, in which some take part who have ended; None: follows from the others.
+    num_overruns: how many do.
     """
 
     __slots__ = (
         "admitted",
+        "batch",
         "decodes",
         "dropped",
         "moves",
+        "num_overruns",
         "num_steps",
         "paused",
         "preempted",
@@ -45,6 +50,8 @@ class StepPlan:
         self.dropped: tuple[SequenceState, ...] = ()
         self.paused: tuple[SequenceState, ...] = ()
         self.swap_time = 0.0
+        self.batch: StepBatch | None = None
+        self.num_overruns = 0
 
     @property
     def is_empty(self) -> bool:
