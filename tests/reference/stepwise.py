@@ -60,6 +60,12 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
   anew. Who has tokens and would need more than the whole pool in its next step has outgrown it.
+  An engine that plans ahead does not know what the step before will give. From its second step on
+  a decode holds blocks as if all drafts of the step before were accepted. Who was one token from
+  its end when the step before was planned is known to end with it. Who was farther takes part in
+  the next step even if it has ended: with its blocks and seat in the plan, and with what it would
+  have computed in the step, of which nobody gets anything. What a step gave is cached as the next
+  one ends, but for the newest token that the plan of the step after knows.
 - With early rejection, a job is turned away whose first token is not expected in time: the prompts
   that have none yet take their times, one after the other, and then its own. Blocks that a job
   taken before it has in the same place count as cached, in memory that caches, whatever became
@@ -232,6 +238,8 @@ class Live:
     num_backflows: int = 0
     entered_at: float = nan
     num_planned: int = 0  # tokens known when its latest decode step was planned
+    num_last: int = 0  # tokens that its latest decode step gave it, since it began to decode
+    num_beyond: int = 0  # and those for which it had no more room
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -270,11 +278,14 @@ class Live:
         outcome.num_decode_steps += 1
         outcome.num_accepted += num_tokens - 1
         outcome.chunk_times.append(time)
+        self.num_last = 0
         for _ in range(num_tokens):
             if not self.is_complete(longest):
                 outcome.num_decode_tokens += 1
                 self.num_cached += 1
+                self.num_last += 1
                 self.emit(time)
+        self.num_beyond = num_tokens - self.num_last
 
     def emit(self, time: float) -> None:
         self.num_emitted += 1
@@ -535,18 +546,26 @@ class StepwiseEngine(ABC):
         """Let go of one that gave up before the latest step, which computed it all the same."""
         if live in self.gone and live not in self.late:
             return  # it has ended meanwhile
-        unknown = self.is_ahead and live in self.decoded and self.overlaps
+        if live not in self.running:
+            self.give_up_now(live, self.now, in_step=False)
+            return
+        unknown = self.num_unknown(live)
+        self.stop(live)
+        self.running.remove(live)
+        self.memory.leave(live, live.num_cached - unknown, preempted=False)
         if live in self.late:
             self.late.remove(live)
-            self.running.remove(live)
-            self.memory.leave(live, live.num_cached - unknown, preempted=False)
-        elif live in self.running:
-            self.stop(live)
-            self.running.remove(live)
-            self.memory.leave(live, live.num_cached - unknown, preempted=False)
-            self.let_go(live, self.now)
         else:
-            self.give_up_now(live, self.now, in_step=False)
+            self.let_go(live, self.now)
+
+    def num_unknown(self, live: Live, *, was_served: bool = False) -> int:
+        """Tokens that the latest step gave and the plan of the next one does not know.
+
+        But for the one that the plan of the latest step knew, or the next one if it had its turn.
+        """
+        if not self.is_ahead or live not in self.decoded:
+            return 0
+        return max(live.num_last, 1) - (was_served or not self.overlaps)
 
     def learn_what_came(self) -> None:
         while self.come and self.come[0][0] <= self.known_until:
@@ -617,7 +636,15 @@ class StepwiseEngine(ABC):
 
     def next_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in its next step."""
-        return min(live.num_known + self.num_drafts + self.num_lookahead, self.longest)
+        num_slots = live.num_known + self.num_drafts + self.num_lookahead
+        if self.guesses and live.num_last:
+            num_slots += 1 + self.num_drafts - live.num_last
+        return min(num_slots, self.longest)
+
+    @property
+    def guesses(self) -> bool:
+        """Tell whether plans do not know how many tokens the step before gives."""
+        return self.plans_ahead and self.num_drafts > 0
 
     @property
     def num_free(self) -> int:
@@ -814,6 +841,7 @@ class StepwiseEngine(ABC):
     def free_late(self) -> None:
         """Take back seats and blocks of who was done before the plan that is now made."""
         for live in self.late:
+            self.stop(live)
             if live in self.running:
                 self.running.remove(live)
             if live not in self.held:
@@ -902,17 +930,23 @@ class StepwiseEngine(ABC):
 
     def leave(self, live: Live) -> None:
         """Stop running and give all blocks back, once the next plan is made if it is ahead."""
-        self.stop(live)
+        if not self.has_overrun(live):
+            self.stop(live)
         self.late.append(live)
         if not self.is_ahead:
             self.free_late()
         if live.has_given_up:
             self.let_go(live, self.now)
 
+    def has_overrun(self, live: Live) -> bool:
+        """Tell whether one that has ended takes part in the next step, too."""
+        return self.guesses and live.is_complete(self.longest) and live.num_last > 1
+
     def stop(self, live: Live) -> None:
         if live.decoding:
             self.decodes.remove(live)
         live.decoding = False
+        live.num_last = 0
 
     @property
     def active(self) -> list[Live]:
@@ -965,15 +999,14 @@ class StepwiseEngine(ABC):
 
     def preempt(self, victim: Live, *, was_served: bool = False) -> None:
         num_cached, victim.resumes = victim.num_cached, victim.decoding
+        unknown = self.num_unknown(victim, was_served=was_served)
         swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
         self.stop(victim)
         self.running.remove(victim)
         is_late = victim in self.late
         goes = swaps and self.swaps_overlap and not is_late
         if victim not in self.held and not goes:
-            unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
-            unknown = unknown and self.overlaps  # else the plan of the latest step knew its tokens
-            known = self.num_cacheable(victim) - unknown
+            known = self.num_cacheable(victim) - (0 if swaps else unknown)
             self.memory.leave(victim, known, preempted=not (swaps or is_late))
             victim.num_planned = 0
         if is_late:
@@ -1090,15 +1123,16 @@ class StepwiseEngine(ABC):
         batch = StepBatch(
             tuple((num_new, live.num_cached) for live, num_new in chunks),
             len(decodes),
-            sum(live.num_cached for live in decodes),
+            sum(self.context(live) for live in decodes),
             num_drafts=self.num_drafts if decodes else 0,
         )
         if self.windows and decodes:
             seen = self.windows.size - 1
-            batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
+            batch.window_sum = sum(min(self.context(live), seen) for live in decodes)
         if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
+        decodes = [live for live in decodes if live not in self.gone]
         self.memory.grow(
             [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
         )
@@ -1114,6 +1148,14 @@ class StepwiseEngine(ABC):
             self.num_copied = 0
         return batch
 
+    def forget_after(self, time: float) -> None:
+        """Forget steps that end after a time: nobody waits for them."""
+        self.steps = [step for step in self.steps if step.end <= time]
+
+    def context(self, live: Live) -> int:
+        """Tokens that the cache holds for a decode, also behind the end of one that has ended."""
+        return live.num_cached + (live.num_beyond if live in self.gone else 0)
+
     def complete(self, start: float, busy: float) -> None:
         """Give the members of the step what it computed; it began at `start` and ends now."""
         chunks, decodes, batch, num_used_blocks, planned = self.step
@@ -1127,9 +1169,10 @@ class StepwiseEngine(ABC):
         self.end_sitting()
         self.decoded = decodes
         for live in decodes:
+            late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
+            if late and self.guesses:
+                self.memory.enter(live, live.num_cached)
             live.decode(self.now, self.longest)
-            late = self.plans_ahead and getattr(self, "in_turn", False)
-            late = late and self.block_size > 1 and not self.num_drafts
             late |= self.verifies_late
             if self.memory.enters_answers and not late:
                 self.memory.enter(live, live.num_cached)
@@ -1161,7 +1204,7 @@ class StepwiseEngine(ABC):
 
     def free_if_empty(self) -> None:
         """Give back what those hold who are done, where there is nothing to plan."""
-        if not (self.active or self.waiting):
+        if not (self.active or self.waiting or self.decodes):
             self.known_until = inf
             self.free_late()
 
@@ -1169,7 +1212,8 @@ class StepwiseEngine(ABC):
     def verifies_late(self) -> bool:
         """Tell whether what a step verified of drafts is cached when the next one is planned."""
         in_turn = getattr(self, "in_turn", False) and self.block_size > 1
-        return bool(self.num_drafts) and in_turn and not self.caches_verified
+        in_time = self.num_drafts > 0 and not self.plans_ahead
+        return in_time and in_turn and not self.caches_verified
 
     def num_cacheable(self, live: Live) -> int:
         """Computed tokens of one who leaves that are cached."""
@@ -1388,8 +1432,11 @@ class StepwiseChunked(StepwiseEngine):
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
             live.num_planned = live.num_cached + 1
-            if self.block_size > 1 and not (self.plans_ahead and self.num_drafts):
-                self.memory.enter(live, live.num_cached + (not self.is_ahead))
+            if self.block_size > 1:
+                newest = not self.is_ahead
+                if self.is_ahead and self.guesses and live.num_last:
+                    newest = 1 - live.num_last
+                self.memory.enter(live, live.num_cached + newest)
         chunks = []
         for live, num_new, need in served:
             if not live.decoding and num_new:
