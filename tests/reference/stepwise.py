@@ -1169,13 +1169,7 @@ class StepwiseEngine(ABC):
         self.end_sitting()
         self.decoded = decodes
         for live in decodes:
-            late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
-            if late and self.guesses:
-                self.memory.enter(live, live.num_cached)
-            live.decode(self.now, self.longest)
-            late |= self.verifies_late
-            if self.memory.enters_answers and not late:
-                self.memory.enter(live, live.num_cached)
+            self.decode(live)
             if live.is_complete(self.longest):
                 complete.append(live)
         for live, num_new in chunks:
@@ -1201,6 +1195,15 @@ class StepwiseEngine(ABC):
         for live in [each for each in found if not each.has_given_up]:
             self.end_visit(live, "moved")
         self.free_if_empty()
+
+    def decode(self, live: Live) -> None:
+        """Give a decode what a step computed, and enter what is then known of it."""
+        late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
+        if late and self.guesses:
+            self.memory.enter(live, live.num_cached)
+        live.decode(self.now, self.longest)
+        if self.memory.enters_answers and not (late or self.verifies_late):
+            self.memory.enter(live, live.num_cached)
 
     def free_if_empty(self) -> None:
         """Give back what those hold who are done, where there is nothing to plan."""

@@ -1,4 +1,4 @@
-"""Steps that are planned for decodes which have ended: with drafts, plans ahead do not know who has.
+"""Steps that are planned for decodes which have ended, since plans ahead know no drafts' outcome.
 
 A step is planned when the step before it begins. Without drafts each decode gets one token a step,
 so a plan knows who ends. With drafts it knows only that a decode gets one token at least: who needs

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from mist_sim.clients.engine_config import AUTO_LENGTH as AUTO
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.profile_run import BesideTorch, ProfileRun
+from mist_sim.models.speculative import METHODS
 
 GIB = 2**30
 
@@ -188,6 +189,8 @@ _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
 _CACHES_VERIFIED = "rules.caches_verified"
 _HASHES_AHEAD = "rules.hashes_ahead"
+_ASYNC_DRAFTS = "rules.async_drafts"
+_ASYNC_ANY = "rules.async_any_drafts"
 EXPOSED_STEP = "overhead.exposed_step"
 EXPOSED_SEQUENCE = "overhead.exposed_sequence"
 _LARGE = ServerLimits(1024, 8192)
@@ -269,6 +272,8 @@ V0_12 = EngineVersion(
         _DRAINS: Default(False, _SCHEDULE),
         _CACHES_VERIFIED: Default(False, _UPDATE),
         _HASHES_AHEAD: Default(False, _HASH),
+        _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
+        _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -306,7 +311,6 @@ V0_14 = _after(
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
     },
     gains=("max_model_len",),
-    notes={"async scheduling with drafts": "on with EAGLE and MTP"},
 )
 
 V0_19 = _after(
@@ -329,6 +333,7 @@ V0_19 = _after(
             "GPUModelRunner._pp_receive_prev_sampled_token_ids_to_input_batch in "
             "vllm/v1/worker/gpu_model_runner.py: the first rank waits for the tokens of each batch",
         ),
+        _ASYNC_ANY: Default(True, f"{_POST_INIT}: draft_model, and ngram_gpu"),
     },
     gains=(RESERVE,),
 )
@@ -378,12 +383,14 @@ V0_33 = _after(
         _DRAINS: Default(True, f"{_SCHEDULE}: num_stale_output_tokens"),
         _CACHES_VERIFIED: Default(True, _UPDATE),
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
+        _ASYNC_DRAFTS: Default(
+            METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
+        ),
     },
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={
-        "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
         "limits on GB10": "256 and 2,048, whatever its memory (EngineArgs.get_batch_defaults)",
         "preemption with a step in flight": "the request waits until that step is over, which it "
         "is when the next one but one is planned (Scheduler.schedule, since 0.27); not so in a "
