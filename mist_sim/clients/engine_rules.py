@@ -40,6 +40,9 @@ class EngineRules:
     hashes_ahead: whether, with a layer that drafts, the hash of a block covers the token behind it,
         and not a found block is computed again (`VllmConfig.num_hash_lookahead_tokens` in
         `vllm/config/vllm.py`, in 0.33 and not in 0.24). Not with tiers.
+    admits_lookahead: whether the first piece of a prompt takes memory for what a drafting model
+        writes ahead, as every later one does (`num_lookahead_tokens` in `Scheduler.schedule`, in
+        0.24 and not in 0.19).
     async_drafts: methods of drafting with which the version plans ahead where it does so by
         default. async_any_drafts: whether the others can be planned ahead, too: a draft model, and
         n-grams where the GPU looks for them (`VllmConfig.__post_init__`, in 0.19 and not in 0.14).
@@ -57,5 +60,6 @@ class EngineRules:
     drains_preempted: bool = False
     caches_verified: bool = False
     hashes_ahead: bool = False
+    admits_lookahead: bool = False
     async_drafts: tuple[str, ...] = ()
     async_any_drafts: bool = False

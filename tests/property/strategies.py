@@ -218,6 +218,7 @@ def cases(
         local_cadence=draw(st.sampled_from([True, True, False])),
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
+        admits_lookahead=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,

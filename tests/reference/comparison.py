@@ -89,6 +89,7 @@ class EngineOptions:
     local_cadence: bool = False
     held_spares_hits: bool = False
     caches_verified: bool = False
+    admits_lookahead: bool = False
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -176,6 +177,7 @@ class EngineOptions:
             local_cadence=self.local_cadence,
             held_spares_hits=self.held_spares_hits,
             caches_verified=self.caches_verified,
+            admits_lookahead=self.admits_lookahead,
             batch_queue=self.batch_queue,
             async_pipelines=True,
             staggers_decodes=self.staggers_decodes,
@@ -323,6 +325,7 @@ class EngineOptions:
             more["num_drafts"] = self.drafting.num_speculative_tokens
             more["num_lookahead"] = self.drafting.num_lookahead_tokens
             more["caches_verified"] = self.caches_verified
+            more["admits_lookahead"] = self.admits_lookahead
             more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
         kind = other_kind or POLICIES[self.policy][1]
         if self.policy == "chunked":

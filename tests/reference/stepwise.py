@@ -66,6 +66,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   the next step even if it has ended: with its blocks and seat in the plan, and with what it would
   have computed in the step, of which nobody gets anything. What a step gave is cached as the next
   one ends, but for the newest token that the plan of the step after knows.
+- A piece of a prompt has blocks for the lookahead behind it, too, where prompts take blocks in
+  turn; the first piece only as an option.
 - With early rejection, a job is turned away whose first token is not expected in time: the prompts
   that have none yet take their times, one after the other, and then its own. Blocks that a job
   taken before it has in the same place count as cached, in memory that caches, whatever became
@@ -333,6 +335,7 @@ class StepwiseEngine(ABC):
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     uncached_first: bool = False
     caches_verified: bool = False
+    admits_lookahead: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -631,15 +634,19 @@ class StepwiseEngine(ABC):
         return self.outgrows_pool(live)
 
     def outgrows_pool(self, live: Live) -> bool:
-        num_slots = self.next_slots(live) if live.num_emitted else live.num_known
+        num_slots = self.first_slots(live) if live.num_emitted else live.num_known
         return self.blocks_for(num_slots) > self.num_blocks
+
+    def first_slots(self, live: Live) -> int:
+        """Tokens that a decode needs blocks for in the first step after it was away."""
+        return min(live.num_known + self.num_drafts + self.num_lookahead, self.longest)
 
     def next_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in its next step."""
-        num_slots = live.num_known + self.num_drafts + self.num_lookahead
-        if self.guesses and live.num_last:
-            num_slots += 1 + self.num_drafts - live.num_last
-        return min(num_slots, self.longest)
+        if not (self.guesses and live.num_last):
+            return self.first_slots(live)
+        num_known = live.num_known - live.num_last + 1 + self.num_drafts
+        return min(num_known + self.num_drafts + self.num_lookahead, self.longest)
 
     @property
     def guesses(self) -> bool:
@@ -894,6 +901,8 @@ class StepwiseEngine(ABC):
             num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
             num_slots = self.memory.cached_tokens(head) + first_piece
+            if self.admits_lookahead:
+                num_slots = self.behind(num_slots)
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
 
@@ -913,12 +922,18 @@ class StepwiseEngine(ABC):
             self.queue.remove(live)
             live.num_cached = self.memory.cached_tokens(live)
             num_slots = live.num_known if num_new is None else live.num_cached + num_new
+            if num_new is not None and self.admits_lookahead:
+                num_slots = self.behind(num_slots)
             self.memory.admit(live, self.blocks_for(num_slots))
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
             live.outcome.num_cached_tokens = live.num_cached - live.outcome.num_fetched_tokens
         return live
+
+    def behind(self, num_tokens: int) -> int:
+        """Tokens that a piece has blocks for that ends there, with what is written ahead."""
+        return min(num_tokens + self.num_lookahead, self.longest)
 
     def begin_behind_fetched(self, live: Live, num_new: int | None) -> None:
         """Take blocks for tokens behind those whose entries have come."""
@@ -1300,6 +1315,8 @@ class StepwiseChunked(StepwiseEngine):
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
+            if not self.fits_behind(num_new):
+                break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
@@ -1311,6 +1328,16 @@ class StepwiseChunked(StepwiseEngine):
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    def fits_behind(self, num_new: int) -> bool:
+        """Tell whether the head has blocks for what is written behind its first piece, too."""
+        if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
+            return True
+        head = self.head()
+        num_slots = self.behind(self.memory.cached_tokens(head) + num_new)
+        reserve = self.num_reserved if self.running else 0
+        room = self.num_free - self.decode_need() - reserve - self.promised()
+        return self.blocks_for(num_slots) - self.memory.num_held(head) <= room
 
     def is_for_decodes(self) -> bool:
         """Tell whether prompts wait for another step."""
@@ -1425,7 +1452,10 @@ class StepwiseChunked(StepwiseEngine):
         """Blocks that a running request takes in the step."""
         if live.decoding:
             return self.next_blocks(live)
-        return max(0, self.blocks_for(live.num_cached + num_new) - len(live.blocks))
+        num_slots = live.num_cached + num_new
+        if num_new:
+            num_slots = self.behind(num_slots)
+        return max(0, self.blocks_for(num_slots) - len(live.blocks))
 
     def take(
         self, served: list[tuple[Live, int, int]]
@@ -1444,7 +1474,7 @@ class StepwiseChunked(StepwiseEngine):
         for live, num_new, need in served:
             if not live.decoding and num_new:
                 self.carries = True
-                self.memory.grow([(live, live.num_cached + num_new, need)])
+                self.memory.grow([(live, self.behind(live.num_cached + num_new), need)])
                 chunks.append(self.chunk(live, num_new))
         return chunks, decodes
 

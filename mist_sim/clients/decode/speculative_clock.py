@@ -57,13 +57,14 @@ class Speculation:
         """
         return self._capped(num_tokens + 1 + self.num_drafts + self.num_extra_slots)
 
-    def slots(self, context: int, stay: Vector) -> Vector:
+    def slots(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the slots of a decode after 0, 1, 2, ... steps of a stay.
 
         context: tokens that the cache held for it before. stay: tokens that it gets by the steps.
+        num_ahead: tokens behind the context that its prompt took memory for.
         """
         slots = np.empty_like(stay)
-        slots[0] = context  # which the prefill took memory for
+        slots[0] = context + num_ahead
         slots[1:2] = context + 1 + self.num_extra_slots
         if self.plans_ahead:
             behind = context + 2 + self.num_drafts + self.num_extra_slots
@@ -73,6 +74,10 @@ class Speculation:
         if self.max_model_len is not None:
             np.minimum(slots, self.max_model_len, out=slots)
         return slots
+
+    def slots_ahead(self, context: int, num_ahead: int) -> int:
+        """Tokens that a prompt has memory for of which so many are computed."""
+        return self._capped(context + num_ahead)
 
     def _capped(self, num_slots: int) -> int:
         return num_slots if self.max_model_len is None else min(num_slots, self.max_model_len)
@@ -110,7 +115,7 @@ class SpeculativeClock(DecodeClock):
         self._enter(sequence, context, len(stay) - 1)
         start = self._place(len(stay))
         add_ahead(self._tokens_by, start, stay)
-        add_ahead(self._blocks_by, start, self._blocks(context, stay))
+        add_ahead(self._blocks_by, start, self._blocks(context, stay, sequence.num_ahead))
 
     def leave(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock; return its slots, those of drafts included."""
@@ -121,12 +126,13 @@ class SpeculativeClock(DecodeClock):
         self._exit(sequence, sequence.num_tokens - 1)
         if done < len(stay) - 1:  # it was to stay longer
             start = self.steps - self._first
-            blocks = self._blocks(first_context, stay)
+            blocks = self._blocks(first_context, stay, sequence.num_ahead)
             add_ahead(self._tokens_by, start, stay[done] - stay[done:])
             add_ahead(self._blocks_by, start, blocks[done] - blocks[done:])
+        speculation, num_ahead = self._speculation, sequence.num_ahead
+        sequence.num_ahead = 0
         if not done:
-            return first_context
-        speculation = self._speculation
+            return speculation.slots_ahead(first_context, num_ahead)
         if done > 1 and speculation.plans_ahead:
             return speculation.num_slots_behind(first_context + stay.item(done - 2) + 1)
         return speculation.num_slots(first_context + stay.item(done - 1) + 1)
@@ -187,15 +193,15 @@ class SpeculativeClock(DecodeClock):
             sequence.path = DraftPath(self._speculation.draw(request_id, num_tokens))
         return sequence.path
 
-    def _blocks(self, context: int, stay: Vector) -> Vector:
+    def _blocks(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the blocks taken by 0, 1, 2, ... steps of a stay."""
-        blocks = self._blocks_held(context, stay)
+        blocks = self._blocks_held(context, stay, num_ahead)
         blocks -= blocks[0]
         return blocks
 
-    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+    def _blocks_held(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the blocks held after 0, 1, 2, ... steps of a stay."""
-        blocks, size = self._speculation.slots(context, stay), self.block_size
+        blocks, size = self._speculation.slots(context, stay, num_ahead), self.block_size
         blocks += size - 1
         blocks //= size
         return blocks

@@ -132,9 +132,9 @@ class SpeculativeWindowClock(SpeculativeClock):
         """Return the tokens inside the windows after 0, 1, 2, ... steps of a stay."""
         return np.minimum(context + stay, self._reach)
 
-    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+    def _blocks_held(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the pages held; a window group holds those of its tokens and of a step's slots."""
-        blocks = super()._blocks_held(context, stay)
+        blocks = super()._blocks_held(context, stay, num_ahead)
         in_window: Vector = np.minimum(blocks, self._most_window_blocks)
         in_window *= self._groups.num_window_groups
         blocks *= self._groups.num_full_groups

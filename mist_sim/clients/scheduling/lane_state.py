@@ -111,6 +111,8 @@ class LaneState:
         is_early = self.by_piece and self.pool.block_size > 1
         drafts_in_time = speculation is not None and not plans_ahead
         self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
+        takes_ahead = speculation is not None and self.by_piece
+        self._lookahead = speculation.num_lookahead_tokens if takes_ahead else 0
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -352,7 +354,9 @@ class LaneState:
             self.prefilling.remove(sequence)
             num_computed = sequence.num_computed_tokens
             if self.by_piece:
-                return self.kv_cache.num_held(sequence, num_computed), num_computed
+                num_slots = self.slots_ahead(sequence, num_computed)
+                sequence.num_ahead = 0
+                return self.kv_cache.num_held(sequence, num_slots), num_computed
             return self.pool.blocks_for(sequence.num_tokens), num_computed
         num_tokens = self.leave_clock(sequence)
         return self.pool.blocks_for(num_tokens), sequence.num_tokens - 1
@@ -479,7 +483,7 @@ class LaneState:
     def lose_step(self, plan: StepPlan) -> None:
         """Give back the blocks of a lost step; paused decodes run again."""
         if self.by_piece:
-            pieces = [self.piece_need(sequence, num_new) for sequence, num_new in plan.prefills]
+            pieces = [self._piece_taken(sequence, new) for sequence, new in plan.prefills]
             self.kv_cache.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
         self.num_taken = 0
@@ -489,12 +493,47 @@ class LaneState:
     def piece_need(self, sequence: SequenceState, num_tokens: int, num_done: int = 0) -> int:
         """Blocks that a piece of a prompt takes; `num_done` of its tokens have theirs."""
         num_computed = sequence.num_computed_tokens
+        if self._lookahead:
+            num_held, slots = self.kv_cache.num_held, self.slots_ahead
+            before = num_held(sequence, slots(sequence, num_computed + num_done))
+            after = slots(sequence, num_computed + num_tokens, self._lookahead)
+            return num_held(sequence, after) - before
         if sequence.chain is None:
             size = self.pool.block_size
             return (num_computed + num_done) // -size - (num_computed + num_tokens) // -size
         num_held = self.kv_cache.num_held
         before = num_held(sequence, num_computed + num_done)
         return num_held(sequence, num_computed + num_tokens) - before
+
+    def _piece_taken(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Blocks that the planned piece of a prompt took."""
+        num_held, num_computed = self.kv_cache.num_held, sequence.num_computed_tokens
+        after = num_held(sequence, self.slots_ahead(sequence, num_computed + num_tokens))
+        return after - num_held(sequence, self.slots_ahead(sequence, num_computed))
+
+    def slots_ahead(
+        self, sequence: SequenceState, num_tokens: int, num_ahead: int | None = None
+    ) -> int:
+        """Tokens that a prompt has memory for of which so many are computed, or planned."""
+        num_ahead = sequence.num_ahead if num_ahead is None else num_ahead
+        if not num_ahead or self.speculation is None:
+            return num_tokens
+        return self.speculation.slots_ahead(num_tokens, num_ahead)
+
+    def lookahead_of(self, sequence: SequenceState, num_new: int) -> int:
+        """Tokens up to which the first piece of a waiting prompt takes memory; 0: as any piece."""
+        if not (self._lookahead and self.rules.admits_lookahead):
+            return 0
+        num_tokens = self.kv_cache.num_cached_tokens(sequence) + num_new
+        return self.slots_ahead(sequence, min(num_tokens, sequence.num_tokens), self._lookahead)
+
+    def take_ahead(self, sequence: SequenceState, *, is_first: bool = False) -> None:
+        """Note that a piece of a prompt has memory for what a drafting model writes ahead.
+
+        is_first: that it is admitted with.
+        """
+        if not is_first or self.rules.admits_lookahead:
+            sequence.num_ahead = self._lookahead
 
     def steps_until_change(self, limit: int, plan: StepPlan | None = None) -> int:
         """Steps, at most `limit`, that the decodes run before one ends or blocks run short.

@@ -189,6 +189,7 @@ _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
 _CACHES_VERIFIED = "rules.caches_verified"
 _HASHES_AHEAD = "rules.hashes_ahead"
+_ADMITS_LOOKAHEAD = "rules.admits_lookahead"
 _ASYNC_DRAFTS = "rules.async_drafts"
 _ASYNC_ANY = "rules.async_any_drafts"
 EXPOSED_STEP = "overhead.exposed_step"
@@ -272,6 +273,7 @@ V0_12 = EngineVersion(
         _DRAINS: Default(False, _SCHEDULE),
         _CACHES_VERIFIED: Default(False, _UPDATE),
         _HASHES_AHEAD: Default(False, _HASH),
+        _ADMITS_LOOKAHEAD: Default(False, f"{_SCHEDULE}: effective_lookahead_tokens"),
         _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
@@ -355,6 +357,7 @@ V0_24 = _after(
         ),
         _STAGGERS: Default(True, f"{_NO_STAGGER}, with model runner V2"),
         _FILLS: Default(True, _QUEUE),
+        _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
         EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
         EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
     },
