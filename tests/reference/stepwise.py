@@ -634,7 +634,12 @@ class StepwiseEngine(ABC):
         return self.outgrows_pool(live)
 
     def outgrows_pool(self, live: Live) -> bool:
-        num_slots = self.first_slots(live) if live.num_emitted else live.num_known
+        if live.num_emitted:
+            num_slots = self.first_slots(live)
+        elif getattr(self, "in_turn", False):
+            num_slots = self.behind(live.num_known)
+        else:
+            num_slots = live.num_known
         return self.blocks_for(num_slots) > self.num_blocks
 
     def first_slots(self, live: Live) -> int:

@@ -445,10 +445,13 @@ class LaneState:
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
 
-        One that has emitted tokens also needs the slots for drafts of its next step.
+        One that has emitted tokens also needs the slots for drafts of its next step, and a prompt
+        those that a drafting model writes behind its end.
         """
         pool = self.pool
         num_slots = self.num_slots(sequence)
+        if self._lookahead and not sequence.num_output_tokens:
+            num_slots = self.slots_ahead(sequence, num_slots, self._lookahead)
         num_blocks = pool.blocks_for(num_slots)
         if num_blocks <= pool.num_blocks:
             return None
