@@ -242,8 +242,9 @@ def run(
     result = Simulation(clients=[client], workload=workload).run()
     rows = result.requests.set_index("request_id")
     place = {number: position for position, number in enumerate(order)}
-    steps: list[list[Any]] = []  # with drafts they are not compared
-    for track, lane in enumerate(() if spec["drafts"][1] else client.lane_states):
+    steps: list[list[Any]] = []
+    lanes = [] if spec["drafts"][1] else client.lane_states  # with drafts they are not compared
+    for track, lane in enumerate(lanes):
         noted = [plan for plan in scheduler.noted if plan.lane is lane]
         steps += steps_of(noted, result, None if len(spec["ranks"]) > 1 else track)
     for computed, preempted, _ in steps:

@@ -111,8 +111,9 @@ class LaneState:
         is_early = self.by_piece and self.pool.block_size > 1
         drafts_in_time = speculation is not None and not plans_ahead
         self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
-        takes_ahead = speculation is not None and self.by_piece
-        self._lookahead = speculation.num_lookahead_tokens if takes_ahead else 0
+        self._lookahead = 0
+        if speculation is not None and self.by_piece:
+            self._lookahead = speculation.num_lookahead_tokens
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
