@@ -35,7 +35,7 @@ from mist_sim.search import (
     designs_of,
     find_goodput,
 )
-from mist_sim.search.relaxing import relaxed
+from mist_sim.search.binding.relaxing import relaxed
 from mist_sim.studies.rates import Rates
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
-from mist_sim.search.trials import Trial, try_rate
+from mist_sim.search.verdicts.trials import Trial, try_rate
 
 # model, lengths, requests a second, TTFT and TPOT in ms, GPUs
 TASKS = (

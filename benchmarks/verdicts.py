@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
-from mist_sim.search.steady_state import ERROR, Look, Seen, look, looks
+from mist_sim.search.verdicts.steady_state import ERROR, Look, Seen, look, looks
 
 PAGE = Path(__file__).parents[1] / "docs/background/verdicts.md"
 BEGIN, END = "<!-- made by benchmarks/verdicts.py -->", "<!-- end -->"

@@ -27,7 +27,7 @@ from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, search_space
 from mist_sim.search.spaces.prepared import Preparation, Prepared
-from mist_sim.search.trials import Trial, try_rate
+from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.rates import Rates
 from tests.reference.random_spaces import random_space
 

@@ -57,16 +57,21 @@ def draw(
         key=lambda each: each.tokens_per_dollar,
     )
     by_design = {each.design: each for each in measured}
-    for star, color in ((found["search"], "#1a9641"), (best_tuned, "black")):
+    stars = {"winner of the race": found["search"], "best of auto-tune": best_tuned}
+    for (label, star), color in zip(stars.items(), ("#1a9641", "black"), strict=True):
         at = by_design[star.design]
-        left.scatter(at.dollars, at.throughput / base, marker="*", s=260, color=color, zorder=5)
+        left.scatter(
+            at.dollars, at.throughput / base, 200, color, marker="*", label=label, zorder=5
+        )
     left.set(
         xlabel="$ an hour", ylabel=f"output tokens/s at {question.rate:g} /s, over A100 TP1 x 8"
     )
-    left.legend(fontsize=7, title="cross: misses the limits, or unstable", title_fontsize=7)
+    left.set_ylim(top=1.35 * max(each.throughput for each in measured) / base)  # for the legend
+    title = "cross: misses the limits, or unstable"
+    left.legend(fontsize=7, title=title, title_fontsize=7, ncols=3, markerscale=0.7)
     names = list(found)
     right.barh(
-        [f"{name}\n{found[name].design.name}" for name in names],
+        [f"{name}\n{_broken(found[name].design.name)}" for name in names],
         [found[name].tokens_per_dollar / 1e6 for name in names],
         color=["#1a9641" if name == "search" else "#777777" for name in names],
     )
@@ -79,3 +84,8 @@ def draw(
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _broken(name: str) -> str:
+    """Return a design's name on as many lines as it has parts."""
+    return name.replace(" + ", "\n+ ").replace(", ", "\n", 1)

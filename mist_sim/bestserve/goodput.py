@@ -16,8 +16,8 @@ from mist_sim.bestserve.simulators import contexts, pseudo_batches
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.search.bracketing import Search
 from mist_sim.search.goodput_result import SeedGoodput
-from mist_sim.search.request_times import RequestTimes, Target, none_counts
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
+from mist_sim.search.verdicts.trials import Trial
 
 Simulate = Callable[[float], RequestTimes]
 """Serves requests at a rate, requests per second; returns their latencies."""

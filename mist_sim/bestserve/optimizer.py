@@ -29,8 +29,8 @@ from mist_sim.scenario.load import as_data
 from mist_sim.search.bracketing import Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.request_times import Target
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates

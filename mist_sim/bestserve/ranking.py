@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import BESTSERVE
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.request_times import Target
+from mist_sim.search.verdicts.request_times import Target
 
 if TYPE_CHECKING:
     import pandas as pd

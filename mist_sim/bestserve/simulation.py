@@ -14,7 +14,7 @@ from mist_sim.bestserve.simulators import contexts, decode, prefill, together
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
-from mist_sim.search.request_times import RequestTimes
+from mist_sim.search.verdicts.request_times import RequestTimes
 
 TAU = 2.5
 """The balance of the pseudo batch size: BestServe, section 3.4.2."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.hardware.afd import AfdCoefficients
-from mist_sim.traces.files import csv_records, open_trace
+from mist_sim.traces.readers.opening import csv_records, open_trace
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from mist_sim.explain.batch import HandBatch
 from mist_sim.explain.moment import step_at
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
-from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import STEP
 from mist_sim.scenario import Scenario
@@ -106,7 +106,7 @@ class StepExplained(Findings):
 
     def write_files(self, folder: Path) -> None:
         """Write step.json and step.csv, and roofline.png where matplotlib is installed."""
-        from mist_sim.report.roofline_picture import can_draw, draw
+        from mist_sim.report.pictures.findings.roofline_picture import can_draw, draw
 
         write_text(folder / "step.json", json_text(self.summary))
         text = self.table.to_csv(index=False, lineterminator="\n")

@@ -17,7 +17,7 @@ from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.spending.energy import Ledger
-from mist_sim.metrics.tabular import Columns, concatenated
+from mist_sim.metrics.tables.tabular import Columns, concatenated
 
 _DEFAULT_INTERVALS = 100
 _MOST_INTERVALS = 100_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mist_sim.metrics.expected_errors import with_verdicts
-from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
+from mist_sim.metrics.tables.findings import ONE_LINE, Findings, Presenter
 from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:

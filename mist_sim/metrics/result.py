@@ -18,7 +18,6 @@ from mist_sim.metrics import result_columns
 from mist_sim.metrics.clients.layouts import layouts_summary
 from mist_sim.metrics.clients.lives import states_columns
 from mist_sim.metrics.clients.room import Room, least_room, room_columns, rooms
-from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_columns
@@ -34,7 +33,8 @@ from mist_sim.metrics.spending.added import (
 from mist_sim.metrics.spending.cost import Bill, CostOptions
 from mist_sim.metrics.spending.energy import Ledger, PowerOptions
 from mist_sim.metrics.summary import summarise
-from mist_sim.metrics.tabular import Columns, frame_of, num_rows, write_parquet
+from mist_sim.metrics.tables.findings import ONE_LINE, Findings, Presenter
+from mist_sim.metrics.tables.tabular import Columns, frame_of, num_rows, write_parquet
 from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
 from mist_sim.metrics.timeline import timeline
 from mist_sim.output import output_file, output_folder

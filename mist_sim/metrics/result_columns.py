@@ -15,7 +15,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import step_table
-from mist_sim.metrics.tabular import (
+from mist_sim.metrics.tables.tabular import (
     Coded,
     Columns,
     WithMissing,

@@ -21,7 +21,7 @@ from mist_sim.search.afd.slot_load import (
     mean_slot_load,
 )
 from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
-from mist_sim.search.binding import what_binds
+from mist_sim.search.binding.what_binds import what_binds
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.comparison import Case, Comparison, compare
 from mist_sim.search.designs import Designs, designs_of

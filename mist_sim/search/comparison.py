@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
-from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.report.run.overloads import overload_line
@@ -22,9 +22,9 @@ from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked, sentence, starred
-from mist_sim.search.request_times import Target, asked_share, target_of
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
+from mist_sim.search.verdicts.request_times import Target, asked_share, target_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates

@@ -17,14 +17,14 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.search.binding import search_binding
+from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.percentiles import Percentile
 from mist_sim.search.racing import beaten
-from mist_sim.search.request_times import Target, target_of
 from mist_sim.search.sure_search import Asked, until_sure
-from mist_sim.search.trials import Trial, trial_data
+from mist_sim.search.verdicts.percentiles import Percentile
+from mist_sim.search.verdicts.request_times import Target, target_of
+from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates

@@ -10,15 +10,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
-from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.bracketing import Bracket
-from mist_sim.search.request_times import Target
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd

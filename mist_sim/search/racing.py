@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from mist_sim.search.bracketing import Bracket
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.trials import Trial
 
 _COARSEST = 1.5  # missed rate over attained rate of a design that is out, however far behind
 

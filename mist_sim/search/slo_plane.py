@@ -20,7 +20,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.load import as_data
-from mist_sim.search.request_times import Array, RequestTimes, check_attainment
+from mist_sim.search.verdicts.request_times import Array, RequestTimes, check_attainment
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates
@@ -238,7 +238,7 @@ class SloPlane:
 
         The picture, slo_plane.png, needs matplotlib (the extra `plot`).
         """
-        from mist_sim.report.plane_picture import can_draw, draw
+        from mist_sim.report.pictures.findings.plane_picture import can_draw, draw
 
         write_text(folder / "slo_plane.json", json_text(self.summary))
         write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))

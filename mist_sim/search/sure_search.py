@@ -11,7 +11,7 @@ from math import inf
 
 from mist_sim.search.bracketing import Bracket, Search, rounded
 from mist_sim.search.goodput_result import SeedGoodput
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.trials import Trial
 
 _OUTWARD = 1.06  # ratio from one rate to the next, if the interval extends beyond the rates tried
 _MOST_OUTWARD = 4

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import STUDY
 from mist_sim.studies.points import Point, value_text

@@ -22,7 +22,7 @@ from mist_sim.traces.base import (
     TraceReader,
     TraceRow,
 )
-from mist_sim.traces.distributions import (
+from mist_sim.traces.lengths.distributions import (
     FixedLength,
     GeometricLength,
     LengthDistribution,
@@ -30,28 +30,28 @@ from mist_sim.traces.distributions import (
     NormalLength,
     UniformLength,
 )
-from mist_sim.traces.mixtures import Mix, RequestClass
-from mist_sim.traces.parquet_traces import ChatParquetReader, MistReader
+from mist_sim.traces.lengths.mixtures import Mix, RequestClass
+from mist_sim.traces.lengths.synthetic import PrefixRepetition, Profile, Synthetic
+from mist_sim.traces.lengths.three_figures import MeanMedianP95Length
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
-from mist_sim.traces.readers import (
+from mist_sim.traces.readers.parquet import ChatParquetReader, MistReader
+from mist_sim.traces.readers.servegen import ServeGenReader
+from mist_sim.traces.readers.serving_sim import LlmServingSimReader
+from mist_sim.traces.readers.sharegpt import ShareGptReader
+from mist_sim.traces.readers.tabular import (
     AzureReader,
     LengthsCsvReader,
     MooncakeReader,
     TimedTraceReader,
 )
+from mist_sim.traces.readers.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
 from mist_sim.traces.retries import Retries
-from mist_sim.traces.servegen import ServeGenReader
-from mist_sim.traces.serving_sim import LlmServingSimReader
 from mist_sim.traces.sessions.agentic import AgenticReader
 from mist_sim.traces.sessions.dependent import AgenticMooncakeReader
 from mist_sim.traces.sessions.dynamo import DynamoReader
 from mist_sim.traces.sessions.ragpulse import RagPulseReader
 from mist_sim.traces.sessions.telemetry import OtelReader
-from mist_sim.traces.sharegpt import ShareGptReader
-from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
-from mist_sim.traces.three_figures import MeanMedianP95Length
 from mist_sim.traces.time_limits import TimeLimits
-from mist_sim.traces.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
 from mist_sim.traces.workload import Rows, Workload
 
 __all__ = [

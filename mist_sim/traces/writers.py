@@ -10,7 +10,7 @@ from functools import partial
 from mist_sim.core.content_ids import OF_BLOCK, origin_of
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TraceRow
-from mist_sim.traces.files import A_SECOND
+from mist_sim.traces.readers.opening import A_SECOND
 
 _AZURE_START = datetime(2024, 1, 1, tzinfo=UTC)  # any; readers count from the first row
 _TICKS = 10_000_000  # of 100 ns a second, as Azure's files have

@@ -16,7 +16,7 @@ from mist_sim.calibration.closed_loop import closed_loop_observations
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
 from mist_sim.inputs.tables import of_a_form
-from mist_sim.metrics.run_folder import RunFolder
+from mist_sim.metrics.tables.run_folder import RunFolder
 from mist_sim.metrics.timeline import TABLES, timeline
 from mist_sim.scenario import build
 from mist_sim.scenario.from_vllm.commands import from_vllm

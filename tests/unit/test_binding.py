@@ -12,15 +12,15 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo
 from mist_sim.scenario import build
 from mist_sim.scenario.load import as_data
-from mist_sim.search.binding import _fall, _ranked, _worth, search_binding, what_binds
+from mist_sim.search.binding.relaxed_runs import BATCHES, relaxed_run
+from mist_sim.search.binding.relaxing import RESOURCES, relaxed
+from mist_sim.search.binding.what_binds import _fall, _ranked, _worth, search_binding, what_binds
 from mist_sim.search.binding_result import Binding, worth
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.relaxed_runs import BATCHES, relaxed_run
-from mist_sim.search.relaxing import RESOURCES, relaxed
-from mist_sim.search.request_times import Target
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
 
@@ -291,7 +291,7 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
     def again(*_):
         raise AssertionError("a run is repeated")
 
-    monkeypatch.setattr("mist_sim.search.relaxed_runs.build", again)
+    monkeypatch.setattr("mist_sim.search.binding.relaxed_runs.build", again)
     second = find_goodput(scenario, options, **how, resume=True)
     assert first.binding is not None
     assert second.binding == first.binding

@@ -18,12 +18,11 @@ from rich.console import Console, Group
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.replications import estimate
-from mist_sim.report import plane_picture
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.run.expected import expected_of_each
 from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
-from mist_sim.search.request_times import RequestTimes, Target
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import (
     PlaneOptions,
@@ -32,6 +31,7 @@ from mist_sim.search.slo_plane import (
     read_goodput,
     slo_plane,
 )
+from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.seeds import seeds_from
 from tests.effort import examples

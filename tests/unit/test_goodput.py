@@ -22,8 +22,8 @@ from mist_sim.scenario.load import as_data
 from mist_sim.search.bracketing import LADDER, Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.request_times import RequestTimes, Target
-from mist_sim.search.trials import Trial, try_rate
+from mist_sim.search.verdicts.request_times import RequestTimes, Target
+from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.rates import Rates
 from tests.effort import examples
 

@@ -12,7 +12,7 @@ from mist_sim.cli import main
 from mist_sim.observation.prompts import Prompts
 from mist_sim.rng import Streams
 from mist_sim.traces import AllAtOnce, Rows, TraceRow, Workload
-from mist_sim.traces.forms import reader_of
+from mist_sim.traces.readers.forms import reader_of
 from mist_sim.validation import read_run
 from tests.loopback import Delays, server
 

@@ -28,7 +28,7 @@ from mist_sim.search.planning.hunt import Clock, Hunt
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.refining import confidence_of, without_one
 from mist_sim.search.planning.space import candidates, scenario_of
-from mist_sim.search.trials import try_rate
+from mist_sim.search.verdicts.trials import try_rate
 from mist_sim.studies.driver import Driver
 
 ASKED = {

@@ -11,7 +11,7 @@ from mist_sim.search.ranking import NEAR
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Preparation
 from mist_sim.search.spaces.result import SpaceSearch
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.trials import Trial
 from tests.reference.random_spaces import space
 
 ASKED = space("goodput_per_gpu")

@@ -9,7 +9,7 @@ import pytest
 
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
-from mist_sim.search.steady_state import Seen, _compare, inflation, look, looks, quantile
+from mist_sim.search.verdicts.steady_state import Seen, _compare, inflation, look, looks, quantile
 
 NUM = 4000
 

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 from mist_sim.search.bracketing import Bracket, Verdicts
 from mist_sim.search.sure_search import until_sure
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.trials import Trial
 
 
 def trial(rate: float, attained: bool | None, low: float, high: float, number: int) -> Trial:

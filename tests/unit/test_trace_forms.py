@@ -26,7 +26,7 @@ from mist_sim.traces import (
     Workload,
 )
 from mist_sim.traces.content import block_content
-from mist_sim.traces.forms import form_of, reader_of
+from mist_sim.traces.readers.forms import form_of, reader_of
 from mist_sim.traces.statistics import statistics
 from mist_sim.traces.writers import WRITERS
 from tests.contract.test_registered_plugins import PARQUET_TRACES, TRACES

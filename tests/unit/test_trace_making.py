@@ -19,7 +19,7 @@ from mist_sim.rng import Streams
 from mist_sim.traces import GammaArrivals, Profile, ServeGenReader, TraceRow
 from mist_sim.traces.content import block_content
 from mist_sim.traces.fetching import fetch
-from mist_sim.traces.forms import reader_of
+from mist_sim.traces.readers.forms import reader_of
 from mist_sim.traces.sampling import sampled
 from mist_sim.traces.statistics import statistics
 from mist_sim.traces.synthesis import fit_trace

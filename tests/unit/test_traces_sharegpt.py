@@ -68,7 +68,7 @@ def test_reading_in_pieces_changes_nothing(tmp_path, monkeypatch, chunk):
     awkward = [talk(("human", 'a"\\ \n é 😀 {[,'), ("gpt", "]}" * 40)), *TWO_TALKS]
     source = reader(tmp_path, awkward, chars_per_token=1)
     whole = lengths(source)
-    monkeypatch.setattr("mist_sim.traces.json_stream._CHUNK", chunk)
+    monkeypatch.setattr("mist_sim.traces.readers.json_stream._CHUNK", chunk)
     assert lengths(source) == whole
 
 
@@ -114,8 +114,8 @@ def test_bad_files_are_refused_with_file_and_line(tmp_path, content, line, probl
 
 def test_broken_json_is_found_without_reading_on(tmp_path, monkeypatch):
     source = reader(tmp_path, '[{"a": x' + " " * 1000 + "}]")
-    monkeypatch.setattr("mist_sim.traces.json_stream._CHUNK", 100)
-    monkeypatch.setattr("mist_sim.traces.json_stream._Cursor._read_more", _read_once)
+    monkeypatch.setattr("mist_sim.traces.readers.json_stream._CHUNK", 100)
+    monkeypatch.setattr("mist_sim.traces.readers.json_stream._Cursor._read_more", _read_once)
     with pytest.raises(TraceError, match="Expecting value"):
         lengths(source)
 

@@ -109,7 +109,7 @@ def compare(
     """Run several scenarios on the same workload and compare them."""
     from mist_sim.cli.search_input import goodput_options
     from mist_sim.cli.session import Session, note
-    from mist_sim.report.plane_picture import MISSING, can_draw
+    from mist_sim.report.pictures.findings.plane_picture import MISSING, can_draw
     from mist_sim.search.comparison import compare
 
     require_out(force, out, resume)

@@ -48,7 +48,7 @@ def explain(
     from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
     from mist_sim.explain import HandBatch, explain_batch, explain_moment
-    from mist_sim.report.roofline_picture import MISSING, can_draw
+    from mist_sim.report.pictures.findings.roofline_picture import MISSING, can_draw
     from mist_sim.units import DURATION
 
     require_out(force, out)

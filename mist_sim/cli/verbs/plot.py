@@ -27,7 +27,7 @@ def plot(
     from mist_sim.cli.signals import Saved
     from mist_sim.cli.titles import title_of
     from mist_sim.inputs.tables import of_a_form
-    from mist_sim.metrics.run_folder import RunFolder
+    from mist_sim.metrics.tables.run_folder import RunFolder
     from mist_sim.output import output_file
     from mist_sim.report.pages.page import require_report
     from mist_sim.report.pages.plots_page import plots_page

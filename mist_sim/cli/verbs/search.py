@@ -84,7 +84,7 @@ def search(
     """Find the best configurations of a space: values to try, constraints and objectives."""
     from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.front_picture import MISSING, can_draw
+    from mist_sim.report.pictures.findings.front_picture import MISSING, can_draw
     from mist_sim.search.spaces import SearchOptions, read_space, search_space
 
     require_out(force, out, resume)

@@ -64,7 +64,7 @@ def sweep(
     from mist_sim.cli.session import Session, note
     from mist_sim.cli.vary_input import axes_of
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.sweep_picture import MISSING, can_draw
+    from mist_sim.report.pictures.findings.sweep_picture import MISSING, can_draw
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import goodput_sweep
     from mist_sim.search.sweeps import sweep as run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from mist_sim.metrics.run_folder import RunFolder
+    from mist_sim.metrics.tables.run_folder import RunFolder
 
 
 def timeline(
@@ -38,7 +38,7 @@ def timeline(
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
     from mist_sim.inputs.tables import of_a_form
-    from mist_sim.metrics.run_folder import RunFolder
+    from mist_sim.metrics.tables.run_folder import RunFolder
     from mist_sim.metrics.timeline import TABLES
     from mist_sim.metrics.timeline import timeline as text_of
     from mist_sim.output import output_file

@@ -56,7 +56,7 @@ def inspect(
     from mist_sim.output.texts import json_text
     from mist_sim.report.elements.shown import show
     from mist_sim.report.trace import trace_table
-    from mist_sim.traces.forms import form_of
+    from mist_sim.traces.readers.forms import form_of
     from mist_sim.traces.statistics import Figures, statistics
 
     if plot is not None:
@@ -69,7 +69,7 @@ def inspect(
     else:
         show(f"{file}: {name}", trace_table(found))
     if plot is not None:
-        from mist_sim.report.trace_picture import draw
+        from mist_sim.report.pictures.findings.trace_picture import draw
 
         draw(figures, f"{Path(file).name}: {name}", plot)
         typer.echo(f"Written to {plot}", err=True)
@@ -110,7 +110,7 @@ def convert(
 
 def reader(file: str, form: str | None, num_requests: int | None) -> TraceReader:
     """Return the reader of a file; raises ScenarioError that names options."""
-    from mist_sim.traces.forms import reader_of
+    from mist_sim.traces.readers.forms import reader_of
 
     with as_options():
         return reader_of(file, form, num_requests)
@@ -145,8 +145,8 @@ def as_options() -> Iterator[None]:
 def _require_picture(plot: Path, force: bool) -> None:
     """Raise ScenarioError where no picture can be drawn into the file."""
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.plane_picture import can_draw
-    from mist_sim.report.trace_picture import MISSING
+    from mist_sim.report.pictures.findings.plane_picture import can_draw
+    from mist_sim.report.pictures.findings.trace_picture import MISSING
 
     if plot.suffix != ".png":
         raise ScenarioError(f"--plot must name a .png file, got {plot}")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from mist_sim.core.states import State
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.tabular import Columns, column, texts
+from mist_sim.metrics.tables.tabular import Columns, column, texts
 
 POWERED: tuple[State, ...] = ("starting", "up", "draining")
 """In which GPUs draw power, if only idle."""

@@ -18,7 +18,7 @@ from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.tabular import Columns, column
+from mist_sim.metrics.tables.tabular import Columns, column
 
 
 class Room(NamedTuple):

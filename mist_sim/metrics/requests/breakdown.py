@@ -21,7 +21,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rates import Mask
 from mist_sim.metrics.requests.rows import RequestRows
-from mist_sim.metrics.tabular import Columns, in_order
+from mist_sim.metrics.tables.tabular import Columns, in_order
 from mist_sim.stages import Decode, Prefill
 
 Rows = NDArray[np.int64]

@@ -13,7 +13,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import TableColumns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rates import Mask, rate
-from mist_sim.metrics.tabular import Coded, Columns
+from mist_sim.metrics.tables.tabular import Coded, Columns
 
 
 def request_columns(recorder: ColumnRecorder) -> TableColumns:

@@ -8,7 +8,7 @@ import numpy as np
 
 from mist_sim.metrics import stats
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.tabular import Coded, Columns, in_order
+from mist_sim.metrics.tables.tabular import Coded, Columns, in_order
 
 _MS = 1e3
 NO_LEVEL = 0

@@ -18,7 +18,7 @@ from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.cost import Bill, api_cost
 from mist_sim.metrics.spending.energy import Ledger
 from mist_sim.metrics.stats import share
-from mist_sim.metrics.tabular import Columns, column, in_order
+from mist_sim.metrics.tables.tabular import Columns, column, in_order
 
 _MILLION = 1e6
 

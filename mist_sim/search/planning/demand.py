@@ -15,8 +15,8 @@ from mist_sim.metrics.goodput import Limits
 from mist_sim.rng import Streams
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import Question
-from mist_sim.search.request_times import Target
-from mist_sim.search.steady_runs import lengthened
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.steady_runs import lengthened
 from mist_sim.studies.built import Built
 from mist_sim.traces import TraceArrivals, TraceReader
 

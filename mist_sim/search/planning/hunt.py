@@ -24,7 +24,7 @@ from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.estimates import Estimates
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, scenario_of
-from mist_sim.search.trials import Trial, trial_data
+from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.task import Task
 

@@ -13,7 +13,7 @@ from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.request_times import Target
+from mist_sim.search.verdicts.request_times import Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
 

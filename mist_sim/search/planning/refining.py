@@ -17,7 +17,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.plan_result import Confidence
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, scenario_of
-from mist_sim.search.trials import Trial, trial_data
+from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates

@@ -20,7 +20,7 @@ from mist_sim.search.spaces.objectives import Objective, at_goodput, at_rate
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.runs import Runs
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
 _DIGITS = 6  # of a rate

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any, Literal
 
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.trials import Trial
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
 Status = Literal["front", "kept", "stopped", "proved", "behind", "excluded", "failed", "not tried"]

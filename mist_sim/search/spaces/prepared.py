@@ -16,10 +16,10 @@ from mist_sim.scenario import Scenario
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.planning.bounds import Least, Needs, alone, least_of_client, most
 from mist_sim.search.planning.demand import Demand, demand_on
-from mist_sim.search.request_times import Target
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.space import Configuration
+from mist_sim.search.verdicts.request_times import Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Failure

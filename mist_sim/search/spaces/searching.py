@@ -13,7 +13,6 @@ from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.percentiles import Percentile
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.fronts import front
 from mist_sim.search.spaces.objectives import Objective
@@ -21,6 +20,7 @@ from mist_sim.search.spaces.prepared import Preparation, Prepared
 from mist_sim.search.spaces.result import SpaceSearch
 from mist_sim.search.spaces.runs import Runs
 from mist_sim.search.spaces.space import Configuration, Space
+from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.studies.driver import studying
 from mist_sim.studies.executor import Executor
 from mist_sim.studies.plain import named_files

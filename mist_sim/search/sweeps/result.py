@@ -9,10 +9,10 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.pictures.findings.sweep_picture import can_draw, draw
 from mist_sim.report.presenters import SWEEP
-from mist_sim.report.sweep_picture import can_draw, draw
 from mist_sim.search.ranking import Better
 from mist_sim.studies.points import labels_of, value_text
 

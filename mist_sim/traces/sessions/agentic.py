@@ -14,14 +14,14 @@ from mist_sim.core.content_ids import OF_PATH, content_id
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.files import (
+from mist_sim.traces.readers.json_stream import objects_in_turn
+from mist_sim.traces.readers.opening import (
     FileReader,
     bad_tokens,
     integers,
     open_trace,
     tokens_from_json,
 )
-from mist_sim.traces.json_stream import objects_in_turn
 from mist_sim.units import Seconds
 
 _MOST_BLOCKS = 2**32  # of a session

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mist_sim.core.request import Content
 from mist_sim.traces.base import TraceRow
-from mist_sim.traces.files import FileReader
+from mist_sim.traces.readers.opening import FileReader
 
 
 class Call(NamedTuple):

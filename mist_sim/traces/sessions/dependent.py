@@ -9,7 +9,7 @@ from typing import Any
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
-from mist_sim.traces.files import (
+from mist_sim.traces.readers.opening import (
     A_SECOND,
     FileReader,
     integers,

@@ -9,7 +9,7 @@ from typing import Any
 from mist_sim.core.content_ids import OF_BLOCK, content_id
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS
-from mist_sim.traces.files import integers, json_lines, time_from_json, tokens_from_json
+from mist_sim.traces.readers.opening import integers, json_lines, time_from_json, tokens_from_json
 from mist_sim.traces.sessions.calls import Call, CallReader
 
 _SCHEMA = "dynamo.request.trace.v1"

@@ -13,7 +13,7 @@ from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.inputs.files import is_there
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.files import FileReader, json_lines, tokens_from_json
+from mist_sim.traces.readers.opening import FileReader, json_lines, tokens_from_json
 
 _PARTS = {
     "sys_prompt": ("1_sys_prompt.jsonl", "sys_prompt_id"),

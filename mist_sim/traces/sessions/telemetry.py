@@ -9,8 +9,8 @@ from typing import Any
 from mist_sim.bounds import COUNT
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS
-from mist_sim.traces.files import A_SECOND, bad_tokens, open_trace, time_from_json
-from mist_sim.traces.json_stream import objects_in_turn
+from mist_sim.traces.readers.json_stream import objects_in_turn
+from mist_sim.traces.readers.opening import A_SECOND, bad_tokens, open_trace, time_from_json
 from mist_sim.traces.sessions.calls import Call, CallReader
 
 _CALLS = {"chat", "text_completion", "generate_content"}

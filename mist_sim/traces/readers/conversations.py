@@ -10,7 +10,7 @@ from mist_sim.durations import require_positive
 from mist_sim.errors import TraceError
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.content import conversation_content
-from mist_sim.traces.files import FileReader
+from mist_sim.traces.readers.opening import FileReader
 
 USER = frozenset({"human", "user"})
 ASSISTANT = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard"})

@@ -12,7 +12,7 @@ from mist_sim.durations import BLOCK
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.traces.base import SAMPLERS, TraceRow, require_count
 from mist_sim.traces.content import prefix_content
-from mist_sim.traces.distributions import LengthDistribution, Tokens
+from mist_sim.traces.lengths.distributions import LengthDistribution, Tokens
 from mist_sim.traces.profiles import load_profile, profile_names
 
 

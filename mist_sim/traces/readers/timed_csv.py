@@ -12,7 +12,7 @@ from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import TraceError, brief
 from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.files import (
+from mist_sim.traces.readers.opening import (
     Clock,
     FileReader,
     csv_records,

@@ -25,11 +25,11 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
+from mist_sim.search.binding.relaxed_runs import relaxed_run
+from mist_sim.search.binding.relaxing import RESOURCES, relaxed
 from mist_sim.search.binding_result import MOST_TOLD, Binding
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.relaxed_runs import relaxed_run
-from mist_sim.search.relaxing import RESOURCES, relaxed
-from mist_sim.search.steady_state import inflation
+from mist_sim.search.verdicts.steady_state import inflation
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from mist_sim.scenario import Scenario, build
-from mist_sim.search.request_times import Target
-from mist_sim.search.steady_runs import lengthened, run_until_known
-from mist_sim.search.whole_runs import run_workload
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.steady_runs import lengthened, run_until_known
+from mist_sim.search.verdicts.whole_runs import run_workload
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import ColumnRecorder
-from mist_sim.search.request_times import RequestTimes, Target, none_counts
+from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.simulation import Simulation
 
 _LOOKS = 50  # at the misses, in a run

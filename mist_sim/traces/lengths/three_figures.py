@@ -11,7 +11,7 @@ import numpy as np
 
 from mist_sim.durations import Floats
 from mist_sim.traces.base import LENGTHS
-from mist_sim.traces.distributions import Tokens
+from mist_sim.traces.lengths.distributions import Tokens
 
 _P95 = 0.95
 _Z95 = NormalDist().inv_cdf(_P95)

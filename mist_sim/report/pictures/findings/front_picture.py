@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mist_sim.report.plane_picture import can_draw
+from mist_sim.report.pictures.findings.plane_picture import can_draw
 
 __all__ = ["MISSING", "can_draw", "draw"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from mist_sim.errors import TraceError, brief, did_you_mean
 from mist_sim.traces.base import TRACE_READERS
-from mist_sim.traces.conversations import ASSISTANT, USER, ChatReader, Message
-from mist_sim.traces.files import open_trace
-from mist_sim.traces.json_stream import objects_in_list
+from mist_sim.traces.readers.conversations import ASSISTANT, USER, ChatReader, Message
+from mist_sim.traces.readers.json_stream import objects_in_list
+from mist_sim.traces.readers.opening import open_trace
 
 _CONTEXT = frozenset({"system", "tool", "observation", "function_call", "function_response"})
 _KNOWN = sorted(USER | ASSISTANT | _CONTEXT)

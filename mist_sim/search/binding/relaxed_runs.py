@@ -10,10 +10,10 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.scenario import Scenario, build
-from mist_sim.search.relaxing import relaxed
-from mist_sim.search.request_times import Array, RequestTimes, Target, none_counts
-from mist_sim.search.steady_runs import lengthened
-from mist_sim.search.steady_state import log_ratios, quantile
+from mist_sim.search.binding.relaxing import relaxed
+from mist_sim.search.verdicts.request_times import Array, RequestTimes, Target, none_counts
+from mist_sim.search.verdicts.steady_runs import lengthened
+from mist_sim.search.verdicts.steady_state import log_ratios, quantile
 
 BATCHES = 20
 _RAMP = 0.2  # of the requests, as in a run whose verdict is looked for

@@ -12,8 +12,8 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.stability import Stays
-from mist_sim.search.request_times import RequestTimes, Share, Target, none_counts
-from mist_sim.search.steady_state import ERROR, Look, OfClass, Seen, look, looks
+from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
+from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, look, looks
 from mist_sim.simulation import Simulation
 from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
 from mist_sim.traces.base import RowSampler

@@ -12,8 +12,8 @@ import numpy as np
 from mist_sim.durations import BLOCK
 from mist_sim.errors import brief
 from mist_sim.traces.base import SAMPLERS, TraceRow, require_count
-from mist_sim.traces.distributions import LengthDistribution
-from mist_sim.traces.synthetic import checked_lengths, shortest_of
+from mist_sim.traces.lengths.distributions import LengthDistribution
+from mist_sim.traces.lengths.synthetic import checked_lengths, shortest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

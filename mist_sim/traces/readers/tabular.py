@@ -13,7 +13,7 @@ from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
-from mist_sim.traces.files import (
+from mist_sim.traces.readers.opening import (
     Clock,
     FileReader,
     backwards,

@@ -10,7 +10,7 @@ from typing import Any
 from mist_sim.bounds import LINE_LENGTH
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TRACE_READERS, TraceReader
-from mist_sim.traces.files import open_trace
+from mist_sim.traces.readers.opening import open_trace
 
 _HEADERS = {
     "azure": {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mist_sim.report.plane_picture import can_draw
+from mist_sim.report.pictures.findings.plane_picture import can_draw
 
 __all__ = ["MISSING", "can_draw", "draw"]
 

@@ -16,8 +16,8 @@ from mist_sim.metrics import ColumnRecorder, Slo, latency
 from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.metrics.requests.figures import request_columns
-from mist_sim.search.percentiles import Percentile
-from mist_sim.search.steady_state import quantile
+from mist_sim.search.verdicts.percentiles import Percentile
+from mist_sim.search.verdicts.steady_state import quantile
 
 Array = NDArray[np.float64]
 _ATTAINMENT = 0.9  # DistServe's (Zhong et al., OSDI 2024)

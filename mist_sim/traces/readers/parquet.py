@@ -12,8 +12,8 @@ from mist_sim.bounds import COUNT, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs.files import check_ordinary
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.conversations import ChatReader, Message
-from mist_sim.traces.files import Clock, FileReader
+from mist_sim.traces.readers.conversations import ChatReader, Message
+from mist_sim.traces.readers.opening import Clock, FileReader
 
 _BATCH = 1024  # rows in memory at a time
 

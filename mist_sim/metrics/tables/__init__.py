@@ -1,0 +1,1 @@
+"""Tables of results, the folder of a run, and how findings are saved."""

@@ -1,0 +1,1 @@
+"""Pictures of findings that are no run: searches, sweeps, planes, steps, traces."""
