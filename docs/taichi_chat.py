@@ -1,34 +1,33 @@
 """Goodputs of chat in steady state, for docs/background/taichi.md.
 
-`python docs/taichi_chat.py FILE` searches the designs of the page, with several seeds. Rows are
-written to FILE as they come, and what is there is not searched again. With `--page` nothing is
-searched: table and picture are made of the rows. A search takes half a minute to two minutes of a
-core.
+`python docs/taichi_chat.py FILE` searches the designs of the page with several seeds, without and
+with asynchronous scheduling. Rows are written to FILE as they come, and what is there is not
+searched again. With `--page` nothing is searched: tables and picture are made of the rows. All of
+It takes some quarter of an hour of a core.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from statistics import fmean
 from time import process_time
-from typing import Any
 
+from taichi_runs import Row, Service, append, goodput, mean_and_width, read
 from taichi_settings import SOONEST, Cell, paper_sliders, scenario
 
 from mist_sim import Scenario
-from mist_sim.scenario.loading import as_data
-from mist_sim.search.goodput import find_goodput
 from mist_sim.search.sliders import Slidable, Sliders
 
-Row = dict[str, Any]
 SEEDS = range(3)
+NUMBER = 10_000  # requests of a run
+GUESS = 16.0  # requests a second, at which searches begin
 HERE = Path(__file__).parent
 PAGE, IMAGE = HERE / "background" / "taichi.md", HERE / "images" / "taichi_chat.png"
-BEGIN, END = "<!-- docs/taichi_chat.py: chat -->", "<!-- end of chat -->"
+BEGIN, END = "<!-- docs/taichi_chat.py: {} -->", "<!-- end of {} -->"
+CELLS = [Cell("chat", size, slo) for size in (14, 32) for slo in (1, 2)]
 BEFORE = {  # goodputs of 2,000 requests a run with seed 0, as they stood
     ("chat, 14B, SLO1", "together"): 19.70,
     ("chat, 14B, SLO1", "apart 2:2"): 16.95,
@@ -39,13 +38,27 @@ BEFORE = {  # goodputs of 2,000 requests a run with seed 0, as they stood
     ("chat, 14B, SLO2", "apart 2:2"): 15.05,
     ("chat, 14B, SLO2", "hybrid"): 14.73,
     ("chat, 14B, SLO2", "hybrid, watermark 0.4"): 16.21,
+    ("chat, 32B, SLO1", "together"): 18.46,
+    ("chat, 32B, SLO1", "apart 2:2"): 16.76,
+    ("chat, 32B, SLO1", "hybrid"): 16.57,
+    ("chat, 32B, SLO2", "together"): 14.25,
+    ("chat, 32B, SLO2", "together, 256"): 14.88,
+    ("chat, 32B, SLO2", "apart 2:2"): 16.38,
+    ("chat, 32B, SLO2", "hybrid"): 14.73,
 }
 
 
-def designs(cell: Cell) -> dict[str, Scenario]:
-    """Return the designs of a setting: those with the paper's sliders, and better ones."""
+def designs(cell: Cell, *, ahead: bool) -> dict[str, Scenario]:
+    """Return the designs of a setting: those with the paper's sliders, and better ones.
+
+    ahead: whether engines schedule asynchronously, as the newest version does by default. Without
+    that it is vLLM 0.12, with equal results; 0.12 has it, too, but hides hardly any host time.
+    """
     sliders = paper_sliders(cell)
-    paper, late = Slidable(scenario(cell)), Slidable(scenario(cell, **SOONEST))
+    planned: dict[str, object] = {f"clients.{k}.async_scheduling": ahead for k in (0, 1)}
+    if ahead:
+        planned |= {f"clients.{k}.engine": None for k in (0, 1)}
+    paper, late = (Slidable(scenario(cell, **planned, **more)) for more in ({}, SOONEST))
     spread = Sliders(num_p=2, num_d=2, s_p=1024, s_d=512, watermark=0.4)
     found = {
         "together": paper.at(sliders["aggregation"]),
@@ -58,95 +71,116 @@ def designs(cell: Cell) -> dict[str, Scenario]:
     return found
 
 
-def search(cell: Cell, name: str, seed: int) -> Row:
-    """Return the goodput of a design with a seed, and how many requests the runs had."""
-    begun = process_time()
-    found = find_goodput(Scenario.from_dict(as_data(designs(cell)[name]), {"seed": seed}), jobs=1)
-    (of_seed,) = found.searches
-    ends = [of_seed.at(rate) for rate in (of_seed.bracket.low, of_seed.bracket.high)]
-    return {
-        "cell": cell.name,
-        "design": name,
-        "seed": seed,
-        "goodput": found.rate,
-        "interval": list(found.interval),
-        "requests": max(trial.num_requests for trial in ends if trial),
-        "first limit": found.first_limit,
-        "seconds": process_time() - begun,
-    }
-
-
-def read(path: Path) -> list[Row]:
-    """Return the rows of a file; none where there is no file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-Groups = dict[tuple[str, str], list[Row]]
+Groups = dict[tuple[str, str, bool], dict[int, float]]
+"""Goodputs by setting, design and whether steps are planned ahead, and by seed."""
 
 
 def grouped(rows: list[Row]) -> Groups:
-    """Return the rows of each setting and design, one a seed."""
+    """Return the goodputs of rows."""
     found: Groups = {}
     for row in rows:
-        found.setdefault((row["cell"], row["design"]), []).append(row)
+        key = row["cell"], row["design"], row["ahead"]
+        found.setdefault(key, {})[row["seed"]] = row["goodput"]
     return found
 
 
-def means(rows: list[Row]) -> tuple[float, float, float]:
-    """Return the goodput and the ends of its interval, means over seeds."""
-    low, high = (fmean(row["interval"][k] for row in rows) for k in (0, 1))
-    return fmean(row["goodput"] for row in rows), low, high
+def search(path: Path) -> None:
+    """Search what a file has not."""
+    for size, ahead, cell in product((14, 32), (False, True), CELLS):
+        if cell.size != size:
+            continue
+        for name, each in designs(cell, ahead=ahead).items():
+            done = grouped(read(path)).get((cell.name, name, ahead), {})
+            service, begun = Service(each), process_time()
+            found = goodput(service, cell.limits, GUESS, seeds=SEEDS, number=NUMBER, known=done)
+            for seed, rate in found:
+                row = {"cell": cell.name, "design": name, "ahead": ahead, "seed": seed}
+                append(path, row | {"goodput": rate, "seconds": process_time() - begun})
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def plus_minus(values: list[float]) -> str:
+    """Return goodputs of seeds as their mean and half of its interval."""
+    mean, width = mean_and_width(values)
+    return f"{mean:.2f} ± {width:.2f}"
+
+
+def gain(mine: dict[int, float], other: dict[int, float]) -> str:
+    """Return by how much one serves more than another, seed by seed, percent."""
+    gains = [100 * (mine[seed] / other[seed] - 1) for seed in sorted(mine.keys() & other.keys())]
+    if not gains:
+        return "–"
+    mean, width = mean_and_width(gains)
+    return f"{mean:+.1f} ± {width:.1f} %"
 
 
 def table(groups: Groups) -> Iterator[str]:
-    """Yield a row of each design: before, and in steady state with the interval."""
-    head = "2,000 requests", "in steady state", "95 % interval", "misses first", "requests", "seeds"
-    yield f"| | | {' | '.join(head)} |"
-    yield "|---" * (2 + len(head)) + "|"
-    for (cell, design), rows in groups.items():
-        rate, low, high = means(rows)
-        before = BEFORE.get((cell, design))
-        limits = " or ".join(sorted({row["first limit"].upper() for row in rows}))
-        most = max(row["requests"] for row in rows)
-        yield (
-            f"| {cell} | {design} | {'–' if before is None else f'{before:.2f}'} | {rate:.2f} "
-            f"| {low:.2f} to {high:.2f} | {limits} | {most:,} | {len(rows)} |"
-        )
+    """Yield a row of each design: before, in steady state, and with asynchronous scheduling."""
+    yield "| | | 2,000 requests | in steady state | with async scheduling | that gives |"
+    yield "|---|---|---|---|---|---|"
+    for (cell, design, ahead), rates in groups.items():
+        if ahead:
+            continue
+        before, planned = BEFORE.get((cell, design)), groups.get((cell, design, True), {})
+        cells = ["–" if before is None else f"{before:.2f}"]
+        cells += [plus_minus([*each.values()]) if each else "–" for each in (rates, planned)]
+        yield f"| {cell} | {design} | {' | '.join([*cells, gain(planned, rates)])} |"
+
+
+def gains(groups: Groups) -> Iterator[str]:
+    """Yield what the better hybrid of each setting gains over the pure designs."""
+    yield "| | async scheduling | best hybrid | over together | over two and two |"
+    yield "|---|---|---|---|---|"
+    for cell, ahead in dict.fromkeys((cell, ahead) for cell, _, ahead in groups):
+        mine = {name: rates for (c, name, a), rates in groups.items() if (c, a) == (cell, ahead)}
+        hybrid, together = (best(mine, kind) for kind in ("hybrid", "together"))
+        over = [gain(mine[hybrid], mine[name]) for name in (together, "apart 2:2")]
+        yield f"| {cell} | {'yes' if ahead else 'no'} | {hybrid} | {' | '.join(over)} |"
+
+
+def best(rates: dict[str, dict[int, float]], kind: str) -> str:
+    """Return the design of a kind with the largest mean goodput."""
+    names = [name for name in rates if name.startswith(kind)]
+    return max(names, key=lambda name: mean_and_width([*rates[name].values()])[0])
 
 
 def draw(groups: Groups) -> None:
-    """Draw goodputs before, and in steady state with intervals."""
+    """Draw goodputs before, in steady state, and with asynchronous scheduling."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    cells = list(dict.fromkeys(cell for cell, _ in groups))
-    figure, row = plt.subplots(
-        1, len(cells), figsize=(5.5 * len(cells), 3.2), layout="constrained", squeeze=False
-    )
-    for axes, cell in zip(row[0], cells, strict=True):
-        names = [name for each, name in groups if each == cell]
+    cells = list(dict.fromkeys(cell for cell, _, _ in groups))
+    figure, rows = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained", sharex=True)
+    for axes, cell in zip(rows.flat, cells, strict=False):
+        names = list(dict.fromkeys(name for each, name, _ in groups if each == cell))
         for place, name in enumerate(reversed(names)):
-            rate, low, high = means(groups[cell, name])
-            axes.barh(place + 0.2, BEFORE.get((cell, name), 0.0), 0.35, color="#c9c9c9")
-            axes.barh(place - 0.2, rate, 0.35, color="#2a6f97")
-            axes.errorbar(rate, place - 0.2, xerr=[[rate - low], [high - rate]], color="#111111")
+            axes.barh(place + 0.28, BEFORE.get((cell, name), 0.0), 0.26, color="#c9c9c9")
+            for ahead, below, color in ((False, 0.0, "#2a6f97"), (True, 0.28, "#e07b39")):
+                if rates := groups.get((cell, name, ahead)):
+                    mean, width = mean_and_width([*rates.values()])
+                    axes.barh(place - below, mean, 0.26, xerr=width, color=color)
         axes.set_yticks(range(len(names)), list(reversed(names)))
-        axes.set_xlabel("requests a second")
-        axes.set_title(f"{cell} (grey: 2,000 requests a run)", loc="left", fontsize=10)
+        axes.set_title(cell, loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
+    for axes in rows[1]:
+        axes.set_xlabel("requests a second")
+    figure.suptitle("grey: 2,000 requests a run; blue: steady state; orange: async scheduling, too")
     figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
 
 
 def write(groups: Groups) -> None:
-    """Put the table into the page, and draw."""
+    """Put the tables into the page, and draw."""
     text = PAGE.read_text("utf-8")
-    whole = "\n".join([BEGIN, *table(groups), END])
-    pattern = f"{re.escape(BEGIN)}.*?{re.escape(END)}"
-    PAGE.write_text(re.sub(pattern, lambda _: whole, text, flags=re.DOTALL), "utf-8")
+    for name, lines in {"chat": table(groups), "chat gains": gains(groups)}.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        whole = "\n".join([begin, *lines, end])
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
+    PAGE.write_text(text, "utf-8")
     draw(groups)
 
 
@@ -156,17 +190,12 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    if options.page:
-        write(grouped(read(options.file)))
-        return
-    done = {(row["cell"], row["design"], row["seed"]) for row in read(options.file)}
-    for seed in SEEDS:
-        for cell in (Cell("chat", size, slo) for size in (14, 32) for slo in (1, 2)):
-            for name in designs(cell):
-                if (cell.name, name, seed) not in done:
-                    line = json.dumps(search(cell, name, seed))
-                    with options.file.open("a", encoding="utf-8") as file:
-                        file.write(line + "\n")
+    if not options.page:
+        search(options.file)
+    elif rows := read(options.file):
+        write(grouped(rows))
+    else:
+        parser.error(f"{options.file} must have rows to make the page of, and has none; search")
 
 
 if __name__ == "__main__":

@@ -457,6 +457,39 @@ def test_blocks_that_come_back_to_a_client_that_plans_nothing_are_free_at_once()
     assert assert_exact(case, EVEN).cluster.moves[-1].client == 0
 
 
+def one_that_flows(*, ahead: bool, tpot: float = 1.0) -> ClusterCase:
+    """One answer, longer than the D-heavy client's watermark of 16 tokens."""
+    more: dict[str, Any] = {"async_scheduling": ahead}
+    return ClusterCase(
+        (
+            flowing_engine("p_heavy", 40, 2, max_num_batched_tokens=32, **more),
+            flowing_engine("d_heavy", 40, 2, max_num_batched_tokens=8, **more),
+        ),
+        (Job(0.0, 8, 30),),
+        "round_robin",
+        link=(2.0**25, 0.0),
+        flows=FlowingPolicy(tpot=tpot, approach_factor=1.0, watermark=0.1, max_backflows=1),
+    )
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(("ahead", "found"), [(False, [1, 9, 1, 1, 18]), (True, [1, 10, 2, 2, 15])])
+def test_who_leaves_is_part_of_a_step_that_is_planned_already(ahead, found):
+    """Each visit but the first and the last has a token more where steps are planned ahead."""
+    (outcomes,) = assert_exact(one_that_flows(ahead=ahead, tpot=STEP / 2), EVEN).cluster.visits
+    assert [len(outcome.token_times) for outcome in outcomes] == found
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("halves", range(20, 30))
+def test_who_stays_since_nobody_takes_him_leaves_when_somebody_is_back(ahead, halves):
+    """The only taker drains as an answer is to leave, with any step before or after."""
+    simulation = one_that_flows(ahead=ahead, tpot=STEP / 2).simulation(EVEN)
+    drain = Drain(clients=(simulation.clients[1].name,), at=halves * STEP / 2, back=4 * STEP)
+    simulation.lifecycle = Lifecycle(drains=(drain,))
+    assert len(simulation.run().transfers) == 4
+
+
 @pytest.mark.deep
 def test_each_hard_feature_of_flows_is_reached():
     seen = features_seen(

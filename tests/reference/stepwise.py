@@ -90,7 +90,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   blocks for the rest of the prompt are kept from those who come in. It is admitted before the
   queue, in the order in which entries came, and waits for nobody who is swapped. It computes the
   rest, as any prompt. If it gives way, it computes everything.
-- Where answers flow, some leave at the end of a step, as `flowing.py` says.
+- Where answers flow, some leave at the end of a step, as `flowing.py` says. Where the next step is
+  planned ahead, they are part of it, and leave at its end unless they are done, preempted or given
+  up by then. Its end is also when the rule looks again, at those who stay.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
   drafts and lookahead behind them, and one for the newest token.
@@ -442,6 +444,7 @@ class StepwiseEngine(ABC):
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
         self.late: list[Live] = []  # are done, or were moved; the next plan does not know it
+        self.due: list[Live] = []  # go on elsewhere after the step that was planned before
         self.decoded: list[Live] = []  # took part in the latest step as decodes
         self.taken: list[Live] = []  # on arrival
         self.given_back: Counter[float] = Counter()  # blocks of who gave up before they had them
@@ -1030,6 +1033,7 @@ class StepwiseEngine(ABC):
         unknown = self.num_unknown(victim, was_served=was_served)
         swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
         self.stop(victim)
+        self.due = [live for live in self.due if live is not victim]
         self.running.remove(victim)
         is_late = victim in self.late
         goes = swaps and self.swaps_overlap and not is_late
@@ -1229,9 +1233,8 @@ class StepwiseEngine(ABC):
         for live in self.releasing:
             self.free_held(live)
         self.releasing.clear()
-        found = self.flow.leaving(self) if self.flow else []
-        for live in [each for each in found if not each.has_given_up]:
-            self.end_visit(live, "moved")
+        if self.flow:
+            self.let_flow(self.flow)
         self.free_if_empty()
 
     def decode(self, live: Live) -> None:
@@ -1242,6 +1245,19 @@ class StepwiseEngine(ABC):
         live.decode(self.now, self.longest)
         if self.memory.enters_answers and not (late or self.verifies_late):
             self.memory.enter(live, live.num_cached)
+
+    def let_flow(self, flow: Flow) -> None:
+        """Let those leave who are to, after one more step if that is planned already."""
+        self.move_on(self.due)
+        self.due = flow.leaving(self)
+        if not self.plans_ahead:
+            self.move_on(self.due)
+            self.due = []
+
+    def move_on(self, found: list[Live]) -> None:
+        for live in found:
+            if live in self.decodes and not live.has_given_up:
+                self.end_visit(live, "moved")
 
     def free_if_empty(self) -> None:
         """Give back what those hold who are done, where there is nothing to plan."""

@@ -12,6 +12,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware import gpu_names, load_gpu
 from mist_sim.network import Fabric
+from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
 from mist_sim.search.designs.chunks import MOST, USUAL, chunks_to_try
@@ -104,6 +105,32 @@ def test_hybrids_flow_within_the_limits_of_the_scenario():
     policy = hybrid.hand_over.make().policy
     assert (policy.tpot, policy.counts_seats) == (0.04, True)
     assert hybrid.hand_over.make().first_token == "prefill", "TTFT is the same of all designs"
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({}, True), ({"async_scheduling": False}, False), ({"engine": "vllm-0.12"}, False)],
+)
+def test_all_designs_plan_ahead_or_none_does(options, found):
+    """Hybrids as well: else they would lose to the others by that alone."""
+    changes = {f"clients.0.{name}": value for name, value in options.items()}
+    designs = designs_of(together(**changes)).scenarios
+    assert any("hybrid" in name for name in designs)
+    assert any("decode" in name for name in designs)
+    for name, each in designs.items():
+        assert {client.async_scheduling for client in build(each).clients} == {found}, name
+
+
+def test_a_router_that_only_hybrids_have_is_said():
+    """Until all have it, as the line says."""
+    line = designs_of(together()).assumed["hybrids"]
+    assert "a hybrid may win by its router alone" in line
+    said = {"type": "length_aware", "ttft": "0.15 s", "if_none": "soonest"}
+    assert "{type: length_aware, ttft: 0.15 s, if_none: soonest}" in line
+    even = designs_of(together(router=said))
+    assert "hybrids" not in even.assumed
+    routers = [each.router.parameters() for each in even.scenarios.values()]
+    assert all(each == routers[0] for each in routers)
 
 
 def test_prompts_that_are_apart_have_the_largest_chunk():
@@ -426,7 +453,7 @@ def test_figures_left_out_and_assumptions_are_in_the_file(mist, tmp_path):
     assert data == json.loads((tmp_path / "found/comparison.json").read_text())
     assert list(data["scenarios"]) == OF_THREE
     assert list(data["left_out"]) == ["bundles of attention and FFN workers"]
-    assert list(data["assumed"]) == ["network"]
+    assert list(data["assumed"]) == ["network", "hybrids"]
     one = designs_of(together()).scenarios["1 prefill + 2 decode"]
     figures = data["scenarios"]["1 prefill + 2 decode"]
     assert figures["p99_ttft_ms"] == simulate(one).summary["p99_ttft_ms"]

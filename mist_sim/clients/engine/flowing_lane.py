@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
@@ -25,6 +25,10 @@ class FlowingLane(Lane):
     Decodes leave at the end of a step; their blocks stay taken until they are copied. Decodes of
     other clients join as soon as there is memory, even in steps that are full of prompts.
 
+    Where steps are planned ahead, the next step is planned already when the rule looks, and who is
+    to leave is part of it. So they leave at the end of that one, with its tokens, unless they are
+    done, preempted or given up by then.
+
     flow: the rule that says which decodes leave. has_taker: returns whether another client is up
     that would continue them; if not, they stay. None: there always is one.
     """
@@ -44,12 +48,13 @@ class FlowingLane(Lane):
         self._has_taker = has_taker
         self._next_flow: Flowing | None = None  # from a step on that ends after `_turned_at`
         self._turned_at = nan
+        self._due: list[tuple[int, SequenceState]] = []  # (ticket, who leaves after the next step)
 
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
     ) -> StepPlan | None:
         """Return the next steps, as many as end before a decode may leave (see `Lane.plan`)."""
-        plan = super().plan(limit, plan_on_the_spot)
+        plan = super().plan(1 if self._due else limit, plan_on_the_spot)
         if plan is None or not self.state.waiting:
             return plan
         head = self.state.head()
@@ -81,20 +86,33 @@ class FlowingLane(Lane):
         """Apply the rule that was given last."""
         if self._next_flow is not None:
             self._flow, self._next_flow = self._next_flow, None
+            self._due.clear()
             self._flow.meet(self.state)
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         """Account for executed steps, and let decodes leave for other clients."""
         super().end(run, plan, batch)
+        due, self._due = self._due, []
         if run.went_on or (self._has_taker is not None and not self._has_taker()):
+            self._flow.keep(self.state, _still_here(due))
             return
-        if run.end > self._turned_at:
+        if run.end > self._turned_at and self._next_flow is not None:
             self._adopt()
-        for sequence in self._flow.leaving(self.state, run.end):
-            if sequence.visit.outcome is None:  # it has not been given up
-                self._leave_for_another(sequence)
+            due = []
+        self._leave_for_others(_still_here(due))
+        found = self._flow.leaving(self.state, run.end)
+        if self.ahead is None:
+            self._leave_for_others(found)
+        else:
+            self._due = [(sequence.ticket, sequence) for sequence in found]
         if self.state.leaving:
             self.free_if_idle()
+
+    def _leave_for_others(self, sequences: Sequence[SequenceState]) -> None:
+        """End the visits of decodes whose rest other clients do, unless they were given up."""
+        for sequence in sequences:
+            if sequence.visit.outcome is None:
+                self._leave_for_another(sequence)
 
     def _leave_for_another(self, sequence: SequenceState) -> None:
         """End the visit of a decode that another client continues."""
@@ -108,6 +126,11 @@ class FlowingLane(Lane):
         visit.held_kv.compute_time = 0.0  # there is nothing that copying could overlap with
         visit.held_kv.pace = self._flow.pace(sequence, visit.last_token_at)
         self.leave(visit, None)
+
+
+def _still_here(due: Sequence[tuple[int, SequenceState]]) -> list[SequenceState]:
+    """Return those that have decoded since they were to leave, without a break."""
+    return [sequence for ticket, sequence in due if sequence.ticket == ticket]
 
 
 def _num_asked(visit: Visit) -> int:

@@ -47,6 +47,10 @@ class Flowing(ABC):
         """Return the decodes that leave now, at the end of a step, in this order."""
 
     @abstractmethod
+    def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        """Look again at decodes that were to leave, and stay since nobody takes them."""
+
+    @abstractmethod
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         """Return the token from which a leaving answer's time per token counts at the next client.
 
@@ -116,6 +120,9 @@ class SlowestFlowing(Flowing):
         """Algorithm 1, line 2."""
         start = pace_of(sequence)
         return now - start.time > self._limit * (num_output_tokens - start.num_tokens)
+
+    def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        _clock(lane).joined += sequences
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)
@@ -203,6 +210,9 @@ class LongestFlowing(Flowing):
             return inf
         num_taken = lane.num_running + len(lane.loading) + len(lane.moved)
         return self._rule.watermark * lane.max_num_seqs - num_taken
+
+    def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        """Do nothing: the rule looks at all decodes every time."""
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         return pace_of(sequence)

@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.bundles import bundles
 from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrids
@@ -20,6 +21,7 @@ from mist_sim.search.designs.resharded import can_re_shard, resharded
 _AS_IT_STANDS = "as it stands"
 _HYBRIDS, _BUNDLES = "hybrids", "bundles of attention and FFN workers"
 _RE_SHARDED = "re-sharding"
+_ROUTER = "length_aware"  # of hybrids
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,15 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
         assumed["network"] = (
             f"{_as_said(fleet.network)}, the GPUs' own nodes, for all designs that hand over; to "
             "say another, give clients the roles prefill and decode, and a network"
+        )
+    has_hybrids = any(_has(each, role="p_heavy") for each in found.values())
+    router = as_data(fleet.scenario)["router"]
+    if has_hybrids and router["type"] != _ROUTER:
+        assumed[_HYBRIDS] = (
+            f"router: {_ROUTER}, which knows the limits and the tokens of prompts; the others keep "
+            "the scenario's, so that a hybrid may win by its router alone; to give it to all, "
+            f"--set router='{{type: {_ROUTER}, ttft: {fleet.scenario.slo.make().ttft!r} s, "
+            "if_none: soonest}'"
         )
     if any(_has(each, type_="afd") for each in found.values()):
         assumed[_BUNDLES] = (
