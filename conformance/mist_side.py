@@ -21,6 +21,7 @@ from mist_sim.core.request import Limits, Request
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.metrics import Result
+from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.scenario.engines.versions import VERSIONS
@@ -142,6 +143,14 @@ def drafts_of(spec: dict[str, Any]) -> SpeculativeConfig | None:
     )
 
 
+def groups_of(spec: dict[str, Any]) -> KvGroups | None:
+    """Return the groups of layers of a workload's model; None without windows."""
+    number, window = spec["windows"]
+    if not number:
+        return None
+    return KvGroups(layers_per_group=1, num_window_groups=number, sliding_window=window)
+
+
 def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list[Any]]:
     """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
 
@@ -224,15 +233,18 @@ def run(
         pipeline_parallel_size=len(spec["ranks"]),
         speculative_config=drafts_of(spec),
     )
-    memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS)
+    memory = EngineMemory(
+        num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS, kv_groups=groups_of(spec)
+    )
     client = DealtClient("engine", config, predictor=law_of(spec), memory=memory, rules=rules)
     client.engine_of = tuple(number % spec["num_engines"] for number in order)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
     result = Simulation(clients=[client], workload=workload).run()
     rows = result.requests.set_index("request_id")
     place = {number: position for position, number in enumerate(order)}
-    steps = []
-    for track, lane in enumerate(client.lane_states):
+    steps: list[list[Any]] = []
+    lanes = [] if spec["drafts"][1] else client.lane_states  # with drafts they are not compared
+    for track, lane in enumerate(lanes):
         noted = [plan for plan in scheduler.noted if plan.lane is lane]
         steps += steps_of(noted, result, None if len(spec["ranks"]) > 1 else track)
     for computed, preempted, _ in steps:

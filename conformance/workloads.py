@@ -44,6 +44,7 @@ class WorkloadClass:
     and memory of its own, to which jobs are dealt in turn; not those that follow others.
     aborts: whether senders of jobs go away. ties: whether many jobs come at one time.
     block_size: tokens. drafts: method that drafts tokens, as vLLM names it; empty: none.
+    num_window_groups: groups of layers with a sliding window, beside one of full attention.
     """
 
     jobs: Callable[[Draw, int, float], list[Spec]]
@@ -59,6 +60,7 @@ class WorkloadClass:
     ties: bool = False
     block_size: int = BLOCK_SIZE
     drafts: str = ""
+    num_window_groups: int = 0
 
 
 CLASSES = {
@@ -145,6 +147,21 @@ CLASSES = {
     "drafts by EAGLE, scarce, overlapping turns": WorkloadClass(
         overlapping, scarce=True, drafts="eagle"
     ),
+    "windows, ample": WorkloadClass(plain, caching=False, num_window_groups=1),
+    "windows, prefixes": WorkloadClass(prefixes, num_window_groups=1),
+    "windows, conversations": WorkloadClass(conversations, num_window_groups=1),
+    "windows, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_window_groups=1
+    ),
+    "windows, scarce, conversations": WorkloadClass(
+        conversations, scarce=True, num_window_groups=1
+    ),
+    "windows in 3 groups, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_window_groups=3
+    ),
+    "windows in 3 groups, scarce, prefixes": WorkloadClass(
+        prefixes, scarce=True, num_window_groups=3
+    ),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -180,6 +197,8 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         jobs = [
             job | {"abort": draw.one_of(None, draw.seconds(0.3), draw.seconds(1.5))} for job in jobs
         ]
+    window = draw.one_of(24, 100, 128, 500) if kind.num_window_groups else 0
+    num_blocks *= 1 + kind.num_window_groups
     if num_drafts:
         rate = draw.one_of(0.0, 0.4, 0.7, 1.0)
         jobs = _with_paths(jobs, rate, num_drafts)
@@ -190,6 +209,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "num_engines": kind.num_engines,
         "num_gpu_blocks": num_blocks + NULL_BLOCKS,
         "block_size": size,
+        "windows": [kind.num_window_groups, window],
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(seats, budget // (1 + num_drafts)),
         "long_prefill_token_threshold": threshold,

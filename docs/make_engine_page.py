@@ -65,6 +65,8 @@ def _sources(key: str) -> Iterator[str]:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value)
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 

@@ -38,14 +38,24 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
     import torch
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
 
     size, num_blocks = spec["block_size"], spec["num_gpu_blocks"]
-    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    shape = {"block_size": size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    num_window_groups, window = spec["windows"]
+    layers = [FullAttentionSpec(**shape)]
+    layers += [SlidingWindowSpec(**shape, sliding_window=window) for _ in range(num_window_groups)]
     kv_cache = KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
+        kv_cache_groups=[
+            KVCacheGroupSpec([f"layer {number}"], layer) for number, layer in enumerate(layers)
+        ],
     )
     config = config_of(spec, asynchronous, options)
     kind = AsyncScheduler if asynchronous else Scheduler

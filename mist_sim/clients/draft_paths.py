@@ -90,6 +90,17 @@ class DraftPath:
         self.num_accepted = int(tokens[after] - tokens[step]) - num_steps
         return self.stay.item(num_steps)
 
+    @property
+    def num_last(self) -> int:
+        """Tokens that the last step of a stay that is over gave; 0 without any."""
+        stay, num_steps = self.stay, self.num_steps
+        return stay.item(num_steps) - stay.item(num_steps - 1) if num_steps else 0
+
+    @property
+    def num_beyond(self) -> int:
+        """Tokens of that step for which its target had no room."""
+        return self.num_steps + self.num_accepted - self.stay.item(self.num_steps)
+
     def forget_stay(self) -> None:
         """Forget a stay that is recorded."""
         self.num_steps = self.num_accepted = 0

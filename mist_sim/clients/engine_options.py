@@ -241,8 +241,6 @@ class EngineOptions:
         """The option that prevents async scheduling from being simulated; empty if none does."""
         if self.pipeline_parallel_size > 1 and (option := self.no_batch_queue):
             return f"pipeline_parallel_size {self.pipeline_parallel_size} and {option}"
-        if self.speculative_config:
-            return "speculative_config, where nobody knows a step ahead who finishes"
         if self.resharding:
             return "resharding"
         return ""

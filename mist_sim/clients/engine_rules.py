@@ -45,6 +45,12 @@ class EngineRules:
     keeps_counts: whether counts of tokens, for penalties, stay on the GPU from step to step, and
         are not made anew on the host in each (`PenaltiesState` in
         `vllm/v1/worker/gpu/sample/penalties.py`, in 0.24 and not in 0.19, with model runner V2).
+    admits_lookahead: whether the first piece of a prompt takes memory for what a drafting model
+        writes ahead, as every later one does (`num_lookahead_tokens` in `Scheduler.schedule`, in
+        0.24 and not in 0.19).
+    async_drafts: methods of drafting with which the version plans ahead where it does so by
+        default. async_any_drafts: whether the others can be planned ahead, too: a draft model, and
+        n-grams where the GPU looks for them (`VllmConfig.__post_init__`, in 0.19 and not in 0.14).
     """
 
     uncached_first: bool = False
@@ -61,3 +67,6 @@ class EngineRules:
     hashes_ahead: bool = False
     hides_host: bool = False
     keeps_counts: bool = False
+    admits_lookahead: bool = False
+    async_drafts: tuple[str, ...] = ()
+    async_any_drafts: bool = False

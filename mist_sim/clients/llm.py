@@ -328,6 +328,7 @@ class LlmClient(LaidOutClient):
             config.num_lookahead_tokens,
             self.max_model_len,
             DraftPaths(self.streams, config.survival).draw,
+            plans_ahead=self.async_scheduling,
         )
 
     def _make_gate(self) -> Gate | None:

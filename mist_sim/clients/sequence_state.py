@@ -28,7 +28,8 @@ class SequenceState(Stay):
     num_final_tokens: tokens of the prompt and of the whole answer; no policy may read it.
     num_tokens: tokens known so far, of the prompt and those emitted: what a prefill (or its
         repetition) must compute; exact while the sequence is not decoding.
-    num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
+    num_computed_tokens: tokens whose KV entries exist, while it is in prefill. num_ahead: tokens
+        behind those that it has memory for, since a model that drafts writes ahead.
     last_token_at: time of the latest token before it joined the decode batch, seconds.
     first_step: the engine step with which its stay in the decode batch began, None outside.
     chain: its blocks, for a prefix cache; None if no other request can share them.
@@ -53,6 +54,7 @@ class SequenceState(Stay):
         "join_step",
         "lane",
         "last_token_at",
+        "num_ahead",
         "num_before",
         "num_brought",
         "num_coming",
@@ -75,7 +77,7 @@ class SequenceState(Stay):
         self.num_prompt_tokens = self.num_queued_tokens = num_prompt_tokens
         self.num_final_tokens = num_prompt_tokens + num_output_tokens
         self.num_tokens = num_prompt_tokens
-        self.num_computed_tokens = 0
+        self.num_computed_tokens = self.num_ahead = 0
         self.last_token_at = nan
         self.first_step: int | None = None
         self.chain: Chain | None = None

@@ -47,7 +47,7 @@ def some_windows(longest: int) -> st.SearchStrategy[Windows]:
     return st.builds(Windows, sizes, st.integers(0, 2), st.integers(1, 3))
 
 
-def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, Any]]:
+def parallelism(max_num_seqs: int) -> st.SearchStrategy[dict[str, Any]]:
     """One engine, pipelines, replicas, both, replicas in lockstep, and those that plan ahead."""
     ranks, replicas = st.integers(1, min(4, max_num_seqs)), st.integers(1, 3)
     alone = st.just({})
@@ -66,7 +66,7 @@ def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, 
     ahead = st.fixed_dictionaries(
         {"async_scheduling": st.just(True), "data_parallel_size": st.just(1) | replicas}
     )
-    return st.one_of(alone, alone if drafts else ahead, pipelines, either, together)
+    return st.one_of(alone, ahead, pipelines, either, together)
 
 
 def few_steps() -> st.SearchStrategy[float]:
@@ -150,18 +150,20 @@ def cases(
     longest: int = 200,
     policy: str | None = None,
     ample: bool = False,
-    drafts: bool = True,
+    drafts: bool | None = True,
 ) -> Case:
     """One engine with jobs; unless `ample`, most pools hold few of them at once.
 
+    drafts: whether some draft tokens; None: all do.
     Where lanes or replicas share the jobs there are up to twice as many of them.
     """
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8, 16, 32]) | st.integers(1, 32))
     prompt = lengths(block_size, draw(st.sampled_from([longest, longest // 10])))
     output = lengths(block_size, longest)
     max_num_seqs = draw(st.integers(1, 16) | st.integers(4, 16))
-    drafting = draw(st.none() | st.none() | some_drafting()) if drafts else None
-    parallel = draw(parallelism(max_num_seqs, bool(drafting)))
+    without = st.nothing() if drafts is None else st.none() | st.none()
+    drafting = draw(without | some_drafting() if drafts is not False else st.none())
+    parallel = draw(parallelism(max_num_seqs))
     lanes = parallel.get("pipeline_parallel_size", 1)
     if lanes * parallel.get("data_parallel_size", 1) > 1:
         max_jobs *= draw(st.integers(1, 2))
@@ -216,6 +218,7 @@ def cases(
         local_cadence=draw(st.sampled_from([True, True, False])),
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
+        admits_lookahead=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,
@@ -315,10 +318,10 @@ def copies(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def ahead(draw: st.DrawFn) -> Case:
+def ahead(draw: st.DrawFn, drafts: bool | None = False) -> Case:
     """An engine that plans ahead, in scarce memory, with answers of few blocks: some end often."""
     policy = draw(st.sampled_from(["chunked"] * 4 + sorted(POLICIES)))
-    case = draw(cases(longest=60, policy=policy, drafts=False))
+    case = draw(cases(longest=60, policy=policy, drafts=drafts))
     plain = {"tiers": (), "swap": None, "windows": None} if draw(st.booleans()) else {}
     options = replace(
         case.options,

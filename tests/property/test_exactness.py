@@ -201,6 +201,13 @@ def test_engines_that_plan_ahead(case, predictor):
 
 
 @pytest.mark.exact
+@examples(300)
+@given(case=ahead(drafts=None), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_engines_that_draft_and_plan_ahead(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
 @examples(150)
 @given(case=queued(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_pipelines_with_a_queue_of_batches(case, predictor, data):

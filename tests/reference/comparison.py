@@ -91,6 +91,7 @@ class EngineOptions:
     local_cadence: bool = False
     held_spares_hits: bool = False
     caches_verified: bool = False
+    admits_lookahead: bool = False
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -180,6 +181,7 @@ class EngineOptions:
             local_cadence=self.local_cadence,
             held_spares_hits=self.held_spares_hits,
             caches_verified=self.caches_verified,
+            admits_lookahead=self.admits_lookahead,
             batch_queue=self.batch_queue,
             async_pipelines=True,
             staggers_decodes=self.staggers_decodes,
@@ -228,14 +230,18 @@ class EngineOptions:
         if self.pipeline_parallel_size * self.data_parallel_size > 1 or self.lockstep:
             client = self.stepwise_client(predictor)
             StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
-            if self.has_queue:  # a run ends when the last request has
-                last = max((outcome.left_at for outcome in client.outcomes), default=0.0)
-                for lane in client.tracks:
-                    lane.forget_after(last)
-            return client
+            return self._cut_short(client)
         lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0, self._elsewhere())
         lane.run(jobs)
-        return lane
+        return self._cut_short(lane)
+
+    def _cut_short(self, engine: Reference) -> Reference:
+        """Return an engine without the steps after its last request, with which a run ends."""
+        if self.has_queue or (self.drafting and self.async_scheduling):
+            last = max((outcome.left_at for outcome in engine.outcomes), default=0.0)
+            for lane in engine.tracks:
+                lane.forget_after(last)
+        return engine
 
     def stepwise_client(self, predictor: Predictor) -> StepwiseClient:
         """Return the reference as a client of a cluster, with nothing to do yet."""
@@ -325,6 +331,7 @@ class EngineOptions:
             more["num_drafts"] = self.drafting.num_speculative_tokens
             more["num_lookahead"] = self.drafting.num_lookahead_tokens
             more["caches_verified"] = self.caches_verified
+            more["admits_lookahead"] = self.admits_lookahead
             more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
         kind = other_kind or POLICIES[self.policy][1]
         if self.policy == "chunked":

@@ -60,6 +60,14 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
   anew. Who has tokens and would need more than the whole pool in its next step has outgrown it.
+  An engine that plans ahead does not know what the step before will give. From its second step on
+  a decode holds blocks as if all drafts of the step before were accepted. Who was one token from
+  its end when the step before was planned is known to end with it. Who was farther takes part in
+  the next step even if it has ended: with its blocks and seat in the plan, and with what it would
+  have computed in the step, of which nobody gets anything. What a step gave is cached as the next
+  one ends, but for the newest token that the plan of the step after knows.
+- A piece of a prompt has blocks for the lookahead behind it, too, where prompts take blocks in
+  turn; the first piece only as an option.
 - With early rejection, a job is turned away whose first token is not expected in time: the prompts
   that have none yet take their times, one after the other, and then its own. Blocks that a job
   taken before it has in the same place count as cached, in memory that caches, whatever became
@@ -237,6 +245,8 @@ class Live:
     num_backflows: int = 0
     entered_at: float = nan
     num_planned: int = 0  # tokens known when its latest decode step was planned
+    num_last: int = 0  # tokens that its latest decode step gave it, since it began to decode
+    num_beyond: int = 0  # and those for which it had no more room
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -275,11 +285,14 @@ class Live:
         outcome.num_decode_steps += 1
         outcome.num_accepted += num_tokens - 1
         outcome.chunk_times.append(time)
+        self.num_last = 0
         for _ in range(num_tokens):
             if not self.is_complete(longest):
                 outcome.num_decode_tokens += 1
                 self.num_cached += 1
+                self.num_last += 1
                 self.emit(time)
+        self.num_beyond = num_tokens - self.num_last
 
     def emit(self, time: float) -> None:
         self.num_emitted += 1
@@ -327,6 +340,7 @@ class StepwiseEngine(ABC):
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     uncached_first: bool = False
     caches_verified: bool = False
+    admits_lookahead: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -542,18 +556,26 @@ class StepwiseEngine(ABC):
         """Let go of one that gave up before the latest step, which computed it all the same."""
         if live in self.gone and live not in self.late:
             return  # it has ended meanwhile
-        unknown = self.is_ahead and live in self.decoded and self.overlaps
+        if live not in self.running:
+            self.give_up_now(live, self.now, in_step=False)
+            return
+        unknown = self.num_unknown(live)
+        self.stop(live)
+        self.running.remove(live)
+        self.memory.leave(live, live.num_cached - unknown, preempted=False)
         if live in self.late:
             self.late.remove(live)
-            self.running.remove(live)
-            self.memory.leave(live, live.num_cached - unknown, preempted=False)
-        elif live in self.running:
-            self.stop(live)
-            self.running.remove(live)
-            self.memory.leave(live, live.num_cached - unknown, preempted=False)
-            self.let_go(live, self.now)
         else:
-            self.give_up_now(live, self.now, in_step=False)
+            self.let_go(live, self.now)
+
+    def num_unknown(self, live: Live, *, was_served: bool = False) -> int:
+        """Tokens that the latest step gave and the plan of the next one does not know.
+
+        But for the one that the plan of the latest step knew, or the next one if it had its turn.
+        """
+        if not self.is_ahead or live not in self.decoded:
+            return 0
+        return max(live.num_last, 1) - (was_served or not self.overlaps)
 
     def learn_what_came(self) -> None:
         while self.come and self.come[0][0] <= self.known_until:
@@ -619,12 +641,29 @@ class StepwiseEngine(ABC):
         return self.outgrows_pool(live)
 
     def outgrows_pool(self, live: Live) -> bool:
-        num_slots = self.next_slots(live) if live.num_emitted else live.num_known
+        if live.num_emitted:
+            num_slots = self.first_slots(live)
+        elif getattr(self, "in_turn", False):
+            num_slots = self.behind(live.num_known)
+        else:
+            num_slots = live.num_known
         return self.blocks_for(num_slots) > self.num_blocks
+
+    def first_slots(self, live: Live) -> int:
+        """Tokens that a decode needs blocks for in the first step after it was away."""
+        return min(live.num_known + self.num_drafts + self.num_lookahead, self.longest)
 
     def next_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in its next step."""
-        return min(live.num_known + self.num_drafts + self.num_lookahead, self.longest)
+        if not (self.guesses and live.num_last):
+            return self.first_slots(live)
+        num_known = live.num_known - live.num_last + 1 + self.num_drafts
+        return min(num_known + self.num_drafts + self.num_lookahead, self.longest)
+
+    @property
+    def guesses(self) -> bool:
+        """Tell whether plans do not know how many tokens the step before gives."""
+        return self.plans_ahead and self.num_drafts > 0
 
     @property
     def num_free(self) -> int:
@@ -821,6 +860,7 @@ class StepwiseEngine(ABC):
     def free_late(self) -> None:
         """Take back seats and blocks of who was done before the plan that is now made."""
         for live in self.late:
+            self.stop(live)
             if live in self.running:
                 self.running.remove(live)
             if live not in self.held:
@@ -877,6 +917,8 @@ class StepwiseEngine(ABC):
             num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
             num_slots = self.memory.cached_tokens(head) + first_piece
+            if self.admits_lookahead:
+                num_slots = self.behind(num_slots)
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
 
@@ -896,12 +938,18 @@ class StepwiseEngine(ABC):
             self.queue.remove(live)
             live.num_cached = self.memory.cached_tokens(live)
             num_slots = live.num_known if num_new is None else live.num_cached + num_new
+            if num_new is not None and self.admits_lookahead:
+                num_slots = self.behind(num_slots)
             self.memory.admit(live, self.blocks_for(num_slots))
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
             live.outcome.num_cached_tokens = live.num_cached - live.outcome.num_fetched_tokens
         return live
+
+    def behind(self, num_tokens: int) -> int:
+        """Tokens that a piece has blocks for that ends there, with what is written ahead."""
+        return min(num_tokens + self.num_lookahead, self.longest)
 
     def begin_behind_fetched(self, live: Live, num_new: int | None) -> None:
         """Take blocks for tokens behind those whose entries have come."""
@@ -913,17 +961,23 @@ class StepwiseEngine(ABC):
 
     def leave(self, live: Live) -> None:
         """Stop running and give all blocks back, once the next plan is made if it is ahead."""
-        self.stop(live)
+        if not self.has_overrun(live):
+            self.stop(live)
         self.late.append(live)
         if not self.is_ahead:
             self.free_late()
         if live.has_given_up:
             self.let_go(live, self.now)
 
+    def has_overrun(self, live: Live) -> bool:
+        """Tell whether one that has ended takes part in the next step, too."""
+        return self.guesses and live.is_complete(self.longest) and live.num_last > 1
+
     def stop(self, live: Live) -> None:
         if live.decoding:
             self.decodes.remove(live)
         live.decoding = False
+        live.num_last = 0
 
     @property
     def active(self) -> list[Live]:
@@ -976,6 +1030,7 @@ class StepwiseEngine(ABC):
 
     def preempt(self, victim: Live, *, was_served: bool = False) -> None:
         num_cached, victim.resumes = victim.num_cached, victim.decoding
+        unknown = self.num_unknown(victim, was_served=was_served)
         swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
         self.stop(victim)
         self.due = [live for live in self.due if live is not victim]
@@ -983,9 +1038,7 @@ class StepwiseEngine(ABC):
         is_late = victim in self.late
         goes = swaps and self.swaps_overlap and not is_late
         if victim not in self.held and not goes:
-            unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
-            unknown = unknown and self.overlaps  # else the plan of the latest step knew its tokens
-            known = self.num_cacheable(victim) - unknown
+            known = self.num_cacheable(victim) - (0 if swaps else unknown)
             self.memory.leave(victim, known, preempted=not (swaps or is_late))
             victim.num_planned = 0
         if is_late:
@@ -1102,15 +1155,16 @@ class StepwiseEngine(ABC):
         batch = StepBatch(
             tuple((num_new, live.num_cached) for live, num_new in chunks),
             len(decodes),
-            sum(live.num_cached for live in decodes),
+            sum(self.context(live) for live in decodes),
             num_drafts=self.num_drafts if decodes else 0,
         )
         if self.windows and decodes:
             seen = self.windows.size - 1
-            batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
+            batch.window_sum = sum(min(self.context(live), seen) for live in decodes)
         if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
+        decodes = [live for live in decodes if live not in self.gone]
         self.memory.grow(
             [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
         )
@@ -1136,6 +1190,14 @@ class StepwiseEngine(ABC):
             )
         return batch
 
+    def forget_after(self, time: float) -> None:
+        """Forget steps that end after a time: nobody waits for them."""
+        self.steps = [step for step in self.steps if step.end <= time]
+
+    def context(self, live: Live) -> int:
+        """Tokens that the cache holds for a decode, also behind the end of one that has ended."""
+        return live.num_cached + (live.num_beyond if live in self.gone else 0)
+
     def complete(self, start: float, busy: float) -> None:
         """Give the members of the step what it computed; it began at `start` and ends now."""
         chunks, decodes, batch, num_used_blocks, planned = self.step
@@ -1149,12 +1211,7 @@ class StepwiseEngine(ABC):
         self.end_sitting()
         self.decoded = decodes
         for live in decodes:
-            live.decode(self.now, self.longest)
-            late = self.plans_ahead and getattr(self, "in_turn", False)
-            late = late and self.block_size > 1 and not self.num_drafts
-            late |= self.verifies_late
-            if self.memory.enters_answers and not late:
-                self.memory.enter(live, live.num_cached)
+            self.decode(live)
             if live.is_complete(self.longest):
                 complete.append(live)
         for live, num_new in chunks:
@@ -1180,6 +1237,15 @@ class StepwiseEngine(ABC):
             self.let_flow(self.flow)
         self.free_if_empty()
 
+    def decode(self, live: Live) -> None:
+        """Give a decode what a step computed, and enter what is then known of it."""
+        late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
+        if late and self.guesses:
+            self.memory.enter(live, live.num_cached)
+        live.decode(self.now, self.longest)
+        if self.memory.enters_answers and not (late or self.verifies_late):
+            self.memory.enter(live, live.num_cached)
+
     def let_flow(self, flow: Flow) -> None:
         """Let those leave who are to, after one more step if that is planned already."""
         self.move_on(self.due)
@@ -1195,7 +1261,7 @@ class StepwiseEngine(ABC):
 
     def free_if_empty(self) -> None:
         """Give back what those hold who are done, where there is nothing to plan."""
-        if not (self.active or self.waiting):
+        if not (self.active or self.waiting or self.decodes):
             self.known_until = inf
             self.free_late()
 
@@ -1203,7 +1269,8 @@ class StepwiseEngine(ABC):
     def verifies_late(self) -> bool:
         """Tell whether what a step verified of drafts is cached when the next one is planned."""
         in_turn = getattr(self, "in_turn", False) and self.block_size > 1
-        return bool(self.num_drafts) and in_turn and not self.caches_verified
+        in_time = self.num_drafts > 0 and not self.plans_ahead
+        return in_time and in_turn and not self.caches_verified
 
     def num_cacheable(self, live: Live) -> int:
         """Computed tokens of one who leaves that are cached."""
@@ -1287,6 +1354,8 @@ class StepwiseChunked(StepwiseEngine):
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
+            if not self.fits_behind(num_new):
+                break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
@@ -1298,6 +1367,16 @@ class StepwiseChunked(StepwiseEngine):
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    def fits_behind(self, num_new: int) -> bool:
+        """Tell whether the head has blocks for what is written behind its first piece, too."""
+        if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
+            return True
+        head = self.head()
+        num_slots = self.behind(self.memory.cached_tokens(head) + num_new)
+        reserve = self.num_reserved if self.running else 0
+        room = self.num_free - self.decode_need() - reserve - self.promised()
+        return self.blocks_for(num_slots) - self.memory.num_held(head) <= room
 
     def is_for_decodes(self) -> bool:
         """Tell whether prompts wait for another step."""
@@ -1412,7 +1491,10 @@ class StepwiseChunked(StepwiseEngine):
         """Blocks that a running request takes in the step."""
         if live.decoding:
             return self.next_blocks(live)
-        return max(0, self.blocks_for(live.num_cached + num_new) - len(live.blocks))
+        num_slots = live.num_cached + num_new
+        if num_new:
+            num_slots = self.behind(num_slots)
+        return max(0, self.blocks_for(num_slots) - len(live.blocks))
 
     def take(
         self, served: list[tuple[Live, int, int]]
@@ -1422,13 +1504,16 @@ class StepwiseChunked(StepwiseEngine):
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
             live.num_planned = live.num_cached + 1
-            if self.block_size > 1 and not (self.plans_ahead and self.num_drafts):
-                self.memory.enter(live, live.num_cached + (not self.is_ahead))
+            if self.block_size > 1:
+                newest = not self.is_ahead
+                if self.is_ahead and self.guesses and live.num_last:
+                    newest = 1 - live.num_last
+                self.memory.enter(live, live.num_cached + newest)
         chunks = []
         for live, num_new, need in served:
             if not live.decoding and num_new:
                 self.carries = True
-                self.memory.grow([(live, live.num_cached + num_new, need)])
+                self.memory.grow([(live, self.behind(live.num_cached + num_new), need)])
                 chunks.append(self.chunk(live, num_new))
         return chunks, decodes
 

@@ -1,6 +1,7 @@
 """`engine`: the version of vLLM whose defaults hold for what is not said."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -169,11 +170,12 @@ def test_a_block_count_needs_no_share_of_memory():
     [
         {"pipeline_parallel_size": 2, "virtual_engines": True},
         {
+            "pipeline_parallel_size": 2,
             "speculative_config": {
                 "method": "ngram",
                 "num_speculative_tokens": 3,
                 "acceptance_rate": 0.7,
-            }
+            },
         },
     ],
 )
@@ -181,6 +183,40 @@ def test_no_asynchronous_scheduling_where_it_is_not_simulated(unlike):
     found = llm(engine="vllm", **unlike)
     assert found.async_scheduling is False
     assert not build_one(found).async_scheduling
+
+
+def drafted(method: str) -> dict[str, Any]:
+    """Return who drafts in a scenario."""
+    model = {"model": "llama-3.2-1b"} if method == "draft_model" else {}
+    return {"method": method, "num_speculative_tokens": 3, "acceptance_rate": 0.7, **model}
+
+
+@pytest.mark.parametrize(
+    ("engine", "methods"),
+    [
+        ("vllm-0.12", ()),
+        ("vllm-0.14", ("eagle",)),
+        ("vllm-0.19", ("eagle",)),
+        ("vllm-0.24", ("eagle",)),
+        ("vllm-0.33", ("eagle", "draft_model", "ngram")),
+    ],
+)
+def test_drafts_are_planned_ahead_by_default_as_the_version_does(engine, methods):
+    for method in ("eagle", "draft_model", "ngram"):
+        found = llm(engine=engine, speculative_config=drafted(method))
+        assert found.async_scheduling is (method in methods)
+        assert build_one(found).async_scheduling is (method in methods)
+
+
+def test_other_drafts_are_planned_ahead_where_the_version_can():
+    build_one(llm(engine="vllm-0.19", speculative_config=drafted("ngram"), async_scheduling=True))
+    wrong = llm(engine="vllm-0.14", speculative_config=drafted("ngram"), async_scheduling=True)
+    message = (
+        "async_scheduling must be false with speculative_config.method ngram in vLLM 0.14, which "
+        "plans ahead with mtp and eagle alone"
+    )
+    with pytest.raises(ScenarioError, match=message):
+        build_one(wrong)
 
 
 def test_the_key_of_the_scenario_holds_for_clients_without_one():

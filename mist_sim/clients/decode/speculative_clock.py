@@ -32,12 +32,14 @@ class Speculation:
     num_lookahead_tokens: additional slots that a drafting model writes to.
     max_model_len: limit of a sequence's slots, tokens; None: no limit.
     draw: returns the path of a request (see `DraftPaths.draw`).
+    plans_ahead: whether a step is planned before the outcome of the step before it is known.
     """
 
     num_drafts: int
     num_lookahead_tokens: int
     max_model_len: int | None
     draw: Callable[[int, int], Vector]
+    plans_ahead: bool = False
 
     @property
     def num_extra_slots(self) -> int:
@@ -46,7 +48,38 @@ class Speculation:
 
     def num_slots(self, num_tokens: int) -> int:
         """Tokens that a decode keeps memory for in the step that computes its last of so many."""
-        num_slots = num_tokens + self.num_extra_slots
+        return self._capped(num_tokens + self.num_extra_slots)
+
+    def num_slots_behind(self, num_tokens: int) -> int:
+        """Tokens that it keeps memory for in a step that is planned before the one before ends.
+
+        num_tokens: known tokens, without those of that step, which counts as if it gave most.
+        """
+        return self._capped(num_tokens + 1 + self.num_drafts + self.num_extra_slots)
+
+    def slots(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
+        """Return the slots of a decode after 0, 1, 2, ... steps of a stay.
+
+        context: tokens that the cache held for it before. stay: tokens that it gets by the steps.
+        num_ahead: tokens behind the context that its prompt took memory for.
+        """
+        slots = np.empty_like(stay)
+        slots[0] = context + num_ahead
+        slots[1:2] = context + 1 + self.num_extra_slots
+        if self.plans_ahead:
+            behind = context + 2 + self.num_drafts + self.num_extra_slots
+            np.add(stay[:-2], behind, out=slots[2:])
+        else:
+            np.add(stay[:-1], context + 1 + self.num_extra_slots, out=slots[1:])
+        if self.max_model_len is not None:
+            np.minimum(slots, self.max_model_len, out=slots)
+        return slots
+
+    def slots_ahead(self, context: int, num_ahead: int) -> int:
+        """Tokens that a prompt has memory for of which so many are computed."""
+        return self._capped(context + num_ahead)
+
+    def _capped(self, num_slots: int) -> int:
         return num_slots if self.max_model_len is None else min(num_slots, self.max_model_len)
 
 
@@ -54,7 +87,8 @@ class SpeculativeClock(DecodeClock):
     """The running decodes of one engine with speculative decoding.
 
     A sequence keeps memory for all slots of its last step; slots of rejected drafts are used by the
-    next step (vLLM v1's `allocate_slots`).
+    next step (vLLM v1's `allocate_slots`). Where steps are planned ahead, a step has slots for all
+    drafts of the one before, too, since nobody knows yet which of them are accepted.
     """
 
     __slots__ = (
@@ -81,7 +115,7 @@ class SpeculativeClock(DecodeClock):
         self._enter(sequence, context, len(stay) - 1)
         start = self._place(len(stay))
         add_ahead(self._tokens_by, start, stay)
-        add_ahead(self._blocks_by, start, self._blocks(context, stay))
+        add_ahead(self._blocks_by, start, self._blocks(context, stay, sequence.num_ahead))
 
     def leave(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock; return its slots, those of drafts included."""
@@ -92,12 +126,16 @@ class SpeculativeClock(DecodeClock):
         self._exit(sequence, sequence.num_tokens - 1)
         if done < len(stay) - 1:  # it was to stay longer
             start = self.steps - self._first
-            blocks = self._blocks(first_context, stay)
+            blocks = self._blocks(first_context, stay, sequence.num_ahead)
             add_ahead(self._tokens_by, start, stay[done] - stay[done:])
             add_ahead(self._blocks_by, start, blocks[done] - blocks[done:])
+        speculation, num_ahead = self._speculation, sequence.num_ahead
+        sequence.num_ahead = 0
         if not done:
-            return first_context
-        return self._speculation.num_slots(first_context + stay.item(done - 1) + 1)
+            return speculation.slots_ahead(first_context, num_ahead)
+        if done > 1 and speculation.plans_ahead:
+            return speculation.num_slots_behind(first_context + stay.item(done - 2) + 1)
+        return speculation.num_slots(first_context + stay.item(done - 1) + 1)
 
     def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
         stay = self._path(sequence, 0).stay
@@ -155,23 +193,33 @@ class SpeculativeClock(DecodeClock):
             sequence.path = DraftPath(self._speculation.draw(request_id, num_tokens))
         return sequence.path
 
-    def _blocks(self, context: int, stay: Vector) -> Vector:
+    def _blocks(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the blocks taken by 0, 1, 2, ... steps of a stay."""
-        blocks = self._blocks_held(context, stay)
+        blocks = self._blocks_held(context, stay, num_ahead)
         blocks -= blocks[0]
         return blocks
 
-    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+    def _blocks_held(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the blocks held after 0, 1, 2, ... steps of a stay."""
-        speculation, size = self._speculation, self.block_size
-        blocks = np.empty_like(stay)
-        blocks[0] = context  # which the prefill took memory for
-        np.add(stay[:-1], context + 1 + speculation.num_extra_slots, out=blocks[1:])
-        if speculation.max_model_len is not None:
-            np.minimum(blocks, speculation.max_model_len, out=blocks)
+        blocks, size = self._speculation.slots(context, stay, num_ahead), self.block_size
         blocks += size - 1
         blocks //= size
         return blocks
+
+    def begin_overrun(self, context: int, num_blocks: int) -> None:
+        """Let one that has ended take part in the next step, whose plan does not know that.
+
+        context: tokens that the cache holds for it. num_blocks: those it takes for the step.
+        """
+        self.num_decodes += 1
+        self.context_sum += context
+        self._blocks_by[self.steps - self._first + 1 :] += num_blocks
+
+    def end_overrun(self, context: int, num_blocks: int) -> None:
+        """Take it out again."""
+        self.num_decodes -= 1
+        self.context_sum -= context
+        self._blocks_by[self.steps - self._first + 1 :] -= num_blocks
 
     def _place(self, num_steps: int) -> int:
         """Return the index of the next step in the vectors, with so many steps from it on."""

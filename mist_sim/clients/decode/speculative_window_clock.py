@@ -92,6 +92,14 @@ class SpeculativeWindowClock(SpeculativeClock):
             self._drops.advance(self, num_steps)
         return super().advance(num_steps)
 
+    def begin_overrun(self, context: int, num_blocks: int) -> None:
+        super().begin_overrun(context, num_blocks)
+        self.window_sum += min(context, self._reach)
+
+    def end_overrun(self, context: int, num_blocks: int) -> None:
+        super().end_overrun(context, num_blocks)
+        self.window_sum -= min(context, self._reach)
+
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
         batch = super().batch(chunks)
         batch.window_sum = self.window_sum
@@ -124,9 +132,9 @@ class SpeculativeWindowClock(SpeculativeClock):
         """Return the tokens inside the windows after 0, 1, 2, ... steps of a stay."""
         return np.minimum(context + stay, self._reach)
 
-    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+    def _blocks_held(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the pages held; a window group holds those of its tokens and of a step's slots."""
-        blocks = super()._blocks_held(context, stay)
+        blocks = super()._blocks_held(context, stay, num_ahead)
         in_window: Vector = np.minimum(blocks, self._most_window_blocks)
         in_window *= self._groups.num_window_groups
         blocks *= self._groups.num_full_groups

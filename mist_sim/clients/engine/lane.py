@@ -266,7 +266,8 @@ class Lane:
         num_steps, end = run.num_steps, run.end
         emitted, finished = update(state, plan, num_steps)
         tokens = state.clock.step_tokens if plan.decodes else None
-        records.run(run, batch, self.load.num_waiting, state.num_peak_blocks, tokens)
+        num_waiting, num_gone = self.load.num_waiting, plan.num_overruns
+        records.run(run, batch, num_waiting, state.num_peak_blocks, tokens, num_gone)
         for sequence in plan.paused:
             records.resume(sequence)
         for sequence in emitted:
@@ -284,7 +285,7 @@ class Lane:
     def free_if_idle(self, *, is_idle: bool = False) -> None:
         """Free seats and blocks of leaving sequences, if nothing is planned or left to plan."""
         state = self.state
-        if is_idle or not (state.num_running or self.num_waiting):
+        if is_idle or not (state.num_running or self.num_waiting or state.overruns):
             state.free_leaving()
 
     def hand_back(self, sequence: SequenceState, end: float) -> None:

@@ -38,7 +38,9 @@ class PlanAhead:
     So a request that arrives joins the step after the next. A request that ends with the step in
     flight has no part in the next step, since the length of its answer is known, but it keeps its
     seat and blocks until that step is planned. A request that is given up still takes part in the
-    next step, even if it was only waiting, and leaves before the step after it is planned.
+    next step, even if it was only waiting, and leaves before the step after it is planned. With
+    drafts nobody knows when an answer ends: one that has ended may take part in one step more
+    (`Overruns`).
 
     After a plan that computes nothing, no step is in flight and none is planned: the next plan is
     made on the spot, knows everything, and its step cannot hide the host's time.
@@ -102,13 +104,16 @@ class PlanAhead:
         else:
             parts = self.latest.parts  # of all lanes that step together
             plan = next(plan for lane, plan, _ in parts if lane is self._lane)
+            state.is_behind = plan.decodes
             state.lacks_tokens = plan.decodes and not self.was_on_the_spot
             state.kv_cache.note_plan(is_ahead=True)
             self.let_in(self.latest.last_start)
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
-        limit = 1 if self.comes_next or waits_for_room else None
+        limit = 1 if self.comes_next or waits_for_room or state.overruns else None
         next_plan = self._lane.plan(limit, self._plan_on_the_spot)
         self.was_on_the_spot = self.latest is None
+        if state.overruns and next_plan is not None and next_plan.decodes:
+            next_plan.batch, next_plan.num_overruns = state.batch(next_plan), len(state.overruns)
         state.free_leaving()
         return next_plan
 
@@ -130,7 +135,7 @@ class PlanAhead:
     def _know_all(self) -> None:
         """Let the next plan know everything up to now."""
         self.latest = None
-        self._lane.state.lacks_tokens = False
+        self._lane.state.is_behind = self._lane.state.lacks_tokens = False
         self._lane.state.kv_cache.note_plan(is_ahead=False)
         self._lane.state.free_leaving()
         self.let_in(inf)

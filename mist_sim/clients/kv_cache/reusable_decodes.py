@@ -110,14 +110,18 @@ class Answers:
             for sequence in self._writers.get(key, ())
             if sequence.ticket and (chain := sequence.chain) and chain.num_held < end
         ]
-        return min(steps) - self.clock.steps if steps else None
+        num_behind = int(self.is_early and self.is_ahead)
+        return min(steps) + num_behind - self.clock.steps if steps else None
 
     def ahead(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
         """Return the sequences on the clock with their findable tokens, within a run of steps.
 
         num_over, num_begun: steps of the run that have ended and begun.
         """
-        num_more = (num_begun - num_over) * self._num_early
+        if self.is_early and self.is_ahead:
+            on_clock = [each for each in self._keys if each.ticket]
+            return [(each, self._num_planned(each, num_over)) for each in on_clock]
+        num_more = (num_begun - num_over) * self.is_early
         return [
             (sequence, self.clock.context(sequence, num_over) + num_more)
             for sequence in self._keys
@@ -126,27 +130,35 @@ class Answers:
 
     def _num_tokens_until(self, position: int) -> int:
         """Tokens that a decode holds before the step after which others find a block of it."""
-        return (position + 1) * self._block_size - self._num_early
+        return (position + 1) * self._block_size - self.is_early
 
-    @property
-    def _num_early(self) -> int:
-        """Tokens of a decode that its step enters when it is planned."""
-        return int(self.is_early and not self.is_ahead)
+    def _num_planned(self, sequence: SequenceState, num_steps: int) -> int:
+        """Tokens entered by the plan ahead of the step after so many more: those known by then.
+
+        The outcome of the step before is not; the first step of all enters nothing.
+        """
+        if self.clock.steps + num_steps <= sequence.join_step:
+            return self.clock.context(sequence, num_steps)
+        return self.clock.context(sequence, num_steps - 1) + 1
 
     def _num_filled(self, sequence: SequenceState, chain: Chain) -> int:
         """Blocks that others can find by now; a sequence off the clock has entered all."""
         if not sequence.ticket:
             return 0
-        num_tokens, size = self.clock.context(sequence), self._block_size
-        if self.is_early:
-            now = self.clock.steps
-            in_step = self.planned == now
-            was_known = sequence.join_step == now or self.known == now - 1
-            is_known = not self.is_ahead or (was_known and not in_step)
-            if self.is_late and not in_step and sequence.join_step < now:
-                return min((self.clock.context(sequence, -1) + 1) // size, chain.num_shared)
-            num_tokens += in_step - (not is_known)
-        return min(num_tokens // size, chain.num_shared)
+        num_tokens = self._num_entered(sequence) if self.is_early else self.clock.context(sequence)
+        return min(num_tokens // self._block_size, chain.num_shared)
+
+    def _num_entered(self, sequence: SequenceState) -> int:
+        """Tokens that the plans made so far have entered, or the steps that ended."""
+        clock = self.clock
+        now, context = clock.steps, clock.context
+        in_step, has_joined = self.planned == now, sequence.join_step == now
+        if self.is_ahead:
+            is_planned = in_step or has_joined or self.known == now - 1
+            return self._num_planned(sequence, 0) if is_planned else context(sequence, -1)
+        if self.is_late and not (in_step or has_joined):
+            return context(sequence, -1) + 1
+        return context(sequence) + in_step
 
     def _enter_in_turn(self, group: dict[SequenceState, int]) -> None:
         """Enter several sequences' blocks by step, and within a step by order of joining."""
@@ -165,7 +177,7 @@ class Answers:
         at_end = 2 * self.clock.step_with(sequence, num_tokens) - 1
         if not self.is_early:
             return at_end
-        at_plan = 2 * self.clock.step_with(sequence, num_tokens - self._num_early)
+        at_plan = 2 * self.clock.step_with(sequence, num_tokens - 1)
         return at_plan if self.is_late else min(at_plan, at_end)
 
     def _enter(self, sequence: SequenceState, num_blocks: int) -> None:

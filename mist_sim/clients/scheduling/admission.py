@@ -79,6 +79,7 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     kv_cache, num_tokens = lane.kv_cache, None
     if first_piece is not None and not _comes_whole(lane, sequence):
         num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
+        num_tokens = max(num_tokens, lane.lookahead_of(sequence, first_piece))
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
     if sequence.is_brought:
         num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
@@ -125,12 +126,33 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
     if sequence.is_brought:
         _go_on(lane, sequence, most_new)
     else:
+        num_slots = lane.lookahead_of(sequence, most_new)
         lane.kv_cache.admit(sequence, most_new)
+        if num_slots:
+            _take_ahead(lane, sequence, most_new, num_slots)
     lane.running[sequence] = None
     lane.prefilling.append(sequence)
     plan.admitted.append(sequence)
     num_to_go = sequence.num_tokens - sequence.num_computed_tokens
     return add_prefill(lane, plan, sequence, min(num_to_go, max_new_tokens))
+
+
+def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slots: int) -> None:
+    """Give a prompt blocks up to so many tokens, whose first piece has those that it computes."""
+    num_tokens = min(sequence.num_tokens, sequence.num_computed_tokens + num_new)
+    num_held = lane.kv_cache.num_held
+    lane.kv_cache.grow(num_held(sequence, num_slots) - num_held(sequence, num_tokens))
+    lane.take_ahead(sequence, is_first=True)
+
+
+def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
+    """Tell whether a waiting prompt has memory for what is written behind its first piece, too."""
+    num_slots = lane.lookahead_of(sequence, num_new)
+    if num_slots <= sequence.num_tokens:
+        return True
+    num_blocks = lane.kv_cache.blocks_to_admit(sequence, num_slots)
+    num_needed = lane.clock.blocks_needed_now() - lane.num_taken + lane.num_promised
+    return num_blocks <= lane.num_admissible(num_needed)
 
 
 def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from mist_sim.clients.scheduling.admission import (
     add_prefill,
     admit,
+    may_draft_behind,
     may_join,
     next_to_admit,
     steps_until_gain,
@@ -170,6 +171,8 @@ class ChunkedScheduler(Scheduler):
                 break
             chunk = cut(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
+                break
+            if lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk)

@@ -58,6 +58,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
             lane.kv_cache.grow(num_blocks)
+        lane.take_ahead(sequence)
         add_prefill(lane, plan, sequence, num_new)
         budget -= num_new
     return disturbed, budget - lane.num_decode_queries

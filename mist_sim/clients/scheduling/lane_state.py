@@ -17,6 +17,7 @@ from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling.adapters import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.order import WaitingQueue
+from mist_sim.clients.scheduling.overruns import Overruns
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
@@ -55,7 +56,10 @@ class LaneState:
         windows, tiers and swapping.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
-    lacks_tokens: whether the next plan does not know the decodes' latest tokens.
+    overruns: who has ended and takes part in the next step, which is planned ahead with drafts.
+        None: there are no such plans.
+    is_behind: whether the next plan does not know the decodes' latest tokens. lacks_tokens: nor did
+        the plan before know those of the step before that.
     notes: a scheduler's notes on the lane, kept from plan to plan.
     time: when the plan is made, in seconds of the run, for schedulers that see it.
     adapters: LoRA adapters on the GPUs; None: the engine serves none.
@@ -107,8 +111,14 @@ class LaneState:
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
-        is_early = is_early and not (plans_ahead and speculation is not None)
-        self._is_late = is_early and speculation is not None and not self.rules.caches_verified
+        drafts_in_time = speculation is not None and not plans_ahead
+        self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
+        self._lookahead = 0
+        if speculation is not None and self.by_piece:
+            self._lookahead = speculation.num_lookahead_tokens
+        self.overruns: Overruns | None = None
+        if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
+            self.overruns = Overruns(self.clock, self.pool, speculation)
         kv_cache.follow(self.clock, is_early=is_early, is_late=self._is_late)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
@@ -127,7 +137,7 @@ class LaneState:
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
         self.time = 0.0
-        self.lacks_tokens = False
+        self.is_behind = self.lacks_tokens = False
         self.num_arrived = 0
         self.adapters: AdapterSlots | None = None
 
@@ -172,6 +182,8 @@ class LaneState:
         """Let a sequence go that is done, but hold its blocks if another client needs them."""
         if sequence.visit.is_followed and sequence.visit.outcome is None:
             self.held[sequence] = num_blocks, num_computed
+        if self.overruns is not None:
+            self.overruns.begin(sequence, num_blocks)
         self._leave(sequence, num_blocks, self._num_cacheable(sequence, num_computed))
 
     def move_out(self, sequence: SequenceState) -> None:
@@ -188,14 +200,26 @@ class LaneState:
 
     def free_leaving(self) -> None:
         """Take back the seats and blocks of leaving sequences: the next plan knows of them."""
+        if self.overruns:
+            self._end_overruns(self.overruns)
         for sequence, (num_blocks, num_computed) in self.leaving.items():
             self._free(sequence, num_blocks, num_computed)
         self.leaving.clear()
+
+    def _end_overruns(self, overruns: Overruns) -> None:
+        """Take who has ended out of the step that is planned for them, with the blocks for it."""
+        for sequence, (num_blocks, num_computed) in self.leaving.items():
+            overrun = overruns.end(sequence)
+            if overrun is not None and self.num_taken >= overrun.num_blocks:
+                self.num_taken -= overrun.num_blocks
+                self.leaving[sequence] = num_blocks + overrun.num_blocks, num_computed
 
     def preempt_leaving(self, sequence: SequenceState) -> None:
         """Take back the seat and blocks of a leaving sequence, for a plan short of memory."""
         num_blocks, num_computed = self.leaving.pop(sequence)
         num_known = self.num_known(sequence, num_computed)
+        if self.overruns is not None and (overrun := self.overruns.end(sequence)) is not None:
+            num_known = num_computed - overrun.num_last
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
     def _free(
@@ -221,6 +245,11 @@ class LaneState:
         """
         if self._is_late and not was_served:
             return self._num_cacheable(sequence, num_computed)
+        if self.overruns is not None:
+            path = sequence.path
+            if not self.is_behind or path is None or not path.num_last:
+                return num_computed
+            return num_computed - path.num_last + (was_served or not self.lacks_tokens)
         if was_served or not self.lacks_tokens or sequence.join_step == self.clock.steps:
             return num_computed
         return max(sequence.num_computed_tokens, num_computed - 1)
@@ -329,7 +358,9 @@ class LaneState:
             self.prefilling.remove(sequence)
             num_computed = sequence.num_computed_tokens
             if self.by_piece:
-                return self.kv_cache.num_held(sequence, num_computed), num_computed
+                num_slots = self.slots_ahead(sequence, num_computed)
+                sequence.num_ahead = 0
+                return self.kv_cache.num_held(sequence, num_slots), num_computed
             return self.pool.blocks_for(sequence.num_tokens), num_computed
         num_tokens = self.leave_clock(sequence)
         return self.pool.blocks_for(num_tokens), sequence.num_tokens - 1
@@ -418,10 +449,13 @@ class LaneState:
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
 
-        One that has emitted tokens also needs the slots for drafts of its next step.
+        One that has emitted tokens also needs the slots for drafts of its next step, and a prompt
+        those that a drafting model writes behind its end.
         """
         pool = self.pool
         num_slots = self.num_slots(sequence)
+        if self._lookahead and not sequence.num_output_tokens:
+            num_slots = self.slots_ahead(sequence, num_slots, self._lookahead)
         num_blocks = pool.blocks_for(num_slots)
         if num_blocks <= pool.num_blocks:
             return None
@@ -456,7 +490,7 @@ class LaneState:
     def lose_step(self, plan: StepPlan) -> None:
         """Give back the blocks of a lost step; paused decodes run again."""
         if self.by_piece:
-            pieces = [self.piece_need(sequence, num_new) for sequence, num_new in plan.prefills]
+            pieces = [self._piece_taken(sequence, new) for sequence, new in plan.prefills]
             self.kv_cache.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
         self.num_taken = 0
@@ -466,12 +500,47 @@ class LaneState:
     def piece_need(self, sequence: SequenceState, num_tokens: int, num_done: int = 0) -> int:
         """Blocks that a piece of a prompt takes; `num_done` of its tokens have theirs."""
         num_computed = sequence.num_computed_tokens
+        if self._lookahead:
+            num_held, slots = self.kv_cache.num_held, self.slots_ahead
+            before = num_held(sequence, slots(sequence, num_computed + num_done))
+            after = slots(sequence, num_computed + num_tokens, self._lookahead)
+            return num_held(sequence, after) - before
         if sequence.chain is None:
             size = self.pool.block_size
             return (num_computed + num_done) // -size - (num_computed + num_tokens) // -size
         num_held = self.kv_cache.num_held
         before = num_held(sequence, num_computed + num_done)
         return num_held(sequence, num_computed + num_tokens) - before
+
+    def _piece_taken(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Blocks that the planned piece of a prompt took."""
+        num_held, num_computed = self.kv_cache.num_held, sequence.num_computed_tokens
+        after = num_held(sequence, self.slots_ahead(sequence, num_computed + num_tokens))
+        return after - num_held(sequence, self.slots_ahead(sequence, num_computed))
+
+    def slots_ahead(
+        self, sequence: SequenceState, num_tokens: int, num_ahead: int | None = None
+    ) -> int:
+        """Tokens that a prompt has memory for of which so many are computed, or planned."""
+        num_ahead = sequence.num_ahead if num_ahead is None else num_ahead
+        if not num_ahead or self.speculation is None:
+            return num_tokens
+        return self.speculation.slots_ahead(num_tokens, num_ahead)
+
+    def lookahead_of(self, sequence: SequenceState, num_new: int) -> int:
+        """Tokens up to which the first piece of a waiting prompt takes memory; 0: as any piece."""
+        if not (self._lookahead and self.rules.admits_lookahead):
+            return 0
+        num_tokens = self.kv_cache.num_cached_tokens(sequence) + num_new
+        return self.slots_ahead(sequence, min(num_tokens, sequence.num_tokens), self._lookahead)
+
+    def take_ahead(self, sequence: SequenceState, *, is_first: bool = False) -> None:
+        """Note that a piece of a prompt has memory for what a drafting model writes ahead.
+
+        is_first: that it is admitted with.
+        """
+        if not is_first or self.rules.admits_lookahead:
+            sequence.num_ahead = self._lookahead
 
     def steps_until_change(self, limit: int, plan: StepPlan | None = None) -> int:
         """Steps, at most `limit`, that the decodes run before one ends or blocks run short.
@@ -508,6 +577,8 @@ class LaneState:
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return the batch of a plan's first step."""
+        if plan.batch is not None:
+            return plan.batch
         chunks: tuple[tuple[int, int], ...] = ()
         if plan.prefills:
             chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])

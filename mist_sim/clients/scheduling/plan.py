@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.batch import AdapterWork
+from mist_sim.core.batch import AdapterWork, StepBatch
 
 
 class StepPlan:
@@ -21,14 +21,18 @@ class StepPlan:
     paused: running decodes that skip the plan's only step.
     swap_time: seconds that the first step waits for swaps, and for adapters.
     adapters: adapters of its tokens; None: the engine serves none.
+    batch: of its only step, in which some take part that have ended; None: follows from the others.
+    num_overruns: how many do.
     """
 
     __slots__ = (
         "adapters",
         "admitted",
+        "batch",
         "decodes",
         "dropped",
         "moves",
+        "num_overruns",
         "num_steps",
         "paused",
         "preempted",
@@ -49,6 +53,8 @@ class StepPlan:
         self.paused: tuple[SequenceState, ...] = ()
         self.swap_time = 0.0
         self.adapters: AdapterWork | None = None
+        self.batch: StepBatch | None = None
+        self.num_overruns = 0
 
     @property
     def is_empty(self) -> bool:

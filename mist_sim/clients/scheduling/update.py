@@ -57,7 +57,8 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
         lane.clock.join(sequence)
         return False
     context = sequence.num_computed_tokens
-    lane.finish(sequence, lane.pool.blocks_for(context), context)
+    num_slots = lane.slots_ahead(sequence, context)
+    lane.finish(sequence, lane.pool.blocks_for(num_slots), context)
     return True
 
 
@@ -67,6 +68,8 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     if lane.by_piece:
         kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:
+        if lane.by_piece:
+            lane.take_ahead(sequence)
         kv_cache.compute_more(sequence, new, num_steps)
 
 

@@ -82,7 +82,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     said_length = config.max_model_len
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
-    if config.async_scheduling and config.pipeline_parallel_size > 1:
+    if config.async_scheduling:
         _check_ahead(config)
     asked_ahead, config = config.async_scheduling, _ahead_with_windows(config, model)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
@@ -129,9 +129,16 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
 
 
 def _check_ahead(config: EngineConfig) -> None:
-    """Raise ScenarioError for a pipeline with async scheduling in a version without it."""
-    version = version_of(config.engine)
-    if not version.rules.async_pipelines:
+    """Raise ScenarioError for what is to be planned ahead in a version that cannot."""
+    version, drafts = version_of(config.engine), config.speculative_config
+    rules = version.rules
+    if drafts is not None and not (rules.async_any_drafts or drafts.method in rules.async_drafts):
+        raise ScenarioError(
+            f"async_scheduling must be false with speculative_config.method {drafts.method} in "
+            f"{version.title}, which plans ahead with {' and '.join(rules.async_drafts)} alone; a "
+            "later engine, from vllm-0.19, does with the others"
+        )
+    if config.pipeline_parallel_size > 1 and not rules.async_pipelines:
         raise ScenarioError(
             f"async_scheduling must be false with pipeline_parallel_size "
             f"{config.pipeline_parallel_size} in {version.title}, whose pipelines do not plan "

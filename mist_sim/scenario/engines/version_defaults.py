@@ -25,6 +25,8 @@ def with_version_defaults(config: EngineConfig) -> EngineConfig:
     ahead = config.async_scheduling
     if ahead is None:
         ahead = version.default("async_scheduling") and not config.no_planning_ahead
+        if config.speculative_config is not None:
+            ahead = ahead and config.speculative_config.method in version.rules.async_drafts
         if config.pipeline_parallel_size > 1:
             ahead = ahead and version.rules.async_pipelines
     kv_cache = config.kv_cache
@@ -97,7 +99,11 @@ def async_by_version(data: Mapping[str, Any]) -> bool:
         return False
     if pipeline and not _may_plan_pipelines_ahead(data):
         return False
-    return ahead and not data.get("speculative_config")
+    drafts = data.get("speculative_config")
+    if drafts is None:
+        return ahead
+    methods = version_of(data.get("engine_")).rules.async_drafts
+    return ahead and not pipeline and drafts.method in methods
 
 
 def _may_plan_pipelines_ahead(data: Mapping[str, Any]) -> bool:

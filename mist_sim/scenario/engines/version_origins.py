@@ -93,7 +93,8 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         elif key.startswith((RULES, MEMORY)):
             value = default.value
             plain = isinstance(value, bool | int | float)
-            yield Origin(key, value if plain else str(value), default.source)
+            text = ", ".join(value) if isinstance(value, tuple) else str(value)
+            yield Origin(key, value if plain else text, default.source)
             continue
         else:
             expected = {key: default.value}

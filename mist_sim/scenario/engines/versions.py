@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from mist_sim.clients.engine_checks import AUTO_LENGTH as AUTO
 from mist_sim.clients.kv_cache.profile_run import BesideTorch
+from mist_sim.models.speculative import METHODS
 from mist_sim.scenario.engines.engine_version import (
     GIB,
     INTERVAL,
@@ -46,6 +47,9 @@ _CACHES_VERIFIED = "rules.caches_verified"
 _HASHES_AHEAD = "rules.hashes_ahead"
 _HIDES_HOST = "rules.hides_host"
 _KEEPS_COUNTS = "rules.keeps_counts"
+_ADMITS_LOOKAHEAD = "rules.admits_lookahead"
+_ASYNC_DRAFTS = "rules.async_drafts"
+_ASYNC_ANY = "rules.async_any_drafts"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -118,6 +122,9 @@ V0_12 = EngineVersion(
         _HASHES_AHEAD: Default(False, _HASH),
         _HIDES_HOST: Default(False, _ITL_OF_0_11),
         _KEEPS_COUNTS: Default(False, f"SamplingMetadata.output_token_ids {_V1_SAMPLE}"),
+        _ADMITS_LOOKAHEAD: Default(False, f"{_SCHEDULE}: effective_lookahead_tokens"),
+        _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
+        _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -156,7 +163,6 @@ V0_14 = after(
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
     },
     gains=("max_model_len",),
-    notes={"async scheduling with drafts": "on with EAGLE and MTP"},
 )
 
 V0_19 = after(
@@ -177,6 +183,7 @@ V0_19 = after(
             "GPUModelRunner._pp_receive_prev_sampled_token_ids_to_input_batch in "
             "vllm/v1/worker/gpu_model_runner.py: the first rank waits for the tokens of each batch",
         ),
+        _ASYNC_ANY: Default(True, f"{_POST_INIT}: draft_model, and ngram_gpu"),
     },
     gains=(RESERVE,),
 )
@@ -201,6 +208,7 @@ V0_24 = after(
         _KEEPS_COUNTS: Default(
             True, "PenaltiesState in vllm/v1/worker/gpu/sample/penalties.py, with model runner V2"
         ),
+        _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={
@@ -227,12 +235,14 @@ V0_33 = after(
         _DRAINS: Default(True, f"{_SCHEDULE}: num_stale_output_tokens"),
         _CACHES_VERIFIED: Default(True, _UPDATE),
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
+        _ASYNC_DRAFTS: Default(
+            METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
+        ),
     },
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={
-        "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
         "limits on GB10": "256 and 2,048, whatever its memory (EngineArgs.get_batch_defaults)",
         "preemption with a step in flight": "the request waits until that step is over, which it "
         "is when the next one but one is planned (Scheduler.schedule, since 0.27); not so in a "

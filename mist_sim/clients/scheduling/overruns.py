@@ -1,0 +1,67 @@
+"""Steps that are planned for decodes which have ended, since plans ahead know no drafts' outcome.
+
+A step is planned when the step before it begins. Without drafts each decode gets one token a step,
+so a plan knows who ends. With drafts it knows only that a decode gets one token at least: who needs
+more than that takes part in the next step, too, with all its drafts and their blocks. If it ends
+with the step before, what the next one computes of it is lost; seat and blocks are free when that
+is planned.
+
+Source: `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py`, which leaves out a request that
+is sure to reach `max_tokens` (0.14 to 0.33).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class Overrun(NamedTuple):
+    """A decode that has ended in a step that is planned for it.
+
+    context: tokens that the cache holds for it, accepted ones behind its end included.
+    num_blocks: those that it takes for the step.
+    num_last: tokens that its last step gave it.
+    """
+
+    context: int
+    num_blocks: int
+    num_last: int
+
+
+class Overruns:
+    """Those of a lane, while the step is planned after which they are gone."""
+
+    def __init__(self, clock: SpeculativeClock, pool: BlockPool, speculation: Speculation) -> None:
+        self._clock = clock
+        self._pool = pool
+        self._speculation = speculation
+        self._found: dict[SequenceState, Overrun] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def begin(self, sequence: SequenceState, num_blocks: int) -> None:
+        """Let a sequence take part in the next step that has just ended, unless that was sure.
+
+        num_blocks: those that it holds.
+        """
+        path = sequence.path
+        num_last = path.num_last if path is not None else 0
+        if path is None or num_last < 2:
+            return
+        num_slots = self._speculation.num_slots_behind(sequence.num_tokens - num_last)
+        num_more = self._pool.blocks_for(num_slots) - num_blocks
+        context = sequence.num_tokens - 1 + path.num_beyond
+        self._found[sequence] = Overrun(context, num_more, num_last)
+        self._clock.begin_overrun(context, num_more)
+
+    def end(self, sequence: SequenceState) -> Overrun | None:
+        """Take a sequence out of the next step; None if it has no part in it."""
+        overrun = self._found.pop(sequence, None)
+        if overrun is not None:
+            self._clock.end_overrun(overrun.context, overrun.num_blocks)
+        return overrun
