@@ -62,7 +62,7 @@ def text_part(reader: ConfigReader) -> ConfigReader:
     if not text_type:
         raise text.error(
             "model_type is missing; this is a multimodal model, and its language model must say "
-            f"whose layers it has, such as \"qwen3\"; {NEAREST_HINT}"
+            f'whose layers it has, such as "qwen3"; {NEAREST_HINT}'
         )
     if text_type not in _TEXT_TYPES:
         return ConfigReader({**config, "model_type": text_type}, text.where)
