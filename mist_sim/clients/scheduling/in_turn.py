@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mist_sim.clients.kv_cache.windows.page_manager import PageManager
 from mist_sim.clients.scheduling.admission import add_prefill
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -42,7 +43,9 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.end_pause()
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
-    if not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
+    if lane.pages is not None:
+        lane.pages.begin_plan()
+    elif not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
             _take(lane, num_blocks)
@@ -50,10 +53,12 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free
     if disturbed:
-        pieces = _preempt(lane, plan, budget, cut)
+        pieces, disturbed = _preempt(lane, plan, budget, cut)
     elif lane.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, budget, cut)
+    if lane.pages is not None:
+        _serve(lane, lane.pages, pieces)
     _take(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
@@ -71,6 +76,19 @@ def _take(lane: LaneState, num_blocks: int) -> None:
         lane.kv_cache.grow(num_blocks)
     if lane.kv_cache.shares_blocks and lane.clock.num_decodes:
         lane.kv_cache.note_step()
+
+
+def _serve(lane: LaneState, pages: PageManager, pieces: list[Piece]) -> None:
+    """Give those who have not had their turn yet pages, in order of admission."""
+    num_new_of = {sequence: num_new for sequence, num_new, _ in pieces}
+    prompts, away = set(lane.prefilling), {*lane.paused, *lane.leaving}
+    for sequence in lane.running:
+        if sequence in away:
+            continue
+        if sequence not in prompts:
+            pages.serve_decode(sequence, lane.clock.context(sequence))
+        elif sequence in num_new_of:
+            pages.serve(sequence, sequence.num_computed_tokens, num_new_of[sequence])
 
 
 def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
@@ -93,18 +111,25 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
     return num_blocks
 
 
-def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
-    """Preempt until the remaining sequences have blocks for the step; return its pieces."""
-    if lane.waiting.takes_from_anywhere and lane.speculation is None:
+def _preempt(
+    lane: LaneState, plan: StepPlan, budget: int, cut: Cut
+) -> tuple[list[Piece], bool]:
+    """Preempt until the remaining sequences have blocks for the step.
+
+    Returns its pieces, and whether any sequence was preempted.
+    """
+    from_anywhere = lane.waiting.takes_from_anywhere and lane.speculation is None
+    if from_anywhere or lane.pages is not None:
+        num_before = len(lane.running)
         pieces = _one_by_one(lane, plan, budget, cut)
         if not pieces and not lane.clock.num_decodes:
             plan.paused = ()  # nothing is computed, and the next plan follows at once
-        return pieces
+        return pieces, len(lane.running) < num_before
     pieces = _pieces(lane, budget, cut)
     while _need(lane, pieces) > lane.pool.num_free:
         preempt(lane, plan, lane.waiting.victim(lane.running))
         pieces = _pieces(lane, budget, cut)
-    return pieces
+    return pieces, True
 
 
 def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
@@ -123,6 +148,8 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
             num_blocks = lane.piece_need(sequence, num_new)
         else:
             num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
+        if lane.pages is not None and num_new:
+            num_blocks = _need_in_turn(lane, lane.pages, sequence, num_new)
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
@@ -137,6 +164,8 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
                     turns.clear()
                 break
         else:
+            if lane.pages is not None and num_new:
+                num_blocks = _serve_one(lane, lane.pages, sequence, num_new)
             served[sequence] = num_new, num_blocks
             if lane.cadence is not None and sequence in lane.prefilling and num_new:
                 lane.cadence.carry()  # even if it gives way to another yet
@@ -147,6 +176,24 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         lane.pause(plan, [each for each in running if each not in lane.prefilling])
     prompts = (each for each in lane.prefilling if each in served)
     return [(each, *served[each]) for each in prompts if served[each][0]]
+
+
+def _need_in_turn(
+    lane: LaneState, pages: PageManager, sequence: SequenceState, num_new: int
+) -> int:
+    """Return the pages that a sequence lacks, once its windows have returned theirs."""
+    num_tokens = lane.num_computed(sequence)
+    pages.leave_behind(sequence, num_tokens)
+    return pages.need(sequence, num_tokens + num_new)
+
+
+def _serve_one(lane: LaneState, pages: PageManager, sequence: SequenceState, num_new: int) -> int:
+    """Give a sequence its pages; none are left to be taken."""
+    if sequence in lane.prefilling:
+        pages.serve(sequence, sequence.num_computed_tokens, num_new)
+    else:
+        pages.serve_decode(sequence, lane.clock.context(sequence))
+    return 0
 
 
 def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:

@@ -25,6 +25,8 @@ def update(
     if lane.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
+        if lane.pages is not None and num_steps > 1:
+            lane.pages.decode_on(lane.decoding(), clock.context, num_steps)
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
         if num_blocks or kv_cache.drops:  # blocks dropped by windows come back with it
