@@ -9,13 +9,13 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.page_manager import CachingPageManager, PageManager
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
 from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
-from mist_sim.clients.kv_cache.windows.page_manager import CachingPageManager, PageManager
 from mist_sim.clients.kv_cache.windows.page_pool import PagePool, PageRules
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.errors import ScenarioError

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mist_sim.clients.kv_cache.windows.page_manager import PageManager
+from mist_sim.clients.kv_cache.page_manager import PageManager
 from mist_sim.clients.scheduling.admission import add_prefill
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -111,9 +111,7 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
     return num_blocks
 
 
-def _preempt(
-    lane: LaneState, plan: StepPlan, budget: int, cut: Cut
-) -> tuple[list[Piece], bool]:
+def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tuple[list[Piece], bool]:
     """Preempt until the remaining sequences have blocks for the step.
 
     Returns its pieces, and whether any sequence was preempted.

@@ -20,13 +20,11 @@ def update(
     finished: list[SequenceState] = []
     if lane.cadence is not None:
         lane.cadence.advance(num_steps)
-    if plan.prefills and num_steps > 1:
+    if num_steps > 1 and (plan.prefills or lane.pages is not None):
         compute_more(lane, plan, num_steps)
     if lane.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
-        if lane.pages is not None and num_steps > 1:
-            lane.pages.decode_on(lane.decoding(), clock.context, num_steps)
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
         if num_blocks or kv_cache.drops:  # blocks dropped by windows come back with it
@@ -65,8 +63,14 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
 
 
 def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
-    """Take and enter the blocks of prompts; the plan did so for the first step."""
+    """Take and enter the blocks of prompts; the plan did so for the first step.
+
+    Where sequences have turns, those of decodes; such plans with prompts have one step.
+    """
     kv_cache = lane.kv_cache
+    if lane.pages is not None:
+        lane.pages.decode_on(lane.decoding(), lane.clock.context, num_steps)
+        return
     if lane.by_piece:
         kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:

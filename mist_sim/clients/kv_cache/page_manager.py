@@ -160,7 +160,9 @@ class PageManager(KvCacheManager):
         if sequence.is_brought:
             return pool.blocks_for(sequence.num_tokens)
         whole = num_tokens is None
-        num_blocks = -(-(sequence.num_tokens if num_tokens is None else num_tokens) // pool.block_size)
+        num_blocks = -(
+            -(sequence.num_tokens if num_tokens is None else num_tokens) // pool.block_size
+        )
         num_counted = pool.counted(num_blocks) if whole else num_blocks
         hit = self.hit(sequence)
         num_window = max(0, num_counted - hit.num_blocks) * (self._num_groups - full)
