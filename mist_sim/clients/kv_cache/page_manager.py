@@ -88,9 +88,7 @@ class PageManager(KvCacheManager):
         holding = self._of[sequence]
         if self._lags and self._is_ahead and holding.plan == self._plan - 1:
             num_tokens -= holding.num_new
-        num_left = self.pool.num_left(num_tokens)
-        if num_left > holding.num_left:
-            self._drop(holding, num_left)
+        self._move_on(holding, num_tokens, 0)
         return holding
 
     def need(self, sequence: SequenceState, num_tokens: int) -> int:
@@ -124,12 +122,7 @@ class PageManager(KvCacheManager):
         lag = int(self._lags and self._is_ahead)
         for sequence in decodes:
             num_tokens = context(sequence) + num_steps - 1
-            holding = self._of[sequence]
-            num_left = self.pool.num_left(num_tokens - lag)
-            if num_left > holding.num_left:
-                self._drop(holding, num_left)
-            self._extend(holding, num_tokens + 1)
-            holding.num_new = 1
+            self._move_on(self._of[sequence], num_tokens - lag, num_tokens + 1)
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note a piece of a prompt, up to so many tokens, for which there are pages."""
@@ -138,7 +131,13 @@ class PageManager(KvCacheManager):
         self.name_until(sequence, num_tokens)
 
     def compute_more(self, sequence: SequenceState, num_new_tokens: int, num_steps: int) -> None:
-        """Nothing: plans with prompts have one step."""
+        """Give a prompt its turns in the steps of a plan after its first one."""
+        holding = self._of[sequence]
+        lag = num_new_tokens if self._lags and self._is_ahead else 0
+        for step in range(1, num_steps):
+            num_tokens = sequence.num_computed_tokens + step * num_new_tokens
+            self._move_on(holding, num_tokens - lag, num_tokens + num_new_tokens)
+            self.name_until(sequence, num_tokens + num_new_tokens)
 
     def name_until(self, sequence: SequenceState, num_tokens: int) -> None:
         """Let others find the blocks that so many tokens fill."""
@@ -245,6 +244,13 @@ class PageManager(KvCacheManager):
         sequence.num_computed_tokens = 0
 
     # --- pages --------------------------------------------------------------------------------
+
+    def _move_on(self, holding: Holding, num_seen: int, num_tokens: int) -> None:
+        """Take back what is behind the windows of the query after so many tokens; then extend."""
+        num_left = self.pool.num_left(num_seen)
+        if num_left > holding.num_left:
+            self._drop(holding, num_left)
+        self._extend(holding, num_tokens)
 
     def _extend(self, holding: Holding, num_tokens: int) -> None:
         """Give a sequence pages for so many tokens."""
@@ -400,14 +406,9 @@ class CachingPageManager(PageManager):
                 if left > num_left or not num_tokens % size or not (num_tokens + known) % size:
                     turns.append((step, number, sequence, num_tokens))
                     num_left = left
-            self._of[sequence].num_new = 1
         turns.sort(key=lambda turn: turn[:2])
         for _, _, sequence, num_tokens in turns:
-            holding = self._of[sequence]
-            left = pool.num_left(num_tokens - lag)
-            if left > holding.num_left:
-                self._drop(holding, left)
-            self._extend(holding, num_tokens + 1)
+            self._move_on(self._of[sequence], num_tokens - lag, num_tokens + 1)
             self.name_until(sequence, num_tokens + known)
 
     def free(

@@ -570,7 +570,7 @@ class LaneState:
         if limit == 1:
             return limit
         if plan is not None and plan.prefills and self.by_piece:
-            return 1 if self.pages is not None else self._steps_with_pieces(limit, plan)
+            return self._steps_with_pieces(limit, plan)
         if not clock.num_decodes:
             return limit
         num_free = self.pool.num_free + self.num_taken

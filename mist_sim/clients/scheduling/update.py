@@ -65,12 +65,11 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
 def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     """Take and enter the blocks of prompts; the plan did so for the first step.
 
-    Where sequences have turns, those of decodes; such plans with prompts have one step.
+    Where sequences have turns, the decodes have theirs, too.
     """
     kv_cache = lane.kv_cache
-    if lane.pages is not None:
+    if lane.pages is not None and plan.decodes:
         lane.pages.decode_on(lane.decoding(), lane.clock.context, num_steps)
-        return
     if lane.by_piece:
         kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:
