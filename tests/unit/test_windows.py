@@ -25,7 +25,7 @@ from mist_sim.clients.rules.windows import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
-from mist_sim.core.request import Decode, Prefill, Request
+from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices.memory import MemoryTier
@@ -33,6 +33,7 @@ from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import KvGroups, kv_groups
+from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 
 CONFIG = {
@@ -271,7 +272,7 @@ def test_pages_of_a_prompt_in_pieces():
     groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=8)
     pool = PagePool(100, 4, 0, groups, PageRules(None, lags=False))
     manager = PageManager(pool, lags=False)
-    request = Request(0, 0.0, (Prefill(32), Decode(1)))
+    request = Request(0, 0.0, completion(32, 2), 32, 2)
     sequence = SequenceState(Visit(request, request.stages, 0.0), 32, 2)
     manager.begin_plan()
     manager.admit(sequence, 16)

@@ -57,7 +57,7 @@ class BlockPool:
 
     def blocks_alone(self, num_tokens: int) -> int:
         """Blocks that must be free at once for a sequence of `num_tokens` tokens that is alone."""
-        return self.blocks_for(num_tokens)
+        return -(-num_tokens // self.block_size)
 
     def allocate(self, num_blocks: int) -> None:
         """Take blocks; the caller has checked `num_free`. Raises InvariantError if short."""

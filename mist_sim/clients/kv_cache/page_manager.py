@@ -254,14 +254,17 @@ class PageManager(KvCacheManager):
 
     def _extend(self, holding: Holding, num_tokens: int) -> None:
         """Give a sequence pages for so many tokens."""
-        num_blocks = -(-num_tokens // self.pool.block_size)
-        num_more = num_blocks - len(holding.groups[0])
-        if num_more <= 0:
+        num_blocks, before = -(-num_tokens // self.pool.block_size), len(holding.groups[0])
+        if num_blocks <= before:
             return
-        self.pool.allocate(num_more * self._num_groups)
         take = self.table.take
         for number, pages in enumerate(holding.groups):
-            pages += [take(number) for _ in range(num_more)]
+            first = before
+            if number >= self._num_full and holding.num_left > before:  # left in one run of steps
+                first = min(holding.num_left, num_blocks)
+                pages.extend([None] * (first - before))
+            self.pool.allocate(num_blocks - first)
+            pages.extend([take(number) for _ in range(num_blocks - first)])
 
     def _drop(self, holding: Holding, num_left: int) -> None:
         """Take back the pages of window groups before a block, the last one first."""
@@ -270,7 +273,7 @@ class PageManager(KvCacheManager):
             self._let_go(reversed(pages[first:num_left]))
             end = min(num_left, len(pages))
             pages[first:end] = [None] * (end - first)
-        holding.num_left = min(num_left, len(holding.groups[-1]))
+        holding.num_left = num_left
 
     def _let_go(self, pages: Iterable[Page | None]) -> None:
         self.pool.release(self.table.let_go(pages))
