@@ -459,8 +459,8 @@ MUTANTS = [
     Mutant(
         "prompts that begin alike run on while one without content waits",
         f"{SCHEDULING}/chunked.py",
-        "if head is not None and lane.kv_cache.may_gain(head):\n        return True",
-        "if head is not None:\n        return lane.kv_cache.may_gain(head)",
+        "if head is not None and head.chain is not None:\n        return True",
+        "if head is not None:\n        return head.chain is not None",
     ),
     Mutant(
         "who outgrows the pool caches what its plan does not know",

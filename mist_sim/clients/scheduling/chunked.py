@@ -262,7 +262,7 @@ def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
         return True
     entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
     head = lane.head() if entering and budget else None
-    if head is not None and lane.kv_cache.may_gain(head):
+    if head is not None and head.chain is not None:
         return True
     return bool(entering) and not lane.kv_cache.are_apart(entering)
 

@@ -70,7 +70,7 @@ def _take(lane: LaneState, num_blocks: int) -> None:
     if num_blocks:
         lane.kv_cache.grow(num_blocks)
     if lane.kv_cache.shares_blocks and lane.clock.num_decodes:
-        lane.kv_cache.note_step()
+        lane.kv_cache.answers.note_step()
 
 
 def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
