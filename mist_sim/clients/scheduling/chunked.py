@@ -17,10 +17,9 @@ from mist_sim.clients.scheduling.admission import (
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.cadence import Cadence
-from mist_sim.clients.scheduling.in_turn import Cut, take_in_turn
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.preemption import make_room
+from mist_sim.clients.scheduling.preemption import Cut, make_room, take_in_turn
 from mist_sim.clients.sequence_state import SequenceState
 
 
