@@ -7,6 +7,30 @@ from typing import Any
 
 from mist_sim import Scenario
 
+Tokens = int | tuple[int, int]
+"""Of each request; or the fewest and the most, between which they are drawn."""
+
+
+def synthetic(
+    num_requests: int, prompt: Tokens, output: Tokens, arrivals: Any, **more: Any
+) -> dict[str, Any]:
+    """Return a workload of a scenario. arrivals: of Poisson ones the rate, or what a file says."""
+    is_rate = isinstance(arrivals, str) and arrivals.endswith("/s")
+    lengths = {"num_requests": num_requests, "prompt": _law(prompt), "output": _law(output)}
+    return {
+        "lengths": {"type": "synthetic", **lengths},
+        "arrivals": {"type": "poisson", "rate": arrivals} if is_rate else arrivals,
+        **more,
+    }
+
+
+def _law(tokens: Tokens) -> dict[str, Any]:
+    if isinstance(tokens, int):
+        return {"type": "fixed", "tokens": tokens}
+    low, high = tokens
+    return {"type": "uniform", "low": low, "high": high}
+
+
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "workload": {
@@ -18,20 +42,17 @@ BASE: dict[str, Any] = {
 PRESSED: dict[str, Any] = {
     "clients__0__scheduler": {"type": "chunked", "max_num_batched_tokens": 300},
     "clients__0__kv_cache__num_gpu_blocks_override": 60,
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 60,
-            "prompt": {"type": "uniform", "low": 20, "high": 500},
-            "output": {"type": "uniform", "low": 10, "high": 200},
-        },
-        "arrivals": {"type": "poisson", "rate": "60 /s"},
-    },
+    "workload": synthetic(60, (20, 500), (10, 200), "60 /s"),
 }
 """Requests that wait, and preempt one another."""
 
 
-def scenario(**overrides: object) -> Scenario:
-    """Return the base with overrides, whose keys have "__" for a dot."""
+def changed(data: dict[str, Any], **overrides: object) -> Scenario:
+    """Return a scenario with overrides, whose keys have "__" for a dot."""
     changes = {path.replace("__", "."): value for path, value in overrides.items()}
-    return Scenario.from_dict(copy.deepcopy(BASE), changes)
+    return Scenario.from_dict(copy.deepcopy(data), changes)
+
+
+def scenario(**overrides: object) -> Scenario:
+    """Return the base with overrides (see `changed`)."""
+    return changed(BASE, **overrides)
