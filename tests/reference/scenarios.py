@@ -15,13 +15,23 @@ def synthetic(
     num_requests: int, prompt: Tokens, output: Tokens, arrivals: Any, **more: Any
 ) -> dict[str, Any]:
     """Return a workload of a scenario. arrivals: of Poisson ones the rate, or what a file says."""
-    is_rate = isinstance(arrivals, str) and arrivals.endswith("/s")
     lengths = {"num_requests": num_requests, "prompt": _law(prompt), "output": _law(output)}
     return {
         "lengths": {"type": "synthetic", **lengths},
-        "arrivals": {"type": "poisson", "rate": arrivals} if is_rate else arrivals,
+        "arrivals": _arrivals(arrivals),
         **more,
     }
+
+
+def of_profile(num_requests: int, arrivals: Any, **lengths: Any) -> dict[str, Any]:
+    """Return a workload with the lengths of a profile; the default one without `name`."""
+    lengths = {"type": "profile", "num_requests": num_requests, **lengths}
+    return {"lengths": lengths, "arrivals": _arrivals(arrivals)}
+
+
+def _arrivals(said: Any) -> Any:
+    is_rate = isinstance(said, str) and said.endswith("/s")
+    return {"type": "poisson", "rate": said} if is_rate else said
 
 
 def _law(tokens: Tokens) -> dict[str, Any]:
@@ -33,10 +43,7 @@ def _law(tokens: Tokens) -> dict[str, Any]:
 
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 50},
-        "arrivals": {"type": "poisson", "rate": "5 /s"},
-    },
+    "workload": of_profile(50, "5 /s"),
     "clients": [{"name": "llm", "gpu": "l40s"}],
 }
 PRESSED: dict[str, Any] = {

@@ -10,7 +10,7 @@ from mist_sim import Fabric, Link, Scenario, ScenarioError, simulate
 from mist_sim.environment import Environment
 from mist_sim.network import Connector, Message, Seat, Tenant
 from mist_sim.network.base import bytes_left
-from tests.reference.scenarios import changed, synthetic
+from tests.reference.scenarios import changed, of_profile, synthetic
 
 P, D = Seat("p"), Seat("d")
 MESSAGE = Message(P, D, 8e9)
@@ -96,10 +96,7 @@ def placed(router):
     client = {"gpu": "h100-sxm", "count": 2, "place": ["node0", "node1"]}
     scenario = {
         "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
-            "arrivals": {"type": "poisson", "rate": "20 /s"},
-        },
+        "workload": of_profile(60, "20 /s", name="azure-conv-2023"),
         "clients": [
             client | {"name": "p", "role": "prefill"},
             client | {"name": "d", "role": "decode"},

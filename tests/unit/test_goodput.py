@@ -26,15 +26,12 @@ from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.rates import Rates
 from tests.effort import examples
-from tests.reference.scenarios import synthetic
+from tests.reference.scenarios import of_profile, synthetic
 
 LLM = {
     "model": "llama-3.1-8b",
     "seed": 4,
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 120},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(120, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "150 ms", "tpot": "20 ms"},
 }

@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from tests.reference.scenarios import changed
+from tests.reference.scenarios import changed, of_profile
 
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 200},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(200, "20 /s"),
     "clients": [
         {
             "name": "p",

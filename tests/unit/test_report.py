@@ -15,14 +15,11 @@ from mist_sim.report.elements.cells import percent
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.replications import replications_table
 from mist_sim.report.run.tables import results_table
-from tests.reference.scenarios import changed
+from tests.reference.scenarios import changed, of_profile
 
 BASE = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 40},
-        "arrivals": {"type": "poisson", "rate": "30 /s"},
-    },
+    "workload": of_profile(40, "30 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 3}],
     "router": "random",
     "slo": {"ttft": "200 ms", "tpot": "25 ms"},

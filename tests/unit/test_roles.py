@@ -11,16 +11,13 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.cli import main
 from mist_sim.scenario.build import build
 from tests.conftest import ROOT
-from tests.reference.scenarios import changed, synthetic
+from tests.reference.scenarios import changed, of_profile, synthetic
 
 CONFIG = ROOT / "mist_sim/models/catalog/llama-3.1-8b.json"
 
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 200},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(200, "20 /s"),
     "clients": [
         {"name": "p", "role": "prefill", "gpu": "h100-sxm"},
         {"name": "d", "role": "decode", "gpu": "h100-sxm", "count": 2},

@@ -8,13 +8,11 @@ import pytest
 from mist_sim import Scenario, simulate
 from mist_sim.cli.app import BAD_INPUT
 from tests.commands import exit_code
+from tests.reference.scenarios import of_profile
 
 APART = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 40},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(40, "20 /s"),
     "clients": [
         {"name": "prefill", "gpu": "h100-sxm", "role": "prefill"},
         {"name": "decode", "gpu": "h100-sxm", "role": "decode"},
