@@ -67,14 +67,10 @@ class PageManager(KvCacheManager):
         )
         self.shares_blocks = self.caches_prefixes
         self._lags = lags
-        self._is_ahead = False
         self._plan = 0
         self._of: dict[SequenceState, Holding] = {}
 
     # --- the turns of a plan ------------------------------------------------------------------
-
-    def note_plan(self, *, is_ahead: bool) -> None:
-        self._is_ahead = is_ahead
 
     def begin_plan(self) -> None:
         """Note that the running sequences get their turns now."""
@@ -86,7 +82,7 @@ class PageManager(KvCacheManager):
         Tokens of steps in flight count as computed, unless the version waits for them.
         """
         holding = self._of[sequence]
-        if self._lags and self._is_ahead and holding.plan == self._plan - 1:
+        if self._lags and self.answers.is_ahead and holding.plan == self._plan - 1:
             num_tokens -= holding.num_new
         self._move_on(holding, num_tokens, 0)
         return holding
@@ -107,7 +103,7 @@ class PageManager(KvCacheManager):
     def serve_decode(self, sequence: SequenceState, num_tokens: int) -> None:
         """Give a decode its turn; the newest of its tokens is known unless the plan is ahead."""
         self.serve(sequence, num_tokens, 1)
-        self.name_until(sequence, num_tokens + (not self._is_ahead))
+        self.name_until(sequence, num_tokens + (not self.answers.is_ahead))
 
     def decode_on(
         self,
@@ -119,7 +115,7 @@ class PageManager(KvCacheManager):
 
         context: returns a sequence's computed tokens before the plan.
         """
-        lag = int(self._lags and self._is_ahead)
+        lag = int(self._lags and self.answers.is_ahead)
         for sequence in decodes:
             num_tokens = context(sequence) + num_steps - 1
             self._move_on(self._of[sequence], num_tokens - lag, num_tokens + 1)
@@ -133,7 +129,7 @@ class PageManager(KvCacheManager):
     def compute_more(self, sequence: SequenceState, num_new_tokens: int, num_steps: int) -> None:
         """Give a prompt its turns in the steps of a plan after its first one."""
         holding = self._of[sequence]
-        lag = num_new_tokens if self._lags and self._is_ahead else 0
+        lag = num_new_tokens if self._lags and self.answers.is_ahead else 0
         for step in range(1, num_steps):
             num_tokens = sequence.num_computed_tokens + step * num_new_tokens
             self._move_on(holding, num_tokens - lag, num_tokens + num_new_tokens)
@@ -312,9 +308,6 @@ class CachingPageManager(PageManager):
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
         return 1
 
-    def may_gain(self, sequence: SequenceState) -> bool:
-        return True
-
     def is_entering(self, sequence: SequenceState) -> bool:
         return True
 
@@ -398,7 +391,7 @@ class CachingPageManager(PageManager):
     ) -> None:
         """Give each decode the turns in which something changes for it, in their order."""
         pool, size = self.pool, self.pool.block_size
-        lag, known = int(self._lags and self._is_ahead), int(not self._is_ahead)
+        lag, known = int(self._lags and self.answers.is_ahead), int(not self.answers.is_ahead)
         turns: list[tuple[int, int, SequenceState, int]] = []
         for number, sequence in enumerate(decodes):
             begin = context(sequence)
