@@ -28,7 +28,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks of prompts are cached when they are
   planned, those of answers at the end of the step that fills them.
-- Where prompts are cut, without swap space, tiers and windows, those who run take blocks in turn
+- Where prompts are cut, without swap space and tiers, and with windows without drafts (then as
+  `page_memory.py` says, which gives pages back in the same turn), those who run take blocks in turn
   when a step is planned, before any waiting one looks at the cache: each in the order of admission
   for what it computes in the step, prompts for their piece alone. What decodes fill in a step is
   cached then, too, but not where it is planned ahead or blocks have one token. Who gets none
@@ -94,8 +95,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   planned ahead, they are part of it, and leave at its end unless they are done, preempted or given
   up by then. Its end is also when the rule looks again, at those who stay.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
-  every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
-  drafts and lookahead behind them, and one for the newest token.
+  every group. Where sequences have no turns, of a window group each keeps at most those that W - 1
+  tokens can touch, with drafts and lookahead behind them, and one for the newest token.
 """
 
 from __future__ import annotations
