@@ -212,8 +212,9 @@ def make_escalation() -> Iterator[str]:
     shares = (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
     (first, alone), *others = _escalate().compared(shares)
     for name, found in [(first, alone), *others]:
+        title = " ".join(name.replace("%", " %").split())
         yield (
-            f"| {name} | {found['mean']:.1f} s | {found['p99']:.1f} s | {found['visits']:,} "
+            f"| {title} | {found['mean']:.1f} s | {found['p99']:.1f} s | {found['visits']:,} "
             f"| {found['gpu_seconds']:.2f} |"
         )
     figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
