@@ -42,6 +42,10 @@ VLLM_NAMES: Mapping[str, str] = {
     "sampling.temperature": "--override-generation-config",
     "sampling.top_p": "--override-generation-config",
     "sampling.top_k": "--override-generation-config",
+    "sampling.repetition_penalty": "--override-generation-config",
+    "sampling.presence_penalty": "presence_penalty of a request",
+    "sampling.frequency_penalty": "frequency_penalty of a request",
+    "sampling.generation_config": "--generation-config",
     "sampling.sampler": NO_COUNTERPART,
     # predictor
     "predictor.type": NO_COUNTERPART,
@@ -61,6 +65,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.repeats": NO_COUNTERPART,
     "predictor.seed": NO_COUNTERPART,
     "predictor.engine": NO_COUNTERPART,
+    "predictor.package": NO_COUNTERPART,
     "predictor.command": NO_COUNTERPART,
     "predictor.timeout": NO_COUNTERPART,
     "predictor.step": NO_COUNTERPART,
