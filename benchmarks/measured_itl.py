@@ -104,8 +104,9 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
 
 def chosen_by_0_12(model: ModelSpec, cluster: Cluster) -> KernelChoice:
     """Return the kernels that vLLM 0.12 takes; 0.11 chooses alike."""
+    choices = moe_backends.OF_0_12.get(expert_format(model))
     return KernelChoice(
-        experts=moe_backends.OF_0_12.of(expert_format(model), deployment_of(cluster)),
+        experts=choices.of(deployment_of(cluster)) if choices else None,
         attention=attention_backends.OF_0_12.of(model, cluster.gpu.architecture),
     )
 

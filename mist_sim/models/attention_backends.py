@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from mist_sim.models.spec import ModelSpec
 
@@ -31,7 +32,8 @@ _ONLY_ON: dict[AttentionBackend, tuple[str, ...]] = {
 }
 
 
-class AttentionChoices(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AttentionChoices:
     """The back ends that a version takes.
 
     latent_on_blackwell: of latent attention on B200 and B300.

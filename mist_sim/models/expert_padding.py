@@ -35,7 +35,7 @@ def moe_backend_of(architecture: str) -> MoeBackend:
 
     All versions agree; on architectures that are not known it is Marlin.
     """
-    return OF_0_24.of("mxfp4", Deployment(architecture)) or "marlin"
+    return OF_0_24["mxfp4"].of(Deployment(architecture)) or "marlin"
 
 
 def padding_bytes(

@@ -7,6 +7,7 @@ vLLM takes the first of a list that supports format and GPU
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mist_sim.models.spec import ModelSpec
@@ -111,22 +112,25 @@ class Deployment(NamedTuple):
         }[choice.when]
 
 
-class ExpertChoices(NamedTuple):
-    """The back ends that a version takes by format, each the first that applies."""
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The back ends of a format that a version takes: the first that applies."""
 
-    by_format: Mapping[str, Sequence[Choice]]
+    in_order: tuple[Choice, ...]
 
-    def of(self, format_: str, deployment: Deployment) -> MoeBackend | None:
-        """Return the back end of a format; None where it is not known."""
+    def of(self, deployment: Deployment) -> MoeBackend | None:
+        """Return the back end of a deployment; None where the GPU is not known."""
         if not deployment.architecture:
             return None
-        found = (each for each in self.by_format.get(format_, ()) if deployment.meets(each))
-        return next((each.backend for each in found), None)
+        found = (each.backend for each in self.in_order if deployment.meets(each))
+        return next(found, None)
 
     def __str__(self) -> str:
-        return "; ".join(
-            f"{name}: {', '.join(map(str, choices))}" for name, choices in self.by_format.items()
-        )
+        return ", ".join(map(str, self.in_order))
+
+
+def _first(*choices: Choice) -> Choices:
+    return Choices(choices)
 
 
 def expert_format(model: ModelSpec) -> str:
@@ -158,69 +162,61 @@ def check_moe_backend(backend: str, model: ModelSpec, gpu: str, architecture: st
         )
 
 
-OF_0_12 = ExpertChoices(
-    {
-        "bf16": (Choice("triton"),),
-        "fp8": (Choice("marlin", ("ampere",)), Choice("triton")),
-        "fp8_static": (Choice("marlin", ("ampere",)), Choice("triton")),
-        "fp8_block": (
-            Choice("marlin", ("ampere",)),
-            Choice("deep_gemm", ("hopper", *_B200), "narrow"),
-            Choice("cutlass", _B200),
-            Choice("triton"),
-        ),
-        "int4": (Choice("marlin"),),
-        "int8": (Choice("triton"),),
-        "mxfp4": (
-            Choice("flashinfer_trtllm", _B200),
-            Choice("triton", ("hopper",)),
-            Choice("marlin"),
-        ),
-        "nvfp4": (Choice("cutlass", (*_B200, "blackwell-rtx")), Choice("marlin")),
-    }
-)
-"""In 0.12 (`get_fp8_moe_backend`, `get_mxfp4_backend`, `UnquantizedFusedMoEMethod`)."""
+_ON_AMPERE = Choice("marlin", ("ampere",))
 
-OF_0_14 = ExpertChoices(
-    {
-        **OF_0_12.by_format,
-        "fp8_block": tuple(
-            each for each in OF_0_12.by_format["fp8_block"] if each.backend != "cutlass"
-        ),
-    }
-)
+OF_0_12: Mapping[str, Choices] = {
+    "bf16": _first(Choice("triton")),
+    "fp8": _first(_ON_AMPERE, Choice("triton")),
+    "fp8_static": _first(_ON_AMPERE, Choice("triton")),
+    "fp8_block": _first(
+        _ON_AMPERE,
+        Choice("deep_gemm", ("hopper", *_B200), "narrow"),
+        Choice("cutlass", _B200),
+        Choice("triton"),
+    ),
+    "int4": _first(Choice("marlin")),
+    "int8": _first(Choice("triton")),
+    "mxfp4": _first(
+        Choice("flashinfer_trtllm", _B200), Choice("triton", ("hopper",)), Choice("marlin")
+    ),
+    "nvfp4": _first(Choice("cutlass", (*_B200, "blackwell-rtx")), Choice("marlin")),
+}
+"""By format, in 0.12."""
 
-OF_0_19 = ExpertChoices(
-    {
-        **OF_0_14.by_format,
-        "fp8_static": (
-            Choice("marlin", ("ampere",)),
-            Choice("flashinfer_trtllm", _B200),
-            Choice("flashinfer_cutlass", ("hopper", "blackwell-rtx")),
-            Choice("triton"),
-        ),
-        "fp8_block": (
-            Choice("marlin", ("ampere",)),
-            Choice("flashinfer_trtllm", _B200),
-            Choice("flashinfer_cutlass", ("hopper",), "spread"),
-            Choice("triton"),
-        ),
-        "nvfp4": (
-            Choice("flashinfer_trtllm", _B200),
-            Choice("flashinfer_cutlass", ("blackwell-rtx",)),
-            Choice("marlin"),
-        ),
-    }
-)
+OF_0_14: Mapping[str, Choices] = {
+    **OF_0_12,
+    "fp8_block": _first(
+        _ON_AMPERE, Choice("deep_gemm", ("hopper", *_B200), "narrow"), Choice("triton")
+    ),
+}
 
-OF_0_24 = ExpertChoices(
-    {
-        **OF_0_19.by_format,
-        "bf16": (
-            Choice("flashinfer_trtllm", _B200),
-            Choice("triton", ("blackwell-rtx",), "replicas"),
-            Choice("flashinfer_cutlass", ("blackwell-rtx",)),
-            Choice("triton"),
-        ),
-    }
-)
+OF_0_19: Mapping[str, Choices] = {
+    **OF_0_14,
+    "fp8_static": _first(
+        _ON_AMPERE,
+        Choice("flashinfer_trtllm", _B200),
+        Choice("flashinfer_cutlass", ("hopper", "blackwell-rtx")),
+        Choice("triton"),
+    ),
+    "fp8_block": _first(
+        _ON_AMPERE,
+        Choice("flashinfer_trtllm", _B200),
+        Choice("flashinfer_cutlass", ("hopper",), "spread"),
+        Choice("triton"),
+    ),
+    "nvfp4": _first(
+        Choice("flashinfer_trtllm", _B200),
+        Choice("flashinfer_cutlass", ("blackwell-rtx",)),
+        Choice("marlin"),
+    ),
+}
+
+OF_0_24: Mapping[str, Choices] = {
+    **OF_0_19,
+    "bf16": _first(
+        Choice("flashinfer_trtllm", _B200),
+        Choice("triton", ("blackwell-rtx",), "replicas"),
+        Choice("flashinfer_cutlass", ("blackwell-rtx",)),
+        Choice("triton"),
+    ),
+}

@@ -1,4 +1,4 @@
-"""Kernels by back end: which one a version takes, what it takes, and what is said without figures."""
+"""Kernels by back end: which a version takes, how long, and what is said without figures."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from mist_sim.models.moe_backends import _RUNS_ON, Deployment, expert_format
 from mist_sim.scenario.engines.engine_version import ATTENTION, EXPERTS
 from mist_sim.scenario.engines.llm_client import llm_client
 from mist_sim.scenario.engines.versions import VERSIONS
-from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
+from mist_sim.scenario.from_vllm.commands import from_vllm
 
 ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx")
 
@@ -50,15 +50,14 @@ CHOSEN = [
 def test_each_version_takes_the_back_end_that_its_package_does(
     version, format_, deployment, backend
 ):
-    assert VERSIONS[version].default(EXPERTS).of(format_, deployment) == backend
+    assert VERSIONS[version].default(f"{EXPERTS}{format_}").of(deployment) == backend
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_version_takes_runs_on_that_gpu(version):
-    choices = VERSIONS[version].default(EXPERTS)
-    for format_ in choices.by_format:
+    for format_ in _RUNS_ON:
         for architecture in ARCHITECTURES:
-            taken = choices.of(format_, Deployment(architecture))
+            taken = VERSIONS[version].default(f"{EXPERTS}{format_}").of(Deployment(architecture))
             runs = _RUNS_ON[format_].get(taken, ())
             possible = [name for name, on in _RUNS_ON[format_].items() if architecture in on]
             assert architecture in runs or not possible, (format_, architecture, taken)
@@ -216,8 +215,10 @@ def _read(line, gpu="b200", engine=None):
         ),
         ("VLLM_USE_FLASHINFER_MOE_FP16=1 vllm serve qwen3-30b-a3b", "flashinfer_cutlass"),
         (
-            "VLLM_USE_FLASHINFER_MOE_FP16=1 VLLM_FLASHINFER_MOE_BACKEND=latency "
-            "vllm serve qwen3-30b-a3b",
+            (
+                "VLLM_USE_FLASHINFER_MOE_FP16=1 VLLM_FLASHINFER_MOE_BACKEND=latency "
+                "vllm serve qwen3-30b-a3b"
+            ),
             "flashinfer_trtllm",
         ),
         ("VLLM_USE_FLASHINFER_MOE_FP8=1 vllm serve qwen3-30b-a3b-fp8", "flashinfer_trtllm"),

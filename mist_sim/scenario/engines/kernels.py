@@ -28,7 +28,8 @@ def kernel_choice(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> K
                 check(asked, model, gpu.name, gpu.architecture)
             except ValueError as error:
                 raise ScenarioError(str(error)) from None
-    experts = version.default(EXPERTS).of(expert_format(model), deployment_of(cluster))
+    stored = expert_format(model)
+    experts = version.default(f"{EXPERTS}{stored}").of(deployment_of(cluster)) if stored else None
     attention = version.default(ATTENTION).of(model, gpu.architecture)
     return KernelChoice(config.moe_backend or experts, config.attention_backend or attention)
 

@@ -82,6 +82,15 @@ _WORKSPACE = "WorkspaceManager in vllm/v1/worker/workspace.py"
 
 _NO_STAGGER = "AsyncScheduler in vllm/v1/core/sched/async_scheduler.py"
 
+
+def _experts(
+    of: Mapping[str, moe_backends.Choices], source: str, formats: str = ""
+) -> dict[str, Default]:
+    """Return the kernels of experts by format; formats: those that changed, empty for all."""
+    chosen = formats.split() or list(of)
+    return {f"{EXPERTS}{name}": Default(of[name], source) for name in chosen}
+
+
 V0_12 = EngineVersion(
     "vllm-0.12",
     {
@@ -107,10 +116,10 @@ V0_12 = EngineVersion(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
         INTERVAL: Default(1, "no such option; any step of Scheduler.schedule computes prompts"),
-        EXPERTS: Default(
+        **_experts(
             moe_backends.OF_0_12,
-            "UnquantizedFusedMoEMethod in vllm/model_executor/layers/fused_moe; "
-            "get_fp8_moe_backend, get_mxfp4_backend in vllm/model_executor/layers/quantization",
+            "get_fp8_moe_backend, get_mxfp4_backend in vllm/model_executor/layers/quantization, or "
+            "UnquantizedFusedMoEMethod in fused_moe",
         ),
         ATTENTION: Default(attention_backends.OF_0_12, _PRIORITIES),
         _SAMPLER_BYTES: Default(38.6, f"{_LOGS} of 0.11 to 0.16"),
@@ -172,7 +181,7 @@ V0_14 = after(
             True, "not in the package; runs of 0.15 and 0.19 (docs/validation.md)"
         ),
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
-        EXPERTS: Default(moe_backends.OF_0_14, f"select_fp8_moe_backend {_ORACLE}/fp8.py"),
+        **_experts(moe_backends.OF_0_14, f"select_fp8_moe_backend {_ORACLE}", "fp8_block"),
     },
     gains=("max_model_len",),
 )
@@ -183,7 +192,9 @@ V0_19 = after(
     {
         "kv_cache.block_size": Default(16, f"CacheConfig.DEFAULT_BLOCK_SIZE {_CACHE}"),
         SAMPLER: Default("triton", f"{_SAMPLE}, from 8 rows on; vLLM pull request 33538"),
-        EXPERTS: Default(moe_backends.OF_0_19, f"_get_priority_backends {_ORACLE}"),
+        **_experts(
+            moe_backends.OF_0_19, f"_get_priority_backends {_ORACLE}", "fp8_static fp8_block nvfp4"
+        ),
         ATTENTION: Default(attention_backends.OF_0_19, _PRIORITIES),
         _SAMPLER_BYTES: Default(15.3, f"{_LOGS} of 0.17 to 0.26"),
         _KEEPS_BUFFERS: Default(True, _WORKSPACE),
@@ -213,9 +224,7 @@ V0_24 = after(
         INTERVAL: Default(1, f"SchedulerConfig.prefill_schedule_interval {_SCHEDULER}"),
         _UNCACHED_FIRST: Default(True, f"{_FREE_BLOCKS}, not yet in 0.22"),
         SAMPLER: Default("flashinfer", f"{_SAMPLE}; vLLM pull request 40376"),
-        EXPERTS: Default(
-            moe_backends.OF_0_24, f"_get_priority_backends {_ORACLE}, unquantized.py too"
-        ),
+        **_experts(moe_backends.OF_0_24, f"_get_priority_backends {_ORACLE}", "bf16"),
         _COUNTS_GRAPHS: Default(
             True,
             f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20; {_AVAILABLE}",

@@ -43,9 +43,9 @@ VLLM_NAMES: Mapping[str, str] = {
     "sampling.top_p": "--override-generation-config",
     "sampling.top_k": "--override-generation-config",
     "sampling.repetition_penalty": "--override-generation-config",
-    "sampling.presence_penalty": "presence_penalty of a request",
-    "sampling.frequency_penalty": "frequency_penalty of a request",
-    "sampling.generation_config": "--generation-config",
+    "sampling.presence_penalty": NO_COUNTERPART,
+    "sampling.frequency_penalty": NO_COUNTERPART,
+    "sampling.generation_config": "--generation-config (auto, vllm)",
     "sampling.sampler": NO_COUNTERPART,
     # predictor
     "predictor.type": NO_COUNTERPART,
