@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+_HOST_TIMED = 40e-6  # s: no kernel of so few tokens takes as long, launches by the host do
+_FEW = 16  # tokens
 _TILES = 1024  # smallest number of inputs and outputs of a product that counts
 
 
@@ -71,8 +73,7 @@ def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
     table = table[table["k"].between(256, 32768) & (table["n"] * table["k"] >= _TILES**2)]
     table = table.drop_duplicates(["gemm_dtype", "m", "n", "k"])
     for name, part in table.groupby("gemm_dtype"):
-        # above this, most times are those of the host
-        if name not in FORMATS or name == "fp8_block":
+        if name not in FORMATS or is_host_timed(part):
             continue
         kind, width, dtype = FORMATS[str(name)]
         m, n, k, ms = columns(part, "m", "n", "k", "latency")
@@ -89,6 +90,23 @@ def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
                 inputs=m * k,
             )
         )
+
+
+def is_host_timed(products: pd.DataFrame) -> bool:
+    """Whether the times of products are those of the host that launches them, whatever their size.
+
+    So are those in FP8 with scales of blocks in some tables: 60 to 300 us for a single token.
+    """
+    small = products.loc[products["m"].le(_FEW), "latency"]
+    return bool(len(small) and np.quantile(small, 0.1) > _HOST_TIMED * 1e3)
+
+
+def read_products(folder: Path, version: str, kind: str, gpu: GpuSpec) -> list[KernelRows]:
+    """Return a system's products of one kind, as one version has them; none without a table."""
+    path = folder / "gemm" / "vllm" / version / "gemm_perf.parquet"
+    if not path.is_file():
+        return []
+    return [rows for rows in _products(table_of(path), gpu) if rows.kind == kind]
 
 
 def _attention(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, float, pd.DataFrame]]:

@@ -24,6 +24,7 @@ from mist_sim.hardware.predictors.measured.sampled import (
     powers,
 )
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
+from mist_sim.models.quantization import LAYER_PARTS
 from mist_sim.models.spec import ModelSpec
 
 Package = Literal["aiconfigurator-core", "aisimulate"]
@@ -33,6 +34,8 @@ _SDK: Mapping[Package, str] = {
     "aiconfigurator-core": "aiconfigurator_core.sdk",
     "aisimulate": "aisimulate_core.sdk.engine",
 }
+
+_INSTALL: Mapping[Package, str] = {"aisimulate": "pip install --pre aisimulate"}
 
 # Products were measured at these numbers of tokens and at one more than each. One more may cost
 # half as much again (FP8: a whole further tile), and less again up to the next of these, so a
@@ -86,6 +89,25 @@ class SiliconPredictor(SampledSteps):
         )
 
 
+def check_blocks(model: ModelSpec, cluster: Cluster, package: Package) -> None:
+    """Raise ScenarioError for products whose times in a package are those of the host.
+
+    FP8 with scales of blocks takes 60 to 300 us there, whatever the size; aisimulate has times of
+    kernels for the cards with NVLink.
+    """
+    matrices = (model.quantization_of(part) for part in LAYER_PARTS - {"routed_experts"})
+    if not any(stored and stored.kernel == "fp8_block" for stored in matrices):
+        return
+    linked = cluster.gpu.interconnect.kind == "nvlink"
+    if package == "aisimulate" and linked:
+        return
+    other = "package: aisimulate, or " if linked else ""
+    raise ScenarioError(
+        f"silicon has no times for {model.name} on {cluster.gpu.name}: products in FP8 with scales "
+        f"of blocks were timed with the host in {package}; use {other}predictor: {{type: roofline}}"
+    )
+
+
 class Silicon:
     """The package's estimate of one step, as a source."""
 
@@ -96,13 +118,14 @@ class Silicon:
         engine: str,
         package: Package = "aiconfigurator-core",
     ) -> None:
-        version = installed_version(package, "silicon")
+        version = installed_version(package, "silicon", _INSTALL.get(package, ""))
         check_whole_model(cluster, "silicon")
         if cluster.expert_load_imbalance != 1:
             raise ScenarioError(
                 "expert_load_imbalance must be 1 with silicon, whose experts were measured with "
                 f"an imbalance of their own, got {cluster.expert_load_imbalance}"
             )
+        check_blocks(model, cluster, package)
         self._config = config_of(model)
         self._setting: dict[str, Any] = {
             "system": system(cluster),
