@@ -199,9 +199,8 @@ class PlainEngine(Engine):
 
         There is none where its keys alone do not tell the time, since the longest context counts.
         """
-        of = getattr(self.predictor, "decode_line", None)
-        is_known = of is not None and not self._tells_longest
-        self._lines[num_decodes] = line = of(num_decodes) if is_known else None
+        of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
+        self._lines[num_decodes] = line = None if of is None else of(num_decodes)
         return line
 
     def _tell_longest(self, batch: StepBatch) -> None:

@@ -57,8 +57,8 @@ class PlainRoleEngine(PlainEngine):
         self._state.free_leaving()
 
     def _end(self, event: Event) -> None:
-        lane, run = self._only, self._run
-        if run is not None and (self._state.forgotten or lane.released):
+        lane, state = self._only, self._state
+        if state.forgotten or lane.released:
             super(PlainEngine, self)._end(event)
         else:
             super()._end(event)
