@@ -523,7 +523,7 @@ class LaneState:
             before = num_held(sequence, slots(sequence, num_computed + num_done))
             after = slots(sequence, num_computed + num_tokens, self._lookahead)
             return num_held(sequence, after) - before
-        if sequence.chain is None:
+        if sequence.chain is None and self.pages is None:
             size = self.pool.block_size
             return (num_computed + num_done) // -size - (num_computed + num_tokens) // -size
         num_held = self.kv_cache.num_held
