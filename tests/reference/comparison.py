@@ -358,6 +358,7 @@ class EngineOptions:
             windows=self.windows,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
+            has_role=self.role is not None,
             caching=self.caching,
             uncached_first=self.uncached_first,
             plans_ahead=self.async_scheduling,

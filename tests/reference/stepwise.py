@@ -346,6 +346,7 @@ class StepwiseEngine(ABC):
     admits_lookahead: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
+    has_role: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -1427,7 +1428,8 @@ class StepwiseChunked(StepwiseEngine):
     @property
     def in_turn(self) -> bool:
         """Tell whether prompts take blocks for each piece."""
-        return not ((self.windows and self.num_drafts) or self.tiers or self.swap_space)
+        at_once = self.num_drafts or self.has_role or (self.windows and self.windows.size == 1)
+        return not ((self.windows and at_once) or self.tiers or self.swap_space)
 
     @property
     def has_turns(self) -> bool:

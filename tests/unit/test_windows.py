@@ -257,10 +257,15 @@ def test_how_versions_count_the_pages_of_windows(rules, whole, ahead, expected):
         max_num_seqs=8, max_num_batched_tokens=64, scheduler_reserve_full_isl=whole
     )
     config = EngineConfig(scheduler=scheduler, async_scheduling=ahead)
-    assert page_rules(config, EngineRules(**rules)) == expected
+    groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=128)
+    assert page_rules(config, EngineRules(**rules), groups) == expected
     drafting = SpeculativeConfig(method="ngram", num_speculative_tokens=1, acceptance_rate=0.5)
     drafts = replace(config, async_scheduling=False, speculative_config=drafting)
-    assert page_rules(drafts, EngineRules(**rules)) is None
+    assert page_rules(drafts, EngineRules(**rules), groups) is None
+    with_role = replace(config, role="prefill")
+    assert page_rules(with_role, EngineRules(**rules), groups) is None
+    state = replace(groups, sliding_window=1)
+    assert page_rules(config, EngineRules(**rules), state) is None
 
 
 def test_pages_of_a_prompt_in_pieces():
