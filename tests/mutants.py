@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         "copies do not wait for one another",
-        f"{CACHE}/moves/serial_link.py",
+        f"{CACHE}/moves/lower_memory.py",
         "max(now, self._free_at) + seconds",
         "now + seconds",
     ),
@@ -319,7 +319,7 @@ MUTANTS = [
     ),
     Mutant(
         "the swap space is never filled to the last block",
-        f"{CACHE}/moves/store_room.py",
+        f"{CACHE}/moves/lower_memory.py",
         "self.num_used + num_blocks <= self.num_blocks",
         "self.num_used + num_blocks < self.num_blocks",
     ),

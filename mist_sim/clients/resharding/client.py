@@ -10,7 +10,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache import SerialLink, SwapSpace
-from mist_sim.clients.kv_cache.moves.store_room import Room
+from mist_sim.clients.kv_cache.moves.lower_memory import Room
 from mist_sim.clients.layouts import EngineLayout
 from mist_sim.clients.layouts.laid_out import Transition
 from mist_sim.clients.llm import LlmClient
