@@ -35,7 +35,7 @@ from mist_sim.traces.lengths.synthetic import PrefixRepetition, Profile, Synthet
 from mist_sim.traces.lengths.three_figures import MeanMedianP95Length
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers.own_csv import CsvReader
-from mist_sim.traces.readers.parquet import ChatParquetReader, MistReader
+from mist_sim.traces.readers.parquet_reader import ChatParquetReader, MistReader
 from mist_sim.traces.readers.servegen import ServeGenReader
 from mist_sim.traces.readers.serving_sim import LlmServingSimReader
 from mist_sim.traces.readers.sharegpt import ShareGptReader

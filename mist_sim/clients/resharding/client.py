@@ -16,9 +16,9 @@ from mist_sim.clients.layouts.laid_out import Transition
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.resharding.buffer import HostBuffer
 from mist_sim.clients.resharding.due import DuePrompts
-from mist_sim.clients.resharding.lane import StagedLane
 from mist_sim.clients.resharding.phases import PHASES, Phases, StageName
 from mist_sim.clients.resharding.prefetch import Prefetched
+from mist_sim.clients.resharding.resharding_lane import StagedLane
 from mist_sim.clients.resharding.scheduler import StagedScheduler
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import LaneState

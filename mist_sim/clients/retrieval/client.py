@@ -24,8 +24,8 @@ from mist_sim.clients.retrieval.hits import (
     Kind,
     StoredHits,
 )
+from mist_sim.clients.retrieval.level_links import LevelLink, link_of
 from mist_sim.clients.retrieval.levels import StorageLevel, check_levels, described, shares
-from mist_sim.clients.retrieval.links import LevelLink, link_of
 from mist_sim.clients.stores.base import StoredKv
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.devices import Device

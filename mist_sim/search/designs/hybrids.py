@@ -9,7 +9,7 @@ from mist_sim.core.sliders import Sliders
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.search.designs.chunks import chunks_to_try
-from mist_sim.search.designs.fleet import Fleet, Side
+from mist_sim.search.designs.design_fleet import Fleet, Side
 from mist_sim.search.designs.proposal import Proposal
 from mist_sim.search.sliders import Slidable
 
