@@ -64,6 +64,7 @@ from mist_sim.hardware.predictors import PredictorTraits as PredictorTraits
 from mist_sim.hardware.predictors import RegressionPredictor as RegressionPredictor
 from mist_sim.hardware.predictors import RooflinePredictor as RooflinePredictor
 from mist_sim.hardware.predictors import TablePredictor as TablePredictor
+from mist_sim.hardware.sampling import Sampling as Sampling
 from mist_sim.hardware.vector_search import FlatIndex as FlatIndex
 from mist_sim.hardware.vector_search import HnswIndex as HnswIndex
 from mist_sim.hardware.vector_search import IvfPqIndex as IvfPqIndex
