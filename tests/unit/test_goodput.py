@@ -568,3 +568,31 @@ def test_vllm_may_say_the_scenario(mist):
     code, out, err = mist("--rates", "1:4")
     assert (code, out) == (2, "")
     assert "SCENARIO is required: a file, a preset (mist list presets) or -" in err
+
+
+def test_what_a_dollar_and_a_joule_give_at_the_goodput():
+    """Dollars are the rent over the rate, and joules those of a long run, without ramp and end."""
+    scenario = Scenario.from_dict(LLM, {"cost": {}, "slo.ttft": "1 s"})
+    found = find_goodput(scenario, AS_IS, jobs=1)
+    there = found.spending
+    hourly = 2.95
+    assert there["requests_per_usd"] == pytest.approx(found.rate * 3600 / hourly)
+    tokens = there["output_tokens_per_s"]
+    assert there["output_tokens_per_usd"] == pytest.approx(tokens * 3600 / hourly)
+    assert there["cost_per_million_output_tokens_usd"] == pytest.approx(
+        1e6 / there["output_tokens_per_usd"]
+    )
+    steady = find_goodput(scenario, GoodputOptions(most_requests=3000), jobs=1)
+    assert steady.summary["at_goodput"] == steady.spending
+    assert "At the goodput" in steady._repr_html_()
+    changes = {**Rates(scenario).at(steady.rate), "workload.lengths.num_requests": 12_000}
+    long_run = simulate(Scenario.from_dict(as_data(scenario), changes)).summary
+    assert 1 / steady.spending["output_tokens_per_joule"] == pytest.approx(
+        long_run["energy_per_output_token_j"], rel=0.03
+    )
+
+
+def test_a_scenario_without_cost_and_power_has_no_run_more():
+    found = find_goodput(Scenario.from_dict(LLM), AS_IS, jobs=1)
+    assert not found.spending
+    assert "at_goodput" not in found.summary
