@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mist_sim.bestserve.engines import Engines, Template
-from mist_sim.bestserve.goodput import at_rate, most_a_second, search_rate, served_alone
 from mist_sim.bestserve.entry import Entry, Per
+from mist_sim.bestserve.goodput import at_rate, most_a_second, search_rate, served_alone
 from mist_sim.bestserve.ranking import Ranking
 from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method

@@ -14,7 +14,6 @@ from mist_sim.report.elements.cells import count, number, section, warnings, who
 from mist_sim.report.elements.widths import Fitting, columns
 from mist_sim.report.goodput import asked
 
-
 _UNITS = {"gpu": "GPU", "usd": "dollar", "joule": "joule"}
 _DIVIDED = {"usd": "requests per $", "joule": "requests per J"}
 

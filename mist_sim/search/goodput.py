@@ -165,8 +165,7 @@ def find_goodputs(
         found = [each for each in rows if isinstance(each, Goodput)]
         if why:
             found = [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
-        found = _with_spending(builts, found, driver)
-    return found
+        return _with_spending(builts, found, driver)
 
 
 def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
@@ -187,9 +186,7 @@ def _with_spending(
     ]
     tasks = [at_goodput((k, "at goodput"), builts[k], found[k]) for k in asked]
     told = dict(zip(asked, driver.results(tasks), strict=True))
-    return [
-        replace(each, spending=told[k]) if k in told else each for k, each in enumerate(found)
-    ]
+    return [replace(each, spending=told[k]) if k in told else each for k, each in enumerate(found)]
 
 
 def search_goodputs(

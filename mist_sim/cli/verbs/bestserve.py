@@ -94,7 +94,9 @@ def bestserve(
 
     require_out(force, out, resume)
     gpus = names_in("--gpu", gpu)
-    given = Given(model, gpus[0] if gpus else None, input_len, output_len, requests, ttft_ms, tpot_ms)
+    given = Given(
+        model, gpus[0] if gpus else None, input_len, output_len, requests, ttft_ms, tpot_ms
+    )
     overrides = given.keys(is_alone=scenario is None) | overrides_of(settings)
     if replications is not None:
         overrides["replications"] = replications

@@ -61,7 +61,9 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("goodput", "more", "rate", "goodput", "/s"),
         Objective("goodput_per_gpu", "more", "rate", "goodput", "/s a GPU", per="num_gpus"),
         Objective("goodput_per_usd", "more", "rate", "goodput", "a $", per="usd_per_hour"),
-        Objective("goodput_per_joule", "more", "at goodput", "goodput", "a J", "requests_per_joule"),
+        Objective(
+            "goodput_per_joule", "more", "at goodput", "goodput", "a J", "requests_per_joule"
+        ),
         Objective(
             "cost_per_million_output_tokens_at_goodput_usd",
             "less",
