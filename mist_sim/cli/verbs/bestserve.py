@@ -123,6 +123,13 @@ def bestserve(
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: rank_strategies(
-            loaded, space, options, method=method, by=by, check=check, jobs=jobs, **how
+            loaded,
+            space,
+            options,
+            method=method,
+            by=by,  # type: ignore[arg-type] # it checks the name
+            check=check,
+            jobs=jobs,
+            **how,
         )
     )
