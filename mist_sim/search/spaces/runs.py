@@ -15,7 +15,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.replications import run_with_seed
+from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.task import Failure, Row, Task
 
 _NO_RUN = Failure("ScenarioError", "a run failed")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import nan
 
 from mist_sim.bestserve.engines import Template
-from mist_sim.bestserve.entry import Entry
 from mist_sim.bestserve.strategy import Strategy
+from mist_sim.bestserve.strategy_result import Entry
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.spending.cost import dollars_an_hour
