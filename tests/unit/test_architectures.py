@@ -274,7 +274,7 @@ def test_kv_cache_of_a_checkpoint():
         (QWEN, {"decoder_sparse_step": 9}, "dense_layers must leave one of the 4 layers"),
         (DEEPSEEK, {"v_head_dim": 0}, "v_head_dim must be an integer > 0, got 0"),
         (DEEPSEEK, {"attention_bias": True}, "attention_bias is not simulated with"),
-        (DEEPSEEK, {"model_type": "deepseek_v9"}, "'deepseek_v9' is not known.*known is .*deepseek_v3"),
+        (DEEPSEEK, {"model_type": "deepseek_v9"}, "'deepseek_v9' is not known.*is .*deepseek_v3"),
     ],
 )
 def test_what_is_not_simulated(base, changes, problem):
