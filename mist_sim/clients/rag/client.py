@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.rag.batches import BatchedClient
+from mist_sim.clients.rag.encoder_passes import EncoderPass, TextPass
 from mist_sim.clients.rag.latency_table import LatencyTable
-from mist_sim.clients.rag.machine import PassMachine
-from mist_sim.clients.rag.passes import EncoderPass, TextPass
+from mist_sim.clients.rag.search_machine import PassMachine
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.traits import ClientTraits, TimesOrigin
@@ -35,7 +35,8 @@ _BLOCK = 64  # draws at once
 class TokenLaw(Protocol):
     """Draws numbers of tokens: `n` of them, each >= 1, from `rng` alone."""
 
-    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]: ...
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+        """Return `n` numbers of tokens, shape (n,), each >= 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
