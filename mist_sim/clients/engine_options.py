@@ -35,6 +35,7 @@ from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.expert_padding import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.models.vision import ImagesConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
 
@@ -92,6 +93,8 @@ class EngineOptions:
         the results show the effect of this assumption.
     speculative_config: drafts tokens, and verifies several per request in one step.
     lora: serves LoRA adapters beside the model; requests name them (workload.adapters).
+    images: encodes images of prompts on its GPUs, with the vision tower of the model
+        (workload.images).
     resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
         continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
@@ -142,6 +145,7 @@ class EngineOptions:
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
     lora: LoraConfig | None = None
+    images: ImagesConfig | None = None
     resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()

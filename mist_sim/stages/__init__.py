@@ -10,6 +10,7 @@ from mist_sim.stages.growing import (
     ToolLoop,
     TreeSearch,
 )
+from mist_sim.stages.images import EncodeImages
 from mist_sim.stages.llm import Decode, Prefill, Prompted, Reasoning, Recomputation
 from mist_sim.stages.pipeline import completion, validate_pipeline
 from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
@@ -22,6 +23,7 @@ __all__ = [
     "BestOfN",
     "Decode",
     "Deliver",
+    "EncodeImages",
     "Growing",
     "KvRetrieval",
     "ModelPass",

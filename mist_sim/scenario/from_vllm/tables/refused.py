@@ -87,8 +87,10 @@ REFUSED: Mapping[str, Refused] = {
     "--kv-sharing-fast-prefill": Refused(
         "layers that share their cache are not simulated", "leave it out", ("False",)
     ),
-    "--mm-encoder-only": Refused("text generation alone is simulated", "leave it out", ("False",)),
-    "--ec-transfer-config": Refused("image encoders are not timed", "leave it out"),
+    "--mm-encoder-only": Refused(
+        "it is a client of type image_encoder", "leave it out", ("False",)
+    ),
+    "--ec-transfer-config": Refused("encoders are clients of type image_encoder", "leave it out"),
     "--spec-method": Refused("one form is read", _ONE_FORM),
     "--spec-model": Refused("one form is read", _ONE_FORM),
     "--spec-tokens": Refused("one form is read", _ONE_FORM),
