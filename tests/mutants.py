@@ -157,13 +157,13 @@ MUTANTS = [
     ),
     Mutant(
         "blocks come back before they have gone",
-        f"{SCHEDULING}/preemption.py",
+        f"{SCHEDULING}/resuming.py",
         "        if sequence in lane.swaps.going:\n            return",
         "        if False:\n            return",
     ),
     Mutant(
         "who comes back keeps no memory for its next step",
-        f"{SCHEDULING}/preemption.py",
+        f"{SCHEDULING}/resuming.py",
         "lane.num_promised += lane.blocks_to_join(sequence)",
         "pass",
     ),
@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         "room in host memory is free before blocks are back",
-        f"{SCHEDULING}/preemption.py",
+        f"{SCHEDULING}/resuming.py",
         "    plan.moves += (lane.swaps.begin_return(swap),)",
         "    lane.swaps.room.release(swap.num_blocks); plan.moves += (swap.back(),)",
     ),
@@ -319,7 +319,7 @@ MUTANTS = [
     ),
     Mutant(
         "the swap space is never filled to the last block",
-        f"{CACHE}/moves/room.py",
+        f"{CACHE}/moves/store_room.py",
         "self.num_used + num_blocks <= self.num_blocks",
         "self.num_used + num_blocks < self.num_blocks",
     ),
@@ -349,9 +349,9 @@ MUTANTS = [
     ),
     Mutant(
         "a block of an answer can be found a step late",
-        f"{CACHE}/answers.py",
-        "num_tokens += in_step - (not is_known)",
-        "num_tokens -= not is_known",
+        f"{CACHE}/reusable_decodes.py",
+        "return context(sequence) + in_step",
+        "return context(sequence)",
     ),
     Mutant(
         "blocks that were handed over stay held",
@@ -398,7 +398,7 @@ MUTANTS = [
     ),
     Mutant(
         "who stands behind one that preempted itself goes on",
-        f"{SCHEDULING}/in_turn.py",
+        f"{SCHEDULING}/preemption.py",
         "                    missed += turns\n",
         "",
     ),
@@ -416,7 +416,7 @@ MUTANTS = [
     ),
     Mutant(
         "decodes evict after those who wait looked their prefix up",
-        f"{SCHEDULING}/in_turn.py",
+        f"{SCHEDULING}/preemption.py",
         "    lane.num_taken = num_blocks\n    if num_blocks:",
         "    if lane.num_taken:",
     ),
@@ -434,7 +434,7 @@ MUTANTS = [
     ),
     Mutant(
         "a request that preempts itself always ends the pass",
-        f"{SCHEDULING}/in_turn.py",
+        f"{SCHEDULING}/preemption.py",
         "turns, goes_on = list(lane.running), lane.rules.pass_goes_on",
         "turns, goes_on = list(lane.running), False",
     ),
@@ -459,8 +459,8 @@ MUTANTS = [
     Mutant(
         "prompts that begin alike run on while one without content waits",
         f"{SCHEDULING}/chunked.py",
-        "if head is not None and lane.kv_cache.may_gain(head):\n        return True",
-        "if head is not None:\n        return lane.kv_cache.may_gain(head)",
+        "if head is not None and head.chain is not None:\n        return True",
+        "if head is not None:\n        return head.chain is not None",
     ),
     Mutant(
         "who outgrows the pool caches what its plan does not know",
@@ -680,9 +680,9 @@ MUTANTS = [
     ),
     Mutant(
         "others do not find what a plan made on the spot has cached",
-        f"{CACHE}/answers.py",
-        "was_known = sequence.join_step == now or self.known == now - 1",
-        "was_known = sequence.join_step == now",
+        f"{CACHE}/reusable_decodes.py",
+        "is_planned = in_step or has_joined or self.known == now - 1",
+        "is_planned = in_step or has_joined",
     ),
     Mutant(
         "a plain step does not take the blocks of its decodes",
@@ -777,7 +777,7 @@ MUTANTS = [
     Mutant(
         "a run of decodes is faster than its host",
         "hardware/predictors/decode_line.py",
-        "if keys * per_key + fixed < least:",
+        "if keys * per_key + fixed + more < least:",
         "if False:",
     ),
     Mutant(

@@ -59,7 +59,7 @@ def read_config(
 
 def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
     reader = text_part(ConfigReader(config, where))
-    if str(reader.config.get("model_type")) in _KNOWN:
+    if is_encoder(reader) or str(reader.config.get("model_type")) in _KNOWN:
         return _read(reader)
     watched = Watched(reader.config)
     try:
