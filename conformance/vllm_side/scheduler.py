@@ -52,7 +52,8 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
     num_window_groups, window = spec["windows"]
     layers = [FullAttentionSpec(**shape)]
     layers += [SlidingWindowSpec(**shape, sliding_window=window) for _ in range(num_window_groups)]
-    state = {"shapes": ((1,),), "dtypes": (torch.float32,), "block_size": _LONGEST}
+    whole = size * (_LONGEST // size)  # without prefix caching a state's block is the context
+    state = {"shapes": ((1,),), "dtypes": (torch.float32,), "block_size": whole}
     layers += [MambaSpec(**state) for _ in range(spec["states"])]
     kv_cache = KVCacheConfig(
         num_blocks=num_blocks,
@@ -63,7 +64,16 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
     )
     config = config_of(spec, asynchronous, options)
     kind = AsyncScheduler if asynchronous else Scheduler
-    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
+    hashes = {"hash_block_size": size} if spec["states"] else {}
+    return kind(
+        config,
+        kv_cache,
+        NoGrammar(),
+        whole if hashes else size,
+        **hashes,
+        mm_registry=NoImages(),
+        log_stats=False,
+    )
 
 
 def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.vision import TowerTimes, tower_bytes
 from mist_sim.models import load_model
 from mist_sim.stages import EncodeImages
-from mist_sim.units import BytesPerSecond, DollarsPerHour
+from mist_sim.units import BytesPerSecond, DollarsPerHour, Seconds
 
 _WIDTH = 2  # bytes of a value that is sent on
 
@@ -51,7 +51,7 @@ class ImageEncoderClient(BatchedClient):
     gpu: str
     tensor_parallel_size: int = 1
     max_batch_size: int = 8
-    max_wait: float = 0.0
+    max_wait: Seconds = 0.0
     bandwidth: BytesPerSecond | None = None
     gpu_price: DollarsPerHour | None = None
 

@@ -33,7 +33,10 @@ class Refused:
         return f"{self.reason}; instead: {self.instead}"
 
 
-_PARALLEL = "prompts that several GPUs share out are not simulated"
+_PARALLEL = (
+    "prompts that several GPUs share out are not simulated; vLLM does so with latent attention "
+    "alone, without images and adapters"
+)
 _NO_OFFLOADING = "weights that lie outside the GPU's memory are not simulated"
 _BALANCER = "how requests are spread over replicas is the scenario's router"
 _COPIES = "count: N in place of data_parallel_size"
