@@ -78,7 +78,7 @@ def main(
     """Print each mixer whose bytes differ, and how many there are."""
     known = list(asked())
     done = subprocess.run(
-        [python, "-m", "conformance.vllm_side.pages"],
+        [python, "-m", "conformance.vllm_side.page_bytes"],
         input=json.dumps([each.mixer for each in known]),
         capture_output=True,
         text=True,

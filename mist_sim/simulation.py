@@ -12,7 +12,7 @@ from simpy.events import Event
 
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.rules.flowing import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients.rules.flowing_clients import check_not_stuck, let_flow, let_stay_alone
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
@@ -199,6 +199,7 @@ class Simulation:
             collectives={c.name: text for c in self.clients if (text := _collectives(c))},
             settings={c.name: _settings(c) for c in self.clients if c.traits.times is not None},
             engines={name: origin.imitates for name, origin in times.items() if origin.imitates},
+            kernels={name: origin.kernels for name, origin in times.items() if origin.kernels},
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,

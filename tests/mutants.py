@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         "copies do not wait for one another",
-        f"{CACHE}/moves/serial_link.py",
+        f"{CACHE}/moves/lower_memory.py",
         "max(now, self._free_at) + seconds",
         "now + seconds",
     ),
@@ -319,7 +319,7 @@ MUTANTS = [
     ),
     Mutant(
         "the swap space is never filled to the last block",
-        f"{CACHE}/moves/store_room.py",
+        f"{CACHE}/moves/lower_memory.py",
         "self.num_used + num_blocks <= self.num_blocks",
         "self.num_used + num_blocks < self.num_blocks",
     ),
@@ -470,43 +470,43 @@ MUTANTS = [
     ),
     Mutant(
         "the time per token of who flows back counts from the first one on",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)",
         "return pace_of(sequence)",
     ),
     Mutant(
         "answers flow back once more than they may",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "if start.num_backflows >= self._most_times:",
         "if start.num_backflows > self._most_times:",
     ),
     Mutant(
         "backflows before the latest one are forgotten",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "pace_of(sequence).num_backflows + 1)",
         "1)",
     ),
     Mutant(
         "answers leave a step after they are above the limit",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "return first + 1 if is_above[first] else limit",
         "return min(first + 2, limit) if is_above[first] else limit",
     ),
     Mutant(
         "the longest leave at the watermark, and not above it",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "if lane.need_after_first(plan, middle) > num_left:",
         "if lane.need_after_first(plan, middle) > num_left + 1:",
     ),
     Mutant(
         "the last admitted of those that are equally long leaves first",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "        stay.sort(key=lambda each: _length(lane, each), reverse=True)",
         "        stay.sort(key=lambda each: _length(lane, each))\n        stay.reverse()",
     ),
     Mutant(
         "blocks that are held until they are copied count as used",
-        f"{SCHEDULING}/flowing.py",
+        f"{SCHEDULING}/flowing_answers.py",
         "(lane.pool.num_used - num_held)",
         "lane.pool.num_used",
     ),
@@ -519,8 +519,8 @@ MUTANTS = [
     Mutant(
         "who is told to move when its client has planned joins the step that began",
         f"{ENGINE}/loop.py",
-        "return run.num_begun(self.env.now, is_planned=is_planned)",
-        "return run.num_begun(self.env.now)",
+        "return run.num_begun(env.now, is_planned=is_planned)",
+        "return run.num_begun(env.now)",
     ),
     Mutant(
         "a pass that began at its client's turn is taken back for a prompt that was sent later",
@@ -765,7 +765,7 @@ MUTANTS = [
     Mutant(
         "a plain batch does not say how long its longest context is",
         f"{ENGINE}/plain.py",
-        "if line is None and not self._lines.are_known:",
+        "if line is None and self._tells_longest:",
         "if False:",
     ),
     Mutant(
@@ -908,7 +908,7 @@ MUTANTS = [
     ),
     Mutant(
         "re-sharding: entries that came back stay when prompts are due",
-        f"{RESHARDING}/lane.py",
+        f"{RESHARDING}/resharding_lane.py",
         "set_brought_aside(self.state, plan)",
         "pass",
     ),
@@ -962,13 +962,13 @@ MUTANTS = [
     ),
     Mutant(
         "re-sharding: lanes sleep on when the buffer has room again",
-        f"{RESHARDING}/lane.py",
+        f"{RESHARDING}/resharding_lane.py",
         'if move.kind == "swap_in" and self.phases.stage == "prefill":',
         'if move.kind == "hand_over":',
     ),
     Mutant(
         "re-sharding: going to the buffer counts as a preemption",
-        f"{RESHARDING}/lane.py",
+        f"{RESHARDING}/resharding_lane.py",
         'if self.phases.stage == "prefill" or self.phases.asked:',
         "if self.phases.asked:",
     ),

@@ -26,10 +26,10 @@ from mist_sim.clients.layouts.layout import EngineLayout, check_domain
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
-from mist_sim.clients.scheduling.adapters import AdapterQueue, AdapterSlots
+from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
-from mist_sim.clients.scheduling.flowing import flowing_of
-from mist_sim.clients.scheduling.images import ImageTimes
+from mist_sim.clients.scheduling.flowing_answers import flowing_of
+from mist_sim.clients.scheduling.image_times import ImageTimes
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_limits import step_limits
@@ -50,7 +50,7 @@ from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
-from mist_sim.hardware.predictors.vision import TowerTimes
+from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.network import Network
 from mist_sim.stages import Decode, Prefill, Recomputation

@@ -16,7 +16,7 @@ from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import EncodeImages, validate_pipeline
-from mist_sim.traces.adapters import with_adapters
+from mist_sim.traces.adapter_shares import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,
@@ -26,12 +26,12 @@ from mist_sim.traces.base import (
     TraceRow,
     require_count,
 )
-from mist_sim.traces.images import ImageLaw
 from mist_sim.traces.pipeline_templates import (
     PipelineTemplate,
     StageTemplate,
     completion_pipeline,
 )
+from mist_sim.traces.prompt_images import ImageLaw
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
 

@@ -105,7 +105,7 @@ def lengths(given: Scenario) -> dict[str, Any]:
     [
         (
             {"type": "kiosc"},
-            "no client type 'kiosc'; did you mean 'kiosk'? Known: afd, application, image_encoder, kiosk,",
+            "no client type 'kiosc'; did you mean 'kiosk'? Known: afd, application, image_encoder,",
         ),
         ({"pauze": "1 s"}, "clients.1.pauze: unknown key for type kiosk; did you mean 'pause'?"),
         ({"pause": 1}, "clients.1.pause: a duration needs a number and a unit"),

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.clients.images import ImageEncoderClient
+from mist_sim.clients.image_encoder import ImageEncoderClient
 from mist_sim.core.images import Image, Images
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors.vision import TowerTimes, tower_bytes
+from mist_sim.hardware.predictors.tower_times import TowerTimes, tower_bytes
 from mist_sim.models import load_model
 from mist_sim.models.vision import ImagesConfig
 from mist_sim.rng import Streams
-from mist_sim.traces.images import ImageLaw, PromptImages
+from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 from mist_sim.traces.readers.tabular import AzureReader
 from tests.effort import examples
 

@@ -37,7 +37,7 @@ from mist_sim.traces import (
     completion_pipeline,
     template,
 )
-from mist_sim.traces.images import ImageLaw, PromptImages
+from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 
 Entry = Annotated[Part | str, STAGE]
 Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
