@@ -18,6 +18,7 @@ from mist_sim.report.presenters import COMPARISON
 from mist_sim.report.run.overloads import overload_line
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
@@ -71,7 +72,6 @@ _AT_GOODPUT = {
     "cost_per_million_output_tokens_usd": "cost_per_million_output_tokens_at_goodput_usd",
     "energy_per_output_token_j": "energy_per_output_token_at_goodput_j",
 }
-_LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts for little
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Case:
     """One scenario of a comparison.
 
     summaries: of its runs, one per seed; empty if one failed. goodput: None if not requested, or a
-        run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a
+        run failed. failure: why there are no figures, or no goodput. at_goodput: the spending of a
         run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
         None without limits.
@@ -104,8 +104,8 @@ class Case:
             rate = self.goodput.rate
             own |= {"goodput": rate, "goodput_per_gpu": self.goodput.per_gpu}
             own["headroom"] = rate / self.rate - 1
-        for name, at_goodput in _AT_GOODPUT.items():
-            own[at_goodput] = float((self.at_goodput or {}).get(name, nan))
+        for name, there in _AT_GOODPUT.items():
+            own[there] = float((self.at_goodput or {}).get(name, nan))
         tokens = self._mean("output_throughput")
         own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
         return {name: own[name] if name in own else self._mean(name) for name in FIGURES}
@@ -379,13 +379,7 @@ def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:
         asked = any(key in summary for summary in case.summaries for key in _AT_GOODPUT)
         if case.goodput is None or isnan(case.goodput.rate) or not asked:
             continue
-        scenario = case.built.scenario
-        changes = Rates(scenario, case.built).at(case.goodput.rate) | {"replications": 1}
-        if case.goodput.is_steady:
-            number = max(case.goodput.num_requests, _LONG_RUN)
-            changes["workload.lengths.num_requests"] = number
-        data = as_data(Scenario.from_dict(as_data(scenario), changes))
-        tasks.append(Task((name, "at goodput"), run_with_seed, (data, scenario.seed)))
+        tasks.append(at_goodput((name, "at goodput"), case.built, case.goodput))
     for row in driver.run(tasks, keep_errors=True):
         if row.failure is None:
             cases[str(row.key[0])].at_goodput = row.result

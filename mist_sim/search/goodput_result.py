@@ -85,6 +85,8 @@ class Goodput(Findings):
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
+    spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
+        scenario says nothing of power and cost.
     """
 
     presenter = GOODPUT
@@ -100,6 +102,7 @@ class Goodput(Findings):
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     binding: Binding | None = None
     is_coarse: bool = False
+    spending: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -201,6 +204,7 @@ class Goodput(Findings):
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
             **({"binding": self.binding.summary} if self.binding else {}),
+            **({"at_goodput": dict(self.spending)} if self.spending else {}),
             "seeds": [_seed_data(search) for search in self.searches],
             "warnings": self.warnings,
         }
