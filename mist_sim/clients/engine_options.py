@@ -72,8 +72,6 @@ class EngineOptions:
     quantization: quantizes the weights in this way instead of the checkpoint's.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each hold some of the layers.
-    decode_context_parallel_size: of the GPUs that share every layer, those that share out the
-        tokens of each context, where all would hold the same KV entries.
     virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
         (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
         of which are v1, where that is simulated (docs/background/parallelism.md).
@@ -81,6 +79,8 @@ class EngineOptions:
         from one to the other on the network. p_heavy or d_heavy for a client with large or small
         chunks that serves both, and whose answers may move to the other kind (TaiChi; needs
         hand_over.policy: flowing). Without a role it serves both, in one visit.
+    decode_context_parallel_size: of the GPUs that share every layer, those that share out the
+        tokens of each context, where all would hold the same KV entries.
     data_parallel_size: engines of the client, each with that many GPUs and a cache of its own; a
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.

@@ -13,7 +13,6 @@ from mist_sim.clients import CLIENTS, Client, EngineConfig, LlmClient
 from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.models import SpeculativeConfig
 from mist_sim.report.run.tables import origin_lines
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
@@ -206,15 +205,6 @@ def test_every_field_has_a_meaning_in_the_docstring():
         (
             {"async_scheduling": True, "pipeline_parallel_size": 2, "virtual_engines": True},
             "async_scheduling must be false with pipeline_parallel_size 2 and virtual_engines",
-        ),
-        (
-            {
-                "async_scheduling": True,
-                "speculative_config": SpeculativeConfig(
-                    method="ngram", num_speculative_tokens=2, acceptance_rate=0.5
-                ),
-            },
-            "async_scheduling must be false with speculative_config",
         ),
     ],
 )
