@@ -219,7 +219,7 @@ def _entry(
 
 
 def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
-    """Raise where every strategy was left out: the first reason, and how many there are."""
+    """Raise ScenarioError, with the first reason, if every strategy was left out."""
     if any(entry.left_out is None for entry in entries):
         return
     error = next((row.error for row in rows if row.error is not None), None)

@@ -235,7 +235,7 @@ class Hunt:
         return "have too few engines for the work" if too_few else ""
 
     def _prune(self) -> None:
-        """Exclude candidates that cost as much as the best, or have less than one that missed."""
+        """Exclude candidates no cheaper than the best, or smaller than one that missed."""
         best = self.best
         price = best.candidate.rank[0] if best else float("inf")
         by_family: dict[tuple[object, ...], list[Candidate]] = {}
