@@ -219,8 +219,6 @@ def cases(
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
         admits_lookahead=draw(st.booleans()),
-        caps_windows=draw(st.booleans()),
-        returns_unseen=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,
@@ -376,7 +374,14 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     size = case.options.block_size
     reach = st.integers(1, 6 * size) | st.integers(1, 4).map(lambda blocks: blocks * size + 1)
     windows = Windows(draw(reach), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3)))
-    options = replace(case.options, caching=True, tiers=(), windows=windows)
+    options = replace(
+        case.options,
+        caching=True,
+        tiers=(),
+        windows=windows,
+        caps_windows=draw(st.booleans()),
+        returns_unseen=draw(st.booleans()),
+    )
     content = draw(contents(size))
     late = draw(st.sampled_from([0.0, 0.05, 1.0]))
     jobs = [
