@@ -319,7 +319,7 @@ MUTANTS = [
     ),
     Mutant(
         "the swap space is never filled to the last block",
-        f"{CACHE}/moves/room.py",
+        f"{CACHE}/moves/store_room.py",
         "self.num_used + num_blocks <= self.num_blocks",
         "self.num_used + num_blocks < self.num_blocks",
     ),
@@ -349,9 +349,9 @@ MUTANTS = [
     ),
     Mutant(
         "a block of an answer can be found a step late",
-        f"{CACHE}/answers.py",
-        "num_tokens += in_step - (not is_known)",
-        "num_tokens -= not is_known",
+        f"{CACHE}/reusable_decodes.py",
+        "return context(sequence) + in_step",
+        "return context(sequence)",
     ),
     Mutant(
         "blocks that were handed over stay held",
@@ -680,9 +680,9 @@ MUTANTS = [
     ),
     Mutant(
         "others do not find what a plan made on the spot has cached",
-        f"{CACHE}/answers.py",
-        "was_known = sequence.join_step == now or self.known == now - 1",
-        "was_known = sequence.join_step == now",
+        f"{CACHE}/reusable_decodes.py",
+        "is_planned = in_step or has_joined or self.known == now - 1",
+        "is_planned = in_step or has_joined",
     ),
     Mutant(
         "a plain step does not take the blocks of its decodes",
@@ -777,7 +777,7 @@ MUTANTS = [
     Mutant(
         "a run of decodes is faster than its host",
         "hardware/predictors/decode_line.py",
-        "if keys * per_key + fixed < least:",
+        "if keys * per_key + fixed + more < least:",
         "if False:",
     ),
     Mutant(

@@ -111,7 +111,7 @@ def calibrate(
         diff_step=np.full(len(names), 1e-2),
         loss="soft_l1",
         f_scale=_MILD,
-        max_nfev=12,
+        max_nfev=25,
     )
     values = {name: float(f"{value:.3g}") for name, value in zip(names, best.x, strict=True)}
     every = np.ones(len(logs), dtype=bool)

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.scenario import llm_client, server_limits
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 
 REQUESTS_PER_USER = 10
+GREEDY = Sampling(temperature=0)  # of loads with given lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopProtocol:
-    """The drivers of closed loops, and the limits of the engine that served them.
+    """The drivers of closed loops, and the limits of the engine that served them, greedily.
 
     think_time: seconds from an answer to the user's next request (>= 0).
     max_num_batched_tokens, max_num_seqs: of the engine; None: the defaults of vLLM's server on the
@@ -73,6 +75,7 @@ class LoopProtocol:
             engine=self.engine,
             tensor_parallel_size=ranks,
             scheduler=self.scheduler(gpu, prompt),
+            sampling=GREEDY,
         )
         number = REQUESTS_PER_USER * concurrency
         users = ClosedLoop(concurrency=concurrency, think_time=self.think_time)

@@ -20,6 +20,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead, PredictorTraits, with_drafting
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
@@ -509,7 +510,8 @@ def test_every_sequence_of_a_step_adds_its_share():
 
 def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
     gpu = replace(load_gpu("h100-sxm"), overhead={"step": 0.1, "sequence": 0.01, "request": 0.5})
-    options = {"gpu": gpu, "async_scheduling": False}  # host and GPU take turns
+    greedy = Sampling(temperature=0)  # takes no time of its own
+    options = {"gpu": gpu, "async_scheduling": False, "sampling": greedy}  # host and GPU in turn
     no_sequence = llm_client("llm", **options, overhead=EngineOverhead(sequence=0.0))
     predictor = no_sequence.predictor.ranks[0]
     kernels = predictor.predictor.step_time(StepBatch((), 4, 40))
@@ -534,7 +536,8 @@ def test_overheads_keep_the_bits_of_runs(overlapped):
 
 
 def test_overhead_is_added_where_kernels_alone_are_timed():
-    roofline = llm_client("llm", async_scheduling=False).predictor.ranks[0]
+    greedy = Sampling(temperature=0)
+    roofline = llm_client("llm", async_scheduling=False, sampling=greedy).predictor.ranks[0]
     assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(
         1.3e-3 + 47.8e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
     )

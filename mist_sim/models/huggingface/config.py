@@ -28,7 +28,7 @@ from mist_sim.models.huggingface.config_window import check_layer_types, read_wi
 from mist_sim.models.huggingface.families import FAMILIES
 from mist_sim.models.huggingface.nearest import (
     flattened,
-    missing_keys,
+    missing_and_left,
     nearest_type,
     read_nearest,
 )
@@ -57,7 +57,7 @@ def read_config(
 
 def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
     reader = text_part(ConfigReader(config, where))
-    if str(reader.config.get("model_type")) in _KNOWN:
+    if is_encoder(reader) or str(reader.config.get("model_type")) in _KNOWN:
         return _read(reader)
     watched = Watched(reader.config)
     try:
@@ -77,7 +77,8 @@ def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
 def _unknown(reader: ConfigReader, keys: list[str]) -> ScenarioError:
     flat = flattened(reader.config)
     model_type = nearest_type(flat)
-    return refusal(reader, keys, model_type, missing_keys(flat, model_type, _read))
+    missing, left = missing_and_left(flat, model_type, _read)
+    return refusal(reader, [key for key in keys if key in left], model_type, missing)
 
 
 def _read(reader: ConfigReader) -> dict[str, Any]:

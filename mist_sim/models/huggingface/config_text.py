@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.models.huggingface.config_reader import NEAREST_HINT, ConfigReader
 from mist_sim.models.huggingface.families import FAMILIES
 
 # The plain model with the same layers as a text part, by its model_type.
@@ -46,8 +46,9 @@ _OF_THE_WHOLE = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_co
 def text_part(reader: ConfigReader) -> ConfigReader:
     """Return a reader of the language model's config: the whole config if it has no parts.
 
-    An unknown text part keeps its `model_type`. Raises ScenarioError for a known one that leaves
-    out a key on which the defaults of the text part and of the plain model may differ.
+    An unknown text part keeps its `model_type`. Raises ScenarioError for one without a type, and
+    for a known one that leaves out a key on which the defaults of the text part and of the plain
+    model may differ.
     """
     text, model_type = reader.table("text_config"), str(reader.config.get("model_type"))
     if text is None and model_type not in _FLAT:
@@ -57,7 +58,12 @@ def text_part(reader: ConfigReader) -> ConfigReader:
     config = {key: reader.config[key] for key in _OF_THE_WHOLE if key in reader.config}
     defaults = _GEMMA3_TEXT if model_type == "gemma3" else {}
     config |= {**defaults, **text.config}
-    text_type = str(config.get("model_type") or _OF_WHOLE.get(model_type))
+    text_type = str(config.get("model_type") or _OF_WHOLE.get(model_type, ""))
+    if not text_type:
+        raise text.error(
+            "model_type is missing; this is a multimodal model, and its language model must say "
+            f'whose layers it has, such as "qwen3"; {NEAREST_HINT}'
+        )
     if text_type not in _TEXT_TYPES:
         return ConfigReader({**config, "model_type": text_type}, text.where)
     if "num_key_value_heads" not in config:

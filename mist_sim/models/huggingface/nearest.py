@@ -114,13 +114,19 @@ def nearest_type(flat: Mapping[str, object]) -> str:
     return "llama"
 
 
-def missing_keys(flat: Mapping[str, object], model_type: str, read: Read) -> list[str]:
-    """Return the sizes that a model of a known type has, and this config has not."""
-    reader = _Asking({**flat, "model_type": model_type}, "")
+def missing_and_left(
+    flat: Mapping[str, object], model_type: str, read: Read
+) -> tuple[list[str], set[str]]:
+    """Return what tells a config from a known type of model.
+
+    First the sizes that such a model has and this config has not, then the keys that it has not.
+    """
+    config = Watched({**flat, "model_type": model_type})
+    reader = _Asking(config, "")
     # sizes of 1 may not fit one another; what was asked before is noted
     with suppress(ScenarioError, ValueError, TypeError, ArithmeticError):
         read(reader)
-    return reader.notes
+    return reader.notes, set(config.not_understood())
 
 
 def read_nearest(

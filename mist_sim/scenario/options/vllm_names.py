@@ -42,6 +42,10 @@ VLLM_NAMES: Mapping[str, str] = {
     "sampling.temperature": "--override-generation-config",
     "sampling.top_p": "--override-generation-config",
     "sampling.top_k": "--override-generation-config",
+    "sampling.repetition_penalty": "--override-generation-config",
+    "sampling.presence_penalty": NO_COUNTERPART,
+    "sampling.frequency_penalty": NO_COUNTERPART,
+    "sampling.generation_config": "--generation-config (auto, vllm)",
     "sampling.sampler": NO_COUNTERPART,
     # predictor
     "predictor.type": NO_COUNTERPART,
