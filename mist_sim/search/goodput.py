@@ -17,10 +17,11 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.binding.lone_runs import lone_run
 from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.lone_requests import LoneRequests, lone_run
+from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.racing import beaten
 from mist_sim.search.sure_search import Asked, until_sure
 from mist_sim.search.verdicts.percentiles import Percentile

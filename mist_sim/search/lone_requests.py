@@ -11,15 +11,6 @@ from math import exp
 from typing import Any, Self
 
 from mist_sim.metrics.latency import limit_title
-from mist_sim.scenario.loading import as_data
-from mist_sim.search.binding.relaxed_runs import relaxed_run
-from mist_sim.search.verdicts.request_times import Target
-from mist_sim.studies.built import Built
-from mist_sim.studies.rates import Rates
-from mist_sim.studies.task import Key, Task
-
-_ALONE = 2.0**-20  # times the scenario's own rate
-_NUMBER = 200  # requests, where the workload may have any number
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,7 @@ class LoneRequests:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Self:
-        """Return what the run of `lone_run` says."""
+        """Return what the run of `binding.lone_runs` says."""
         by_limit = {name: exp(over) for name, over in result["alone"].items()}
         return cls(exp(max(result["quantile"])), by_limit)
 
@@ -53,11 +44,3 @@ class LoneRequests:
         return (
             f"requests that are alone miss {which}, too: neither lower rates nor more clients help."
         )
-
-
-def lone_run(key: Key, built: Built, target: Target, *, as_is: bool) -> Task:
-    """Return the run that tells, as a task of a study. as_is: with all requests of the workload."""
-    rates = Rates(built.scenario, built)
-    rate = rates.own * _ALONE
-    arguments = as_data(built.scenario), rates.at(rate), built.scenario.seed, rate, target
-    return Task(key, relaxed_run, (*arguments, None, 0.0, None if as_is else _NUMBER))

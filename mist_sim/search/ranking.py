@@ -59,10 +59,10 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
     if not values or len(known) < 2:
         return []
     best_value = max(values.values()) if better == "more" else min(values.values())
-    best = [case for case in fit if case.figures[figure] == best_value]
-    others = [case for case in fit if case.name in values and case not in best]
-    sure = all(_is_surely_better(best[0], other, figure, better) for other in others)
-    return [case.name for case in best] if sure else []
+    leaders = [case for case in fit if case.figures[figure] == best_value]
+    others = [case for case in fit if case.name in values and case not in leaders]
+    sure = all(_is_surely_better(leaders[0], other, figure, better) for other in others)
+    return [case.name for case in leaders] if sure else []
 
 
 def _is_surely_better(best: Ranked, other: Ranked, figure: str, better: Better) -> bool:

@@ -430,8 +430,8 @@ def test_a_search_without_an_answer_tells_whether_a_lone_request_keeps_the_limit
     assert never.lone_requests is not None
     assert never.lone_requests.by_limit["tpot"] == pytest.approx(alone["p90_tpot_ms"], rel=0.02)
     assert never.warnings[-1].startswith("requests that are alone miss TPOT (")
-    assert later.warnings[-1] == "requests that are alone keep the limits: lower rates may be " + (
-        "attained."
+    assert later.warnings[-1] == (
+        "requests that are alone keep the limits: lower rates may be attained."
     )
     assert later.summary["lone_requests"]["over_limit"] < 1
     found = find_goodput(crowded, GoodputOptions(rates=(1, 2), as_is=True), jobs=1)

@@ -122,7 +122,7 @@ def test_the_verdict_names_the_design_that_serves_most():
     best = searched(DISAGGREGATION, (5.0, True), (5.1, False))
     assert SliderSearch((one, best), "").verdict == (
         "disaggregation (1 prefill, 1 decode) serves most, 5 /s: 25 % more than aggregation (2 x "
-        "512), for the workload as it stands; short ones flatter."
+        "512), for the workload as it stands; short ones flatter; TPOT is the first to miss beyond."
     )
     near = searched(AGGREGATION, (4.95, True), (5.2, False))
     assert SliderSearch((near, best), "").verdict.startswith("Undecided between disaggregation")
