@@ -6,7 +6,7 @@ the step times, nor where other seeds might.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from mist_sim.metrics.expected_errors import expected_ranges, verdict_of
 from mist_sim.metrics.replications import estimate
 
 GOOD = "good_request_fraction"
+_ERROR = "the error of the step times, or of the seeds"
 _NAMED = 8  # names in a list; of more, the sentence has the number
 
 
@@ -45,7 +46,7 @@ class Kept(NamedTuple):
 
 
 def is_sure(
-    limits: Iterable[LimitOnShare],
+    limits: Sequence[LimitOnShare],
     share: float | None,
     summaries: Sequence[Mapping[str, Any]],
     *,
@@ -70,13 +71,22 @@ def is_sure(
         told.append(verdict_of(value <= each.limit, value, each.limit, error))
     if keeps and "within error" in told:
         return False
-    if not keeps and told and "miss" not in told:
+    if not keeps and "miss" not in told and not _too_many_failed(limits, summaries):
         return False
     if share is not None and len(summaries) > 1:
         good = estimate([float(summary[GOOD]) for summary in summaries])
         if (good.low < share) if keeps else (good.high >= share):
             return False
     return True
+
+
+def _too_many_failed(
+    limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Tell whether so many requests failed that the others cannot make up for them."""
+    ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
+    most = ended[0] / sum(ended) if sum(ended) else 0.0
+    return any(most < each.share for each in limits)
 
 
 def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> str:
@@ -91,9 +101,9 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     nearly = [case for case in cases if not case.keeps and not case.is_sure]
     told = [_count(keeping, cases, where)]
     if unsure:
-        told.append(f"Not sure, by the error of the step times or by the seeds: {_names(unsure)}.")
+        told.append(f"Kept by less than {_ERROR}: {_names(unsure)}.")
     if nearly:
-        told.append(f"Missed by less than such an error: {_names(nearly)}.")
+        told.append(f"Missed by less than {_ERROR}: {_names(nearly)}.")
     return " ".join([*told, *([otherwise] if otherwise else [])])
 
 

@@ -9,7 +9,7 @@ from mist_sim.metrics.keeping import Kept, LimitOnShare, is_sure, sentence
 LIMITS = [LimitOnShare("ttft", 0.9, 1.0), LimitOnShare("tpot", 0.9, 0.05)]
 
 
-def run(tpot, good=0.95, ttft=100.0, low=-0.1, high=0.2):
+def run(tpot, good=0.95, ttft=100.0, low=-0.1, high=0.2, failed=0):
     """Return a summary; times in milliseconds. low, high: of the expected error."""
     bar = {"low": low, "high": high}
     return {
@@ -18,6 +18,8 @@ def run(tpot, good=0.95, ttft=100.0, low=-0.1, high=0.2):
         "mean_ttft_ms": ttft,
         "mean_e2el_ms": 10 * ttft,
         "good_request_fraction": good,
+        "completed": 100 - failed,
+        "failed": failed,
         "expected_errors": {"llm": {"ttft": bar, "tpot": bar}},
     }
 
@@ -34,6 +36,11 @@ def test_what_the_error_of_step_times_may_turn_is_not_sure(tpot, keeps, sure):
 def test_one_limit_that_is_surely_missed_is_enough():
     assert is_sure(LIMITS, 0.9, [run(51.0, ttft=5000.0)], keeps=False)
     assert not is_sure(LIMITS, 0.9, [run(51.0, ttft=1050.0)], keeps=False)
+
+
+def test_requests_that_fail_do_not_keep_their_limits_by_faster_steps():
+    assert is_sure(LIMITS, 0.9, [run(40.0, good=0.8, failed=11)], keeps=False)
+    assert not is_sure(LIMITS, 0.9, [run(40.0, good=0.8, failed=10)], keeps=False)
 
 
 def test_without_a_known_error_the_simulated_figure_counts():
@@ -61,13 +68,14 @@ def test_the_sentence_names_who_keeps_and_what_is_not_sure():
     good, near = Kept("a", 0.99, keeps=True, is_sure=True), Kept("b", 0.92, True, False)
     missed, nearly = Kept("c", 0.3, keeps=False, is_sure=True), Kept("d", 0.89, False, False)
     assert sentence([good, near, missed, nearly], where=" here", otherwise="More tells.") == (
-        "2 of 4 keep their limits here: a, b. Not sure, by the error of the step times or by the "
-        "seeds: b. Missed by less than such an error: d. More tells."
+        "2 of 4 keep their limits here: a, b. Kept by less than the error of the step times, or "
+        "of the seeds: b. Missed by less than the error of the step times, or of the seeds: d. "
+        "More tells."
     )
     assert sentence([good, good]) == "All keep their limits."
     assert sentence([missed, nearly]) == (
         "None keeps its limits; d comes nearest, with 89.0 % good requests. Missed by less than "
-        "such an error: d."
+        "the error of the step times, or of the seeds: d."
     )
     assert sentence([]) == ""
     assert "a, a, a, a, a, a, a, a and 3 more." in sentence([*[good] * 11, missed])
