@@ -15,7 +15,6 @@ from mist_sim.metrics.expected_errors import expected_ranges, verdict_of
 from mist_sim.metrics.replications import estimate
 
 GOOD = "good_request_fraction"
-_ERROR = "the error of the step times, or of the seeds"
 _NAMED = 8  # names in a list; of more, the sentence has the number
 
 
@@ -100,10 +99,10 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     unsure = [case for case in keeping if not case.is_sure]
     nearly = [case for case in cases if not case.keeps and not case.is_sure]
     told = [_count(keeping, cases, where)]
-    if unsure:
-        told.append(f"Kept by less than {_ERROR}: {_names(unsure)}.")
-    if nearly:
-        told.append(f"Missed by less than {_ERROR}: {_names(nearly)}.")
+    within = [f"kept by {_names(unsure)}"] if unsure else []
+    within += [f"missed by {_names(nearly)}"] if nearly else []
+    if within:
+        told.append(f"Within error: {'; '.join(within)}.")
     return " ".join([*told, *([otherwise] if otherwise else [])])
 
 

@@ -68,14 +68,12 @@ def test_the_sentence_names_who_keeps_and_what_is_not_sure():
     good, near = Kept("a", 0.99, keeps=True, is_sure=True), Kept("b", 0.92, True, False)
     missed, nearly = Kept("c", 0.3, keeps=False, is_sure=True), Kept("d", 0.89, False, False)
     assert sentence([good, near, missed, nearly], where=" here", otherwise="More tells.") == (
-        "2 of 4 keep their limits here: a, b. Kept by less than the error of the step times, or "
-        "of the seeds: b. Missed by less than the error of the step times, or of the seeds: d. "
-        "More tells."
+        "2 of 4 keep their limits here: a, b. Within error: kept by b; missed by d. More tells."
     )
     assert sentence([good, good]) == "All keep their limits."
     assert sentence([missed, nearly]) == (
-        "None keeps its limits; d comes nearest, with 89.0 % good requests. Missed by less than "
-        "the error of the step times, or of the seeds: d."
+        "None keeps its limits; d comes nearest, with 89.0 % good requests. Within error: missed "
+        "by d."
     )
     assert sentence([]) == ""
     assert "a, a, a, a, a, a, a, a and 3 more." in sentence([*[good] * 11, missed])
