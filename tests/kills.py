@@ -32,6 +32,7 @@ from mist_sim.output.claims import SUFFIX
 from mist_sim.output.sums import written_here
 from tests.damage.draws import Draw
 from tests.processes import in_session, wait_until_gone
+from tests.reference.scenarios import of_profile
 
 SECONDS = 5.0
 """After the signal: all processes have ended. Waiting for a processor does not count."""
@@ -41,10 +42,7 @@ _MIST = str(Path(sysconfig.get_path("scripts"), "mist"))
 _SCENARIO = {
     "model": "llama-3.1-8b",
     "slo": {"ttft": "1 s", "tpot": "50 ms"},
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 60},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(60, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
 }
 _POINTS = "isl,osl,concurrency,tp_size,silicon_ttft_ms,silicon_tpot_ms\n" + "512,8,4,2,100,10\n" * 6

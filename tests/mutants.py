@@ -157,13 +157,13 @@ MUTANTS = [
     ),
     Mutant(
         "blocks come back before they have gone",
-        f"{SCHEDULING}/preemption.py",
+        f"{SCHEDULING}/resuming.py",
         "        if sequence in lane.swaps.going:\n            return",
         "        if False:\n            return",
     ),
     Mutant(
         "who comes back keeps no memory for its next step",
-        f"{SCHEDULING}/preemption.py",
+        f"{SCHEDULING}/resuming.py",
         "lane.num_promised += lane.blocks_to_join(sequence)",
         "pass",
     ),
@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         "room in host memory is free before blocks are back",
-        f"{SCHEDULING}/preemption.py",
+        f"{SCHEDULING}/resuming.py",
         "    plan.moves += (lane.swaps.begin_return(swap),)",
         "    lane.swaps.room.release(swap.num_blocks); plan.moves += (swap.back(),)",
     ),
@@ -398,7 +398,7 @@ MUTANTS = [
     ),
     Mutant(
         "who stands behind one that preempted itself goes on",
-        f"{SCHEDULING}/in_turn.py",
+        f"{SCHEDULING}/preemption.py",
         "                    missed += turns\n",
         "",
     ),
@@ -416,7 +416,7 @@ MUTANTS = [
     ),
     Mutant(
         "decodes evict after those who wait looked their prefix up",
-        f"{SCHEDULING}/in_turn.py",
+        f"{SCHEDULING}/preemption.py",
         "    lane.num_taken = num_blocks\n    if num_blocks:",
         "    if lane.num_taken:",
     ),
@@ -434,7 +434,7 @@ MUTANTS = [
     ),
     Mutant(
         "a request that preempts itself always ends the pass",
-        f"{SCHEDULING}/in_turn.py",
+        f"{SCHEDULING}/preemption.py",
         "turns, goes_on = list(lane.running), lane.rules.pass_goes_on",
         "turns, goes_on = list(lane.running), False",
     ),
@@ -459,8 +459,8 @@ MUTANTS = [
     Mutant(
         "prompts that begin alike run on while one without content waits",
         f"{SCHEDULING}/chunked.py",
-        "if head is not None and lane.kv_cache.may_gain(head):\n        return True",
-        "if head is not None:\n        return lane.kv_cache.may_gain(head)",
+        "if head is not None and head.chain is not None:\n        return True",
+        "if head is not None:\n        return head.chain is not None",
     ),
     Mutant(
         "who outgrows the pool caches what its plan does not know",

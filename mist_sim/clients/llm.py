@@ -534,7 +534,8 @@ class LlmClient(LaidOutClient):
     def halt(self) -> None:
         """Lose the steps in flight; steps that have ended count."""
         for state in self.lane_states:
-            state.kv_cache.abandon()
+            if state.kv_cache.tiers is not None:
+                state.kv_cache.tiers.abandon()
         for engine in self._engines.all:
             engine.halt()
 

@@ -14,6 +14,7 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
 from tests.effort import examples, features_seen, missing
+from tests.reference.scenarios import of_profile
 
 GPUS = ("h100-sxm", "a100-80gb-sxm", "l40s", "rtx-4090")
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -43,10 +44,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         {
             "seed": draw(st.integers(0, 9)),
             "model": model,
-            "workload": {
-                "lengths": {"type": "profile", "num_requests": 40},
-                "arrivals": {"type": "poisson", "rate": "2 /s"},
-            },
+            "workload": of_profile(40, "2 /s"),
             "clients": groups,
             "slo": draw(st.sampled_from([{}, {"ttft": "1 s", "tpot": "50 ms"}])),
         }

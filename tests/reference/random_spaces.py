@@ -11,13 +11,11 @@ from mist_sim.rng import Streams
 from mist_sim.search.spaces import Space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
+from tests.reference.scenarios import of_profile
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(60, "20 /s", name="azure-conv-2023"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }

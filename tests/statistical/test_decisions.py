@@ -15,15 +15,13 @@ import pytest
 from benchmarks.decisions import good_share, reference
 from mist_sim.scenario import Scenario
 from mist_sim.search import GoodputOptions, compare, find_goodputs
+from tests.reference.scenarios import of_profile
 
 pytestmark = pytest.mark.deep
 
 CHATS: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 400},
-        "arrivals": {"type": "poisson", "rate": "2 /s"},
-    },
+    "workload": of_profile(400, "2 /s", name="azure-conv-2023"),
     "slo": {"ttft": "1 s", "tpot": "40 ms"},
 }
 

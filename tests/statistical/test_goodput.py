@@ -9,22 +9,14 @@ from scipy.optimize import brentq
 
 from mist_sim import Scenario
 from mist_sim.search.goodput import GoodputOptions, find_goodput
+from tests.reference.scenarios import synthetic
 
 SERVICE = 1.0
 NUM_SEEDS = 6
 SCENARIO = {
     "replications": NUM_SEEDS,
     "warmup": "200 s",
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 3_000,
-            "prompt": {"type": "fixed", "tokens": 1},
-            "output": {"type": "fixed", "tokens": 1},
-        },
-        "arrivals": {"type": "poisson", "rate": "0.5 /s"},
-        "pipeline": [{"type": "preprocess", "num_tokens": 1}],
-    },
+    "workload": synthetic(3000, 1, 1, "0.5 /s", pipeline=[{"type": "preprocess", "num_tokens": 1}]),
     "clients": [
         {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "base_time": "1 s"}
     ],

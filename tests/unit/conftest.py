@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mist_sim.cli import main
+from tests.commands import exit_code
 
 
 @pytest.fixture
@@ -22,9 +22,7 @@ def mist(
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*args: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main(args)
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
+        code = exit_code(*args)
+        return code, *capsys.readouterr()
 
     return run

@@ -10,6 +10,7 @@ from mist_sim.clients import AfdClient
 from mist_sim.core.front_end import NONE
 from mist_sim.rng import Streams
 from mist_sim.search import simulate_bundle
+from tests.reference.scenarios import of_profile
 
 PIPELINE = mist.template([mist.Prefill, mist.Decode])
 # attention: a token and 10; FFN: 3 a request and 5; communication: 2 a request and 4; milliseconds
@@ -171,10 +172,7 @@ def test_slots_that_fit_are_taken():
 
 SCENARIO = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 20},
-        "arrivals": {"type": "poisson", "rate": "5 /s"},
-    },
+    "workload": of_profile(20, "5 /s"),
     "clients": [
         {"name": "prefill", "gpu": "h100-sxm", "role": "prefill"},
         {

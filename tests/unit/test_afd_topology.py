@@ -13,6 +13,7 @@ from mist_sim.environment import Environment
 from mist_sim.network import Fabric, Seat, Tenant
 from mist_sim.network.transfers import Flow, Transfers
 from tests.effort import examples
+from tests.reference.scenarios import of_profile
 
 SIX = {"alpha_a": 1, "beta_a": 10, "alpha_f": 3, "beta_f": 5}  # us
 PIPELINE = mist.template([mist.Prefill, mist.Decode])
@@ -146,10 +147,7 @@ def test_a_scenario_without_a_topology_is_refused(key, value):
     client |= {key: value}
     scenario = {
         "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": 20},
-            "arrivals": {"type": "poisson", "rate": "5 /s"},
-        },
+        "workload": of_profile(20, "5 /s"),
         "clients": [{"name": "prefill", "gpu": "h100-sxm", "role": "prefill"}, client],
         "network": {"bandwidth": "400 Gb/s"},
     }

@@ -32,19 +32,12 @@ from mist_sim.output.texts import json_text
 from mist_sim.rng import Streams
 from mist_sim.search.bracketing import around
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
+from tests.reference.scenarios import synthetic
 
 FEW = {"workload.lengths.num_requests": 200}
 SMALL = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 300,
-            "prompt": {"type": "fixed", "tokens": 1024},
-            "output": {"type": "fixed", "tokens": 32},
-        },
-        "arrivals": {"type": "poisson", "rate": "3 /s"},
-    },
+    "workload": synthetic(300, 1024, 32, "3 /s"),
     "clients": [{"name": "instance", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }

@@ -23,16 +23,9 @@ from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
+from tests.reference.scenarios import synthetic
 
-WORKLOAD = {
-    "lengths": {
-        "type": "synthetic",
-        "num_requests": 60,
-        "prompt": {"type": "fixed", "tokens": 1000},
-        "output": {"type": "fixed", "tokens": 20},
-    },
-    "arrivals": {"type": "poisson", "rate": "20 /s"},
-}
+WORKLOAD = synthetic(60, 1000, 20, "20 /s")
 TOGETHER = {
     "model": "llama-3.1-8b",
     "workload": WORKLOAD,

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from mist_sim import ScenarioError, simulate
-from mist_sim.cli import main
 from mist_sim.report.run.tables import results_table
+from tests.commands import exit_code
 from tests.reference.scenarios import BASE, PRESSED, scenario
 
 TWO = {
@@ -111,12 +111,6 @@ def test_named_tables_are_written(result, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def mist(*words):
-    with pytest.raises(SystemExit) as leaving:
-        main([str(word) for word in words])
-    return leaving.value.code
-
-
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "scenario.yaml"
@@ -126,7 +120,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize(("named", "written"), [("none", set()), ("steps, steps", {"steps"})])
 def test_tables_of_the_command(file, tmp_path, named, written):
-    assert not mist("run", file, "--out", tmp_path / "out", "--tables", named, "--quiet")
+    assert not exit_code("run", file, "--out", tmp_path / "out", "--tables", named, "--quiet")
     assert {path.stem for path in (tmp_path / "out").glob("*.parquet")} == written
     assert (tmp_path / "out" / "summary.json").is_file()
 
@@ -142,6 +136,6 @@ def test_tables_of_the_command(file, tmp_path, named, written):
 )
 def test_tables_that_cannot_be(file, tmp_path, capsys, words, message):
     words = [tmp_path / "out" if word == "OUT" else word for word in words]
-    assert mist("run", file, *words) == 2
+    assert exit_code("run", file, *words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

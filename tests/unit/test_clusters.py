@@ -15,6 +15,7 @@ from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.studies.clusters import executor_at, on_dask
 from mist_sim.studies.clusters.remote_task import check_versions, versions
+from tests.reference.scenarios import of_profile
 
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,
@@ -22,10 +23,7 @@ needs_dask = pytest.mark.skipif(
 )
 ASKED = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 30},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(30, "20 /s", name="azure-conv-2023"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }

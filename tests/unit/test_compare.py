@@ -36,13 +36,11 @@ from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.seeds import seeds_from
 from tests.effort import examples
+from tests.reference.scenarios import of_profile
 
 TOGETHER = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 80},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(80, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
     "slo": {"ttft": "150 ms", "tpot": "20 ms"},
     "cost": {},

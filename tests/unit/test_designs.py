@@ -20,13 +20,11 @@ from mist_sim.search.designs.fabric import assumed_network
 from mist_sim.search.designs.hybrids import ratios_to_try
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.studies.built import Built
+from tests.reference.scenarios import of_profile
 
 TOGETHER = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 40},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(40, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 3}],
     "slo": {"ttft": "150 ms", "tpot": "40 ms"},
 }

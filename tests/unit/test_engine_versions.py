@@ -22,6 +22,7 @@ from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import origins, value_at
 from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
 from tests.reference.predictors import EVEN
+from tests.reference.scenarios import synthetic
 
 BARE = {"scheduler": "chunked"}
 
@@ -229,16 +230,7 @@ def test_the_key_of_the_scenario_holds_for_clients_without_one():
 def test_the_key_needs_a_client_that_runs_a_model():
     data = {
         "engine": "vllm",
-        "workload": {
-            "lengths": {
-                "type": "synthetic",
-                "num_requests": 2,
-                "prompt": {"type": "fixed", "tokens": 5},
-                "output": {"type": "fixed", "tokens": 5},
-            },
-            "arrivals": {"type": "poisson", "rate": "1 /s"},
-            "pipeline": ["preprocess"],
-        },
+        "workload": synthetic(2, 5, 5, "1 /s", pipeline=["preprocess"]),
         "clients": [
             {"name": "w", "type": "sequential", "serves": ["preprocess"], "base_time": "1 ms"}
         ],

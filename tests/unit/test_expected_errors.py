@@ -18,6 +18,7 @@ from mist_sim.validation.held_out import left_out
 from tests.conftest import ROOT
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
+from tests.reference.scenarios import of_profile
 from tests.unit.bar_points import ADA, EXPERTS, FP8, HOPPER, NARROW, TWO_GPUS, WIDE, points
 
 DENSE = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
@@ -158,10 +159,7 @@ def test_replications_have_the_ranges_once(capsys):
     scenario = {
         "model": DENSE["model"],
         "replications": 2,
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": 5},
-            "arrivals": {"type": "poisson", "rate": "2 /s"},
-        },
+        "workload": of_profile(5, "2 /s"),
         "clients": [{"name": "llm", "gpu": DENSE["gpu"]}],
     }
     found = mist.replicate(mist.Scenario.from_dict(scenario))

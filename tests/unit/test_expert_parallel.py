@@ -13,6 +13,7 @@ from mist_sim.hardware.collectives.costs import all_gather
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario.build import build
+from tests.reference.scenarios import of_profile
 
 QWEN, DENSE = load_model("qwen3-235b-a22b"), load_model("llama-3.1-8b")
 H200 = load_gpu("h200")
@@ -121,10 +122,7 @@ def scenario(**client: object) -> Scenario:
     return Scenario.from_dict(
         {
             "model": "qwen3-235b-a22b",
-            "workload": {
-                "lengths": {"type": "profile", "num_requests": 5},
-                "arrivals": "all_at_once",
-            },
+            "workload": of_profile(5, "all_at_once"),
             "clients": [{"name": "llm", "gpu": "h200", "tensor_parallel_size": 8, **client}],
         }
     )

@@ -19,11 +19,9 @@ from mist_sim.hardware.predictors.explained import explained, merged
 from mist_sim.studies.built import Built
 from tests.effort import examples
 from tests.reference.predictors import ConstantPredictor
+from tests.reference.scenarios import of_profile
 
-WORKLOAD = {
-    "arrivals": {"type": "poisson", "rate": "20 /s"},
-    "lengths": {"type": "profile", "name": "azure-code-2023", "num_requests": 60},
-}
+WORKLOAD = of_profile(60, "20 /s", name="azure-code-2023")
 CLIENTS = {
     "dense": {"model": "llama-3.1-8b", "gpu": "h100-sxm"},
     "eager": {

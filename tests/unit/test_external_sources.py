@@ -19,6 +19,7 @@ from mist_sim.hardware.predictors.external.program import ProgramPredictor
 from mist_sim.hardware.predictors.external.silicon import Silicon, SiliconPredictor
 from mist_sim.models import model_names
 from tests.conftest import ROOT
+from tests.reference.scenarios import of_profile
 
 SILICON = pytest.mark.skipif(
     find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core"
@@ -342,10 +343,7 @@ def test_a_scenario_runs_on_a_program():
     scenario = mist.Scenario.from_dict(
         {
             "model": "llama-3.1-8b",
-            "workload": {
-                "lengths": {"type": "profile", "num_requests": 50},
-                "arrivals": {"type": "poisson", "rate": "5 /s"},
-            },
+            "workload": of_profile(50, "5 /s"),
             "clients": [
                 {
                     "name": "llm",

@@ -10,6 +10,7 @@ from mist_sim import Fabric, Link, Scenario, ScenarioError, simulate
 from mist_sim.environment import Environment
 from mist_sim.network import Connector, Message, Seat, Tenant
 from mist_sim.network.base import bytes_left
+from tests.reference.scenarios import changed, of_profile, synthetic
 
 P, D = Seat("p"), Seat("d")
 MESSAGE = Message(P, D, 8e9)
@@ -95,10 +96,7 @@ def placed(router):
     client = {"gpu": "h100-sxm", "count": 2, "place": ["node0", "node1"]}
     scenario = {
         "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
-            "arrivals": {"type": "poisson", "rate": "20 /s"},
-        },
+        "workload": of_profile(60, "20 /s", name="azure-conv-2023"),
         "clients": [
             client | {"name": "p", "role": "prefill"},
             client | {"name": "d", "role": "decode"},
@@ -225,15 +223,7 @@ def test_a_link_that_was_free_hides_as_much_as_before():
 
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 20,
-            "prompt": {"type": "fixed", "tokens": 1600},
-            "output": {"type": "fixed", "tokens": 5},
-        },
-        "arrivals": {"type": "constant", "rate": "1 /s"},
-    },
+    "workload": synthetic(20, 1600, 5, {"type": "constant", "rate": "1 /s"}),
     "clients": [
         {"name": "p", "role": "prefill", "gpu": "h100-sxm"},
         {"name": "d", "role": "decode", "gpu": "h100-sxm", "place": "node1/gpu3"},
@@ -242,12 +232,8 @@ DATA: dict[str, Any] = {
 }
 
 
-def scenario(**changes):
-    return Scenario.from_dict(DATA, {key.replace("__", "."): v for key, v in changes.items()})
-
-
 def hand_over_seconds(**changes):
-    moves = simulate(scenario(**changes)).transfers
+    moves = simulate(changed(DATA, **changes)).transfers
     assert len(moves) == 20
     assert moves["num_bytes"].tolist() == [100 * 16 * 131_072.0] * 20
     return (moves["end"] - moves["start"]).tolist()
@@ -289,14 +275,14 @@ SHARED = {
 def test_blocks_that_the_destination_has_travel_only_if_told(whole):
     """All but the first prompt find 50 of their 100 blocks there."""
     changes = {"network__destination_missing": not whole}
-    moves = simulate(scenario(**SHARED, **changes)).transfers
+    moves = simulate(changed(DATA, **SHARED, **changes)).transfers
     blocks = (moves["num_bytes"] / (16 * 131_072)).tolist()
     assert blocks == [100.0] + [100.0 if whole else 50.0] * 19
     assert moves["num_tokens"].tolist() == [1600] + [800] * 19
 
 
 def test_the_resolved_scenario_says_the_same():
-    first = scenario(network__oversubscription=2.0)
+    first = changed(DATA, network__oversubscription=2.0)
     again = Scenario.from_yaml(first.resolved())
     assert first == again
     assert simulate(first).summary == simulate(again).summary
@@ -331,12 +317,12 @@ def test_the_resolved_scenario_says_the_same():
 )
 def test_what_is_bad_is_said_with_its_place(changes, message):
     with pytest.raises(ScenarioError, match=message):
-        simulate(scenario(**changes))
+        simulate(changed(DATA, **changes))
 
 
 def test_copies_may_have_a_place_each():
     changes = {"clients__1__count": 2, "clients__1__place": ["node1", "node0"]}
-    result = simulate(scenario(**changes))
+    result = simulate(changed(DATA, **changes))
     seconds = (result.transfers["end"] - result.transfers["start"]).round(4)
     assert set(zip(result.transfers["client"], seconds, strict=True)) == {
         ("d-0", 0.0042),
@@ -360,7 +346,7 @@ def test_each_worker_of_a_bundle_has_a_gpu():
         "coefficients": "deepseek-v3-ascend-910c",
     }
     changes = {"clients__1": bundle, "network__nodes": 1}
-    moves = simulate(scenario(**changes)).transfers
+    moves = simulate(changed(DATA, **changes)).transfers
     expected = 0.6e-6 + 1600 * 131_072 / 450e9
     assert (moves["end"] - moves["start"]).tolist() == pytest.approx([expected] * 20, rel=1e-6)
     for more, needed in (
@@ -370,4 +356,4 @@ def test_each_worker_of_a_bundle_has_a_gpu():
     ):
         changes["clients__1"] = bundle | more
         with pytest.raises(ScenarioError, match=needed):
-            simulate(scenario(**changes))
+            simulate(changed(DATA, **changes))

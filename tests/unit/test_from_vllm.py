@@ -3,7 +3,6 @@
 import pytest
 
 from mist_sim import Scenario, simulate
-from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm
@@ -12,6 +11,7 @@ from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
 from mist_sim.scenario.from_vllm.tables.refused import REFUSED
 from mist_sim.scenario.from_vllm.tables.without_effect import WITHOUT_EFFECT
 from mist_sim.scenario.options.listing import engine_options
+from tests.commands import exit_code
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 BENCH = "vllm bench serve --request-rate 20 --num-prompts 30 --input-len 100 --output-len 10"
@@ -200,15 +200,9 @@ def test_nothing_is_honoured_and_refused():
     assert len(set().union(*tables)) == sum(map(len, tables))
 
 
-def mist(*args):
-    with pytest.raises(SystemExit) as leaving:
-        main(args)
-    return leaving.value.code or 0
-
-
 def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
     args = ("from-vllm", f"{SERVE} -tp 2", BENCH, "--gpu", "h100-sxm", "--engine", "vllm-0.19")
-    assert mist(*args) == 0
+    assert exit_code(*args) == 0
     path = tmp_path / "made.yaml"
     path.write_text(capsys.readouterr().out)
     scenario = Scenario.load(path)
@@ -248,7 +242,7 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
     ],
 )
 def test_the_command_refuses_what_cannot_run(capsys, args, said):
-    assert mist("from-vllm", *args) == BAD_INPUT
+    assert exit_code("from-vllm", *args) == BAD_INPUT
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
@@ -256,18 +250,20 @@ def test_the_command_refuses_what_cannot_run(capsys, args, said):
 
 def test_the_command_fills_in_what_a_command_line_does_not_say(capsys, tmp_path):
     rate = "clients.0.speculative_config.acceptance_rate=0.7"
-    assert mist("from-vllm", f"{SERVE} -sc {DRAFTS}", BENCH, "--gpu", "l40s", "--set", rate) == 0
+    assert (
+        exit_code("from-vllm", f"{SERVE} -sc {DRAFTS}", BENCH, "--gpu", "l40s", "--set", rate) == 0
+    )
     path = tmp_path / "made.yaml"
     path.write_text(capsys.readouterr().out)
     assert Scenario.load(path).clients[0].speculative_config.acceptance_rate == 0.7
 
 
 def test_half_a_scenario_is_printed_with_a_note(capsys):
-    assert mist("from-vllm", SERVE, "--gpu", "l40s") == 0
+    assert exit_code("from-vllm", SERVE, "--gpu", "l40s") == 0
     out, err = capsys.readouterr()
     assert "workload" not in out
     assert "a scenario needs workload, too" in err
-    assert mist("from-vllm", BENCH) == 0
+    assert exit_code("from-vllm", BENCH) == 0
     out, err = capsys.readouterr()
     assert "clients" not in out
     assert "a scenario needs clients, too" in err
@@ -275,11 +271,11 @@ def test_half_a_scenario_is_printed_with_a_note(capsys):
 
 def test_a_run_of_two_command_lines_needs_no_scenario(capsys):
     said = ("--set", "clients.0.gpu=h100-sxm", "--set", "engine=vllm-0.19", "-q")
-    assert mist("run", "--from-vllm", f"{SERVE} -tp 2", "--from-vllm", BENCH, *said) == 0
+    assert exit_code("run", "--from-vllm", f"{SERVE} -tp 2", "--from-vllm", BENCH, *said) == 0
     assert "meta-llama/Llama-3.1-8B-Instruct on 2 x h100-sxm" in capsys.readouterr().out
-    assert mist("run", "--from-vllm", SERVE, *said) == BAD_INPUT
+    assert exit_code("run", "--from-vllm", SERVE, *said) == BAD_INPUT
     assert "workload is required: add --from-vllm" in capsys.readouterr().err
-    assert mist("run") == BAD_INPUT
+    assert exit_code("run") == BAD_INPUT
     assert "SCENARIO" in capsys.readouterr().err
 
 
@@ -293,9 +289,9 @@ def test_a_file_may_hold_the_arguments_alone(tmp_path):
 
 def test_a_run_with_the_server_of_a_command_line(capsys):
     few = ("--set", "workload.lengths.num_requests=20", "--set", "clients.0.gpu=h100-sxm")
-    assert mist("run", "demo", "--from-vllm", f"{SERVE} -tp 2 --port 1", *few, "-q") == 0
+    assert exit_code("run", "demo", "--from-vllm", f"{SERVE} -tp 2 --port 1", *few, "-q") == 0
     out, err = capsys.readouterr()
     assert "meta-llama/Llama-3.1-8B-Instruct on 2 x h100-sxm" in out
     assert "without effect on times: --port" in err
-    assert mist("run", "demo", "--from-vllm", SERVE) == BAD_INPUT
+    assert exit_code("run", "demo", "--from-vllm", SERVE) == BAD_INPUT
     assert "clients.0.gpu: is required" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from mist_sim.core.front_end import MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from tests.effort import examples
+from tests.reference.scenarios import synthetic
 
 FIXED = replace(NONE, request=4e-3, response=2e-3)
 OFF = dict.fromkeys(("request", "prompt_token", "stream_token", "response"), "0 s") | {
@@ -28,15 +29,9 @@ def scenario(front_end, arrivals=None, **more):
         {
             "model": "llama-3.1-8b",
             "front_end": front_end,
-            "workload": {
-                "lengths": {
-                    "type": "synthetic",
-                    "num_requests": 40,
-                    "prompt": {"type": "uniform", "low": 20, "high": 900},
-                    "output": {"type": "uniform", "low": 2, "high": 60},
-                },
-                "arrivals": arrivals or {"type": "poisson", "rate": "8 /s"},
-            },
+            "workload": synthetic(
+                40, (20, 900), (2, 60), arrivals or {"type": "poisson", "rate": "8 /s"}
+            ),
             "clients": [{"name": "llm", "gpu": "h100-sxm"}],
         }
         | more

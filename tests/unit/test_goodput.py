@@ -26,28 +26,23 @@ from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.rates import Rates
 from tests.effort import examples
+from tests.reference.scenarios import of_profile, synthetic
 
 LLM = {
     "model": "llama-3.1-8b",
     "seed": 4,
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 120},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(120, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "150 ms", "tpot": "20 ms"},
 }
 QUEUE = {
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 100,
-            "prompt": {"type": "fixed", "tokens": 1},
-            "output": {"type": "fixed", "tokens": 1},
-        },
-        "arrivals": {"type": "constant", "rate": "0.9 /s"},
-        "pipeline": [{"type": "preprocess", "num_tokens": 1}],
-    },
+    "workload": synthetic(
+        100,
+        1,
+        1,
+        {"type": "constant", "rate": "0.9 /s"},
+        pipeline=[{"type": "preprocess", "num_tokens": 1}],
+    ),
     "clients": [
         {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "base_time": "1 s"}
     ],

@@ -17,6 +17,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
 from tests.reference.run_lengths import LIMITS, records
+from tests.reference.scenarios import of_profile
 
 P0, P1 = FakeView(0, role="prefill"), FakeView(1, role="prefill")
 D2, D3 = FakeView(2, role="decode"), FakeView(3, role="decode")
@@ -156,10 +157,7 @@ def scenario(
     return Scenario.from_dict(
         {
             "model": "llama-3.1-8b",
-            "workload": {
-                "lengths": {"type": "profile", "num_requests": 150},
-                "arrivals": {"type": "poisson", "rate": f"{rate} /s"},
-            },
+            "workload": of_profile(150, f"{rate} /s"),
             "clients": [
                 {
                     "name": f"c{k}",

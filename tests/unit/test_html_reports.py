@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.cli import main
 from mist_sim.report.elements.cells import count, number
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.studies import replicate
 from tests.browser import console_of, dom_of, needs_browser
+from tests.commands import mist
 
 pytest.importorskip("plotly")
 pytest.importorskip("jinja2")
@@ -131,19 +131,13 @@ def test_replications_and_studies_have_reports(tmp_path):
         found.plot("load")
 
 
-def _mist(*words, code=0):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert (end.value.code or 0) == code
-
-
 def test_run_writes_a_report_beside_its_tables(tmp_path, capsys):
-    _mist("run", "demo", "--set", "workload.lengths.num_requests=20", "--out", tmp_path / "o",
+    mist("run", "demo", "--set", "workload.lengths.num_requests=20", "--out", tmp_path / "o",
           "--report", "--quiet")  # fmt: skip
     assert "report.html" in (tmp_path / "o" / "SHA256SUMS").read_text()
-    _mist("run", "demo", "--report", code=2)
+    mist("run", "demo", "--report", code=2)
     assert "--report has no effect without --out" in capsys.readouterr().err
-    _mist("run", "demo", "--report", "--replications", 2, "--out", tmp_path / "p", code=2)
+    mist("run", "demo", "--report", "--replications", 2, "--out", tmp_path / "p", code=2)
     assert "--report is of one run" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
 
@@ -168,17 +162,17 @@ def test_damaged_folders_are_told(damage, told, saved, tmp_path, capsys):
 
     shutil.copytree(saved, tmp_path / "run")
     damage(tmp_path / "run")
-    _mist("report", tmp_path / "run", "--out", tmp_path / "r.html", code=2)
+    mist("report", tmp_path / "run", "--out", tmp_path / "r.html", code=2)
     assert told in capsys.readouterr().err
     assert not (tmp_path / "r.html").exists()
 
 
 def test_reports_of_comparisons_searches_and_sweeps(tmp_path, capsys):
     small = ("--set", "workload.lengths.num_requests=60", "--quiet")
-    _mist("compare", "demo", "--vary", "clients.0.count=1,2", *small, "--out", tmp_path / "c")
-    _mist("sweep", "demo", "clients.0.count=1,2", *small, "--out", tmp_path / "s")
+    mist("compare", "demo", "--vary", "clients.0.count=1,2", *small, "--out", tmp_path / "c")
+    mist("sweep", "demo", "clients.0.count=1,2", *small, "--out", tmp_path / "s")
     for folder, told in (("c", "2 scenarios."), ("s", "2 points.")):
-        _mist("report", tmp_path / folder, "--out", tmp_path / f"{folder}.html")
+        mist("report", tmp_path / folder, "--out", tmp_path / f"{folder}.html")
         html = (tmp_path / f"{folder}.html").read_text(encoding="utf-8")
         assert told in html
         assert "const figures" in html

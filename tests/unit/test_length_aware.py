@@ -17,6 +17,7 @@ from mist_sim.routers import LengthAwareRouter, RandomRouter, RefusalError
 from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
+from tests.reference.scenarios import of_profile
 
 P0, P1 = FakeView(0, role="p_heavy"), FakeView(1, role="p_heavy")
 D2, D3 = FakeView(2, role="d_heavy"), FakeView(3, role="d_heavy")
@@ -170,10 +171,9 @@ def prompt_tokens(seed: int, num_requests: int = 400) -> tuple[np.ndarray, np.nd
     clients = [{"name": "c", "count": 4, "gpu": "a100-sxm-80gb"}]
     data = {
         "model": "qwen2.5-14b",
-        "workload": {
-            "lengths": {"type": "profile", "name": "sharegpt-2048", "num_requests": num_requests},
-            "arrivals": {"type": "constant", "rate": "0.002 /s"},
-        },
+        "workload": of_profile(
+            num_requests, {"type": "constant", "rate": "0.002 /s"}, name="sharegpt-2048"
+        ),
         "clients": clients,
         "router": {"type": "length_aware", "ttft": "3 s"},
         "seed": seed,

@@ -47,6 +47,7 @@ from mist_sim.stages import Preprocess, Recomputation
 from mist_sim.traces import Retries, template
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
+from tests.reference.scenarios import of_profile
 
 
 def engine(name: str, **options: object):
@@ -599,10 +600,7 @@ def test_starts_are_counted_however_short_they_are(start_up):
 def small(**said: object) -> Scenario:
     data = {
         "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
-            "arrivals": {"type": "poisson", "rate": "10 /s"},
-        },
+        "workload": of_profile(60, "10 /s", name="azure-conv-2023"),
         "clients": [{"name": "llm", "gpu": "l40s", "count": 2}],
     }
     for key, value in said.items():

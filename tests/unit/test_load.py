@@ -21,6 +21,7 @@ from mist_sim.metrics.load import (
     mean_batch,
 )
 from tests.effort import examples
+from tests.reference.scenarios import of_profile
 
 CLIENT = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
 
@@ -163,10 +164,7 @@ def test_replications_have_them_too():
     scenario = {
         "model": CLIENT["model"],
         "replications": 2,
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": 5},
-            "arrivals": {"type": "poisson", "rate": "2 /s"},
-        },
+        "workload": of_profile(5, "2 /s"),
         "clients": [{"name": "llm", "gpu": CLIENT["gpu"]}],
     }
     found = expected_ranges(mist.replicate(Scenario.from_dict(scenario)).summary)

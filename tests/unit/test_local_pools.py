@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from tests.reference.scenarios import changed, of_profile
 
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 200},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(200, "20 /s"),
     "clients": [
         {
             "name": "p",
@@ -35,14 +33,10 @@ DATA: dict[str, Any] = {
 }
 
 
-def scenario(**changes: Any) -> Scenario:
-    return Scenario.from_dict(DATA, {key.replace("__", "."): v for key, v in changes.items()})
-
-
 @pytest.mark.parametrize("transfer", ["pull", "push"])
 @pytest.mark.parametrize("router", ["round_robin", "least_outstanding", "random"])
 def test_entries_stay_in_their_node(router, transfer):
-    result = simulate(scenario(router=router, hand_over__transfer=transfer))
+    result = simulate(changed(DATA, router=router, hand_over__transfer=transfer))
     moves = result.transfers
     pairs = set(zip(moves["source"], moves["client"], strict=True))
     assert pairs <= {("p-0", "d-0"), ("p-0", "d-1"), ("p-1", "d-2"), ("p-1", "d-3")}
@@ -51,7 +45,9 @@ def test_entries_stay_in_their_node(router, transfer):
 
 
 def test_global_pools_leave_their_node_and_take_longer():
-    everywhere, here = (simulate(scenario(hand_over__pools=pools)) for pools in ("global", "local"))
+    everywhere, here = (
+        simulate(changed(DATA, hand_over__pools=pools)) for pools in ("global", "local")
+    )
     moves = everywhere.transfers
     assert len(set(zip(moves["source"], moves["client"], strict=True))) == 8
     assert everywhere.summary["mean_hand_over_ms"] > 2 * here.summary["mean_hand_over_ms"]
@@ -81,7 +77,7 @@ def test_global_pools_leave_their_node_and_take_longer():
 )
 def test_what_does_not_go_together_is_refused_before_a_run(changes, message):
     with pytest.raises(ScenarioError, match=message):
-        simulate(scenario(**changes))
+        simulate(changed(DATA, **changes))
 
 
 # --- several models -----------------------------------------------------------------------------
@@ -171,7 +167,7 @@ def test_clients_without_a_role_need_nobody():
 
 def test_turns_of_pools_are_their_own():
     """Prompts come to the nodes in turn; in each node the decode clients have turns."""
-    moves = simulate(scenario(router="round_robin")).transfers
+    moves = simulate(changed(DATA, router="round_robin")).transfers
     assert moves["client"].value_counts().to_dict() == {f"d-{k}": 50 for k in range(4)}
     for _, mine in moves.sort_values(["start", "request_id"]).groupby("source"):
         assert mine["client"].nunique() == 2

@@ -27,6 +27,7 @@ from mist_sim.scenario.build import build
 from tests.reference.comparison import workload
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
+from tests.reference.scenarios import changed
 from tests.reference.stepwise import Job
 
 DDR4 = MemoryTier(name="cpu", capacity=1e12, read_bandwidth=150e9)
@@ -107,8 +108,7 @@ def scenario(*tiers: dict[str, Any], **overrides: Any) -> Scenario:
             }
         ],
     }
-    changes = {path.replace("__", "."): value for path, value in overrides.items()}
-    return Scenario.from_dict(data, changes)
+    return changed(data, **overrides)
 
 
 def test_what_the_gpu_forgot_is_loaded():

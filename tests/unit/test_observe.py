@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mist_sim.cli import main
 from mist_sim.observation.prompts import Prompts
 from mist_sim.rng import Streams
 from mist_sim.traces import AllAtOnce, Rows, TraceRow, Workload
 from mist_sim.traces.readers.forms import reader_of
 from mist_sim.validation import read_run
+from tests.commands import mist
 from tests.loopback import Delays, server
 
 pytest.importorskip("httpx")
@@ -39,14 +39,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def _mist(*words, code=0):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert (end.value.code or 0) == code
-
-
 def _observe(url, *words, code=0, scenario="s.yaml"):
-    _mist("observe", url, scenario, "--model", "m", "--out", "o", "-q", *words, code=code)
+    mist("observe", url, scenario, "--model", "m", "--out", "o", "-q", *words, code=code)
 
 
 def test_the_delays_of_a_server_are_found(folder):
@@ -84,7 +78,7 @@ def test_the_folder_is_validated(folder, capsys):
     measured = {row.metric: row.measured for row in run.rows()}
     found = pd.read_csv("o/requests.csv")
     assert measured["TTFT, mean"] == pytest.approx(found["ttft"].mean() * 1e3)
-    _mist("validate", "o", "--margin", 5)
+    mist("validate", "o", "--margin", 5)
     out = capsys.readouterr().out
     assert "s.yaml on http://127.0.0.1" in out
     assert "apart (KS); too few requests to test" in out

@@ -12,6 +12,7 @@ from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Postprocess
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload, template
+from tests.reference.scenarios import of_profile
 
 MINUTE = 60.0
 
@@ -138,10 +139,11 @@ def test_an_engine_with_a_burst(capsys):
     """Requests of one H100 at five times what it can do, on and off."""
     data = {
         "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {"type": "profile", "name": "azure-code-2023", "num_requests": 1500},
-            "arrivals": {"type": "bursty", "rate_on": "60 /s"} | {"on": "20 s", "off": "100 s"},
-        },
+        "workload": of_profile(
+            1500,
+            {"type": "bursty", "rate_on": "60 /s"} | {"on": "20 s", "off": "100 s"},
+            name="azure-code-2023",
+        ),
         "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     }
     summary = simulate(Scenario.from_dict(data)).summary

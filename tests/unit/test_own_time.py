@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.cli import main
 from mist_sim.metrics.other_names import as_aiperf, as_ours, as_sglang
 from mist_sim.validation import fit_own_time, read_run
+from tests.commands import mist
 from tests.loopback import Delays, server
 
 SCENARIO = """
@@ -54,12 +54,6 @@ def _measure(scenario: Scenario, own: dict[str, str]) -> pd.DataFrame:
     requests[["request_id", "ttft", "tpot", "e2el"]].to_csv("requests.csv", index=False)
     Path("run.yaml").write_text(RUN + "requests: requests.csv\n")
     return requests
-
-
-def _mist(*words, code=0):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert (end.value.code or 0) == code
 
 
 @pytest.mark.parametrize(
@@ -109,12 +103,12 @@ def test_the_delays_of_a_loopback_server_are_found(capsys):
     pytest.importorskip("httpx")
     _write(number=4)
     with server(Delays(first=1.0, gap=0.2)) as url:
-        _mist("observe", url, "s.yaml", "--model", "m", "--out", "o", "-q")
+        mist("observe", url, "s.yaml", "--model", "m", "--out", "o", "-q")
     found = fit_own_time(read_run(Path("o")))
     ttft, tpot = found.lone
     assert ttft == pytest.approx(1.0, rel=0.05)
     assert tpot == pytest.approx(0.2, rel=0.05)
-    _mist("calibrate", "run", "o", "--out", "fitted.yaml")
+    mist("calibrate", "run", "o", "--out", "fitted.yaml")
     assert "A request that is alone: first token after 1" in capsys.readouterr().out
     again = simulate(Scenario.load("fitted.yaml")).summary
     assert again["mean_tpot_ms"] == pytest.approx(200, rel=0.05)
@@ -134,25 +128,25 @@ def test_a_summary_is_enough_and_may_have_the_names_of_others(capsys):
     assert found.seconds["exposed_step"] == pytest.approx(5e-3, rel=0.02)
     assert found.seconds["request"] == pytest.approx(30e-3, rel=0.02)
     assert found.errors["ttft"][2] is None  # there is nothing to hold out
-    _mist("calibrate", "run", ".", "--out", "f.yaml")
+    mist("calibrate", "run", ".", "--out", "f.yaml")
     assert "--set clients.0.overhead.request='30" in capsys.readouterr().out
 
 
 def test_what_cannot_be_fitted_is_told(capsys):
     scenario = _write(number=2)
     Path("run.yaml").write_text(RUN + "summary: {mean_ttft_ms: 5}\n")
-    _mist("calibrate", "run", ".", "--out", "f.yaml", code=2)
+    mist("calibrate", "run", ".", "--out", "f.yaml", code=2)
     assert "missing: mean_tpot_ms" in capsys.readouterr().err
     assert not Path("f.yaml").exists()
-    _mist("calibrate", "run", "nowhere", code=2)
+    mist("calibrate", "run", "nowhere", code=2)
     assert "has no run.yaml" in capsys.readouterr().err
-    _mist("calibrate", "run", ".", "--gpu", "h100-sxm", code=2)
+    mist("calibrate", "run", ".", "--gpu", "h100-sxm", code=2)
     assert "--gpu has no effect with run measurements" in capsys.readouterr().err
     measured = _measure(scenario, {"exposed_step": "0 s", "request": "0 s"})
     measured.assign(ttft=1e-4, tpot=1e-4)[["request_id", "ttft", "tpot", "e2el"]].to_csv(
         "requests.csv", index=False
     )
-    _mist("calibrate", "run", ".")
+    mist("calibrate", "run", ".")
     assert "the scenario's steps are too slow" in capsys.readouterr().err
     without = replace(read_run(Path()), scenario=None)
     with pytest.raises(ScenarioError, match="has no scenario to fit"):
@@ -174,11 +168,11 @@ def test_names_of_others_lead_back_to_ours():
 
 def test_run_prints_the_names_of_others(capsys):
     _write(number=2)
-    _mist("run", "s.yaml", "--json", "--names", "sglang", "-q")
+    mist("run", "s.yaml", "--json", "--names", "sglang", "-q")
     assert "mean_e2e_latency_ms" in json.loads(capsys.readouterr().out)
     for words, told in (
         (["--json", "--names", "sglan"], "did you mean 'sglang'"),
         (["--names", "aiperf"], "--names has an effect with --json"),
     ):
-        _mist("run", "s.yaml", *words, code=2)
+        mist("run", "s.yaml", *words, code=2)
         assert told in capsys.readouterr().err

@@ -18,13 +18,11 @@ from mist_sim.search.verdicts.percentiles import Percentile, percentiles_of
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
 from tests.effort import examples
+from tests.reference.scenarios import of_profile
 
 ASKED = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 120},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(120, "20 /s", name="azure-conv-2023"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "300 ms"},
 }

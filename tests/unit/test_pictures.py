@@ -13,15 +13,13 @@ from mist_sim.report.pictures.catalog import PICTURES, draw
 from mist_sim.report.pictures.intervals import edges, means, percentiles, rates, shares
 from mist_sim.report.pictures.run_data import OfResult
 from tests.effort import examples
+from tests.reference.scenarios import of_profile
 
 pytest.importorskip("plotly")
 
 SPLIT = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 120},
-        "arrivals": {"type": "poisson", "rate": "6 /s"},
-    },
+    "workload": of_profile(120, "6 /s"),
     "clients": [
         {"name": "prefill", "gpu": "h100-sxm", "role": "prefill"},
         {"name": "decode", "gpu": "h100-sxm", "role": "decode"},

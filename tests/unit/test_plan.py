@@ -30,13 +30,11 @@ from mist_sim.search.planning.space import candidates, scenario_of
 from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
 from mist_sim.search.verdicts.trials import try_rate
 from mist_sim.studies.driver import Driver
+from tests.reference.scenarios import of_profile
 
 ASKED = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(60, "20 /s", name="azure-conv-2023"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }

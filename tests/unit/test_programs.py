@@ -14,6 +14,7 @@ from mist_sim import Scenario, ScenarioError, replicate, simulate
 from mist_sim.cli.app import app
 from mist_sim.scenario.build import build
 from mist_sim.validation import read_run
+from tests.reference.scenarios import of_profile
 from tests.unit.test_taichi import said
 
 PROGRAM = """\
@@ -274,10 +275,7 @@ def test_python_objects_and_plugins_need_no_leave(started):
     scenario = Scenario.from_dict(
         {
             "model": "qwen3-0.6b",
-            "workload": {
-                "lengths": {"type": "profile", "num_requests": 3},
-                "arrivals": {"type": "all_at_once"},
-            },
+            "workload": of_profile(3, {"type": "all_at_once"}),
             "clients": [
                 {"name": "a", "gpu": "l4", "predictor": {"type": "program", "command": command()}}
             ],

@@ -15,15 +15,13 @@ from scipy import stats
 from mist_sim import ROUTERS, Scenario, ScenarioError, replicate, simulate
 from mist_sim.metrics.replications import estimate
 from mist_sim.studies.seeds import seeds_from
+from tests.reference.scenarios import of_profile
 
 BASE = {
     "model": "llama-3.1-8b",
     "seed": 4,
     "replications": 5,
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 40},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(40, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
 }
 TRACE = """\

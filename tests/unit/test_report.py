@@ -15,22 +15,16 @@ from mist_sim.report.elements.cells import percent
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.replications import replications_table
 from mist_sim.report.run.tables import results_table
+from tests.reference.scenarios import changed, of_profile
 
 BASE = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 40},
-        "arrivals": {"type": "poisson", "rate": "30 /s"},
-    },
+    "workload": of_profile(40, "30 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 3}],
     "router": "random",
     "slo": {"ttft": "200 ms", "tpot": "25 ms"},
 }
 NUMBER = re.compile(r"(?<![\w.,/-])\d[\d,.]*(?![\w-])")
-
-
-def scenario(**changes: object) -> Scenario:
-    return Scenario.from_dict(BASE, {key.replace("__", "."): v for key, v in changes.items()})
 
 
 def text(body: object, width: int) -> str:
@@ -51,12 +45,12 @@ def section(printed: str, title: str) -> str:
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return simulate(scenario())
+    return simulate(changed(BASE))
 
 
 @pytest.fixture(scope="module")
 def replications() -> Replications:
-    return replicate(scenario(replications=3), jobs=1)
+    return replicate(changed(BASE, replications=3), jobs=1)
 
 
 # --- widths -----------------------------------------------------------------------------------
@@ -88,9 +82,9 @@ def test_a_unit_stays_with_its_number(separator):
 
 def test_long_names_do_not_break_a_table():
     name = "a" * 100
-    printed = text(results_table(simulate(scenario(clients__0__name=name))), 80)
+    printed = text(results_table(simulate(changed(BASE, clients__0__name=name))), 80)
     assert max(map(len, printed.splitlines())) <= 80
-    assert numbers(printed) == numbers(text(results_table(simulate(scenario())), 80))
+    assert numbers(printed) == numbers(text(results_table(simulate(changed(BASE))), 80))
 
 
 @pytest.mark.parametrize("family", ["models", "gpus"])
@@ -119,7 +113,7 @@ def test_lists_keep_their_numbers(capsys, monkeypatch, family):
     ids=str,
 )
 def test_a_run_is_called_what_it_is(arrivals, words):
-    result = simulate(scenario(workload__arrivals=arrivals))
+    result = simulate(changed(BASE, workload__arrivals=arrivals))
     assert result.loop == words
     assert words in text(results_table(result), 80)
 
@@ -138,7 +132,7 @@ def test_equal_clients_are_one_row(result):
 
 def test_different_clients_are_a_row_each_up_to_twelve():
     clients = [{"name": f"c{k}", "gpu": "h100-sxm"} for k in range(14)]
-    rows = section(text(results_table(simulate(scenario(clients=clients))), 80), "Clients")
+    rows = section(text(results_table(simulate(changed(BASE, clients=clients))), 80), "Clients")
     assert [row.split()[0] for row in rows.splitlines()[2:]] == [
         *(f"c{k}" for k in range(12)),
         "and",
@@ -151,15 +145,17 @@ def test_what_the_kv_caches_hold_stands_below_the_clients(result):
     told = section(text(results_table(result), 120), "Clients")
     blocks = int(result.clients["num_gpu_blocks"][0])
     assert f"KV cache of llm: {blocks:,} blocks of 16 tokens, {16 * blocks:,} tokens" in told
-    windows = simulate(scenario(model="gpt-oss-20b"))  # whose blocks hold a group of layers each
+    windows = simulate(
+        changed(BASE, model="gpt-oss-20b")
+    )  # whose blocks hold a group of layers each
     told = section(text(results_table(windows), 120), "Clients")
     assert f"KV cache of llm: {windows.clients['num_gpu_blocks'][0]:,} blocks" in told
     assert "of 16 tokens" not in told
 
 
 def test_electricity_is_a_line_and_a_part_of_the_cost():
-    found = simulate(scenario(cost={"electricity": "0.15 $/kWh"}))
-    free = simulate(scenario(cost={}))
+    found = simulate(changed(BASE, cost={"electricity": "0.15 $/kWh"}))
+    free = simulate(changed(BASE, cost={}))
     paid = found.summary["electricity_cost_usd"]
     assert paid == pytest.approx(found.summary["energy_j"] / 3.6e6 * 0.15)
     assert found.summary["cost_usd"] == pytest.approx(free.summary["cost_usd"] + paid)
@@ -172,7 +168,7 @@ def test_a_share_that_is_not_known_is_no_number():
 
 
 def test_clients_that_serve_nothing_are_in_the_range(result):
-    idle = simulate(scenario(workload__lengths__num_requests=1))
+    idle = simulate(changed(BASE, workload__lengths__num_requests=1))
     row = section(text(results_table(idle), 80), "Clients").splitlines()[2]
     assert "0–1" in row
     assert row.split()[4] == "-", "one request says nothing of room"
@@ -188,7 +184,7 @@ def test_a_client_into_which_no_prompt_fits_has_no_room():
             "kv_cache": {"num_gpu_blocks_override": 10},
         },
     ]
-    result = simulate(scenario(clients=clients, network={"bandwidth": "400 Gb/s"}))
+    result = simulate(changed(BASE, clients=clients, network={"bandwidth": "400 Gb/s"}))
     assert result.summary["completed"] == 0
     rows = section(text(results_table(result), 120), "Clients").splitlines()
     assert " 100 % " in rows[2]
@@ -215,7 +211,7 @@ def test_a_result_says_in_a_line_what_it_is(result, replications):
 
 
 def test_a_result_says_how_many_failed():
-    failed = simulate(scenario(clients__0__kv_cache={"num_gpu_blocks_override": 60}))
+    failed = simulate(changed(BASE, clients__0__kv_cache={"num_gpu_blocks_override": 60}))
     completed = failed.summary["completed"]
     assert 0 < completed < 40
     assert f"{completed} of 40 requests finished" in repr(failed)
@@ -246,10 +242,10 @@ def test_a_notebook_shows_the_tables(result, replications):
 
 
 def test_a_notebook_shows_a_scenario_and_nothing_in_it_is_markup():
-    html = scenario(clients__0__name="<b>&")._repr_html_()
+    html = changed(BASE, clients__0__name="<b>&")._repr_html_()
     assert "3 x &lt;b&gt;&amp; (llama-3.1-8b on h100-sxm); router random; seed 0" in html
     assert "num_requests: 40" in html
     assert "<b>" not in html
-    failed = simulate(scenario(clients__0__name="[bold]<b>"))
+    failed = simulate(changed(BASE, clients__0__name="[bold]<b>"))
     assert "<b>" not in failed._repr_html_()
     assert "3 x [bold]&lt;b&gt;" in failed._repr_html_()

@@ -17,18 +17,11 @@ from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 from mist_sim.search.spaces import SearchOptions, Space, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
+from tests.reference.scenarios import synthetic
 
 ASKED = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 30,
-            "prompt": {"type": "fixed", "tokens": 3000},
-            "output": {"type": "fixed", "tokens": 60},
-        },
-        "arrivals": {"type": "all_at_once"},
-    },
+    "workload": synthetic(30, 3000, 60, {"type": "all_at_once"}),
     "clients": [{"name": "llm", "gpu": "l4", "tensor_parallel_size": 4}],
     "slo": {"e2el": "600 s"},
 }

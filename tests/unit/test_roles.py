@@ -11,15 +11,13 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.cli import main
 from mist_sim.scenario.build import build
 from tests.conftest import ROOT
+from tests.reference.scenarios import changed, of_profile, synthetic
 
 CONFIG = ROOT / "mist_sim/models/catalog/llama-3.1-8b.json"
 
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 200},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(200, "20 /s"),
     "clients": [
         {"name": "p", "role": "prefill", "gpu": "h100-sxm"},
         {"name": "d", "role": "decode", "gpu": "h100-sxm", "count": 2},
@@ -28,12 +26,8 @@ DATA: dict[str, Any] = {
 }
 
 
-def scenario(**changes: Any) -> Scenario:
-    return Scenario.from_dict(DATA, {key.replace("__", "."): v for key, v in changes.items()})
-
-
 def test_every_answer_with_more_than_a_token_is_handed_over():
-    result = simulate(scenario())
+    result = simulate(changed(DATA))
     requests, summary = result.requests, result.summary
     several = requests["num_output_tokens"] > 1
     assert summary["completed"] == 200
@@ -44,7 +38,7 @@ def test_every_answer_with_more_than_a_token_is_handed_over():
 
 
 def test_a_slower_network_delays_the_second_token_and_not_the_first():
-    results = [simulate(scenario(network__bandwidth=b)) for b in ("400 Gb/s", "10 Gb/s")]
+    results = [simulate(changed(DATA, network__bandwidth=b)) for b in ("400 Gb/s", "10 Gb/s")]
     fast, slow = (result.summary for result in results)
     assert slow["mean_hand_over_ms"] > 10 * fast["mean_hand_over_ms"]
     first_tokens = (result.requests.set_index("request_id")["ttft"] for result in results)
@@ -54,22 +48,14 @@ def test_a_slower_network_delays_the_second_token_and_not_the_first():
 
 def test_a_hand_over_takes_its_blocks_over_the_bandwidth():
     """100 tokens are seven blocks of 16 tokens, each of 128 KiB for a token of Llama-3.1-8B."""
-    one = {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 1,
-            "prompt": {"type": "fixed", "tokens": 100},
-            "output": {"type": "fixed", "tokens": 2},
-        },
-        "arrivals": {"type": "constant", "rate": "1 /s"},
-    }
-    move = simulate(scenario(workload=one)).transfers.iloc[0]
+    one = synthetic(1, 100, 2, {"type": "constant", "rate": "1 /s"})
+    move = simulate(changed(DATA, workload=one)).transfers.iloc[0]
     num_bytes = 7 * 16 * 131_072
     assert move["end"] - move["start"] == pytest.approx(0.001 + num_bytes * 8 / 100e9, rel=1e-9)
 
 
 def test_the_resolved_scenario_runs_again():
-    first = scenario()
+    first = changed(DATA)
     again = Scenario.from_dict(DATA | {"seed": first.seed})
     assert first.resolved() == again.resolved()
     assert "role: decode" in first.resolved()
@@ -126,7 +112,7 @@ def test_the_resolved_scenario_runs_again():
 )
 def test_what_does_not_go_together_is_said(changes, message):
     with pytest.raises(ScenarioError, match=message):
-        scenario(**changes)
+        changed(DATA, **changes)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +120,8 @@ def test_what_does_not_go_together_is_said(changes, message):
 )
 def test_names_of_one_way_to_store_entries_are_alike(one, other):
     simulation = build(
-        scenario(
+        changed(
+            DATA,
             clients__0__kv_cache={"kv_cache_dtype": one},
             clients__1__kv_cache={"kv_cache_dtype": other},
         )
@@ -145,7 +132,8 @@ def test_names_of_one_way_to_store_entries_are_alike(one, other):
 
 def test_engines_that_exchange_nothing_may_differ():
     simulation = build(
-        scenario(
+        changed(
+            DATA,
             network=None,
             clients__0__role=None,
             clients__1__role=None,
@@ -174,9 +162,9 @@ def test_what_the_model_says_of_its_cache_counts(tmp_path):
     }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    scenario(model=str(path), clients__1__kv_cache={"kv_cache_dtype": "fp8"})
+    changed(DATA, model=str(path), clients__1__kv_cache={"kv_cache_dtype": "fp8"})
     with pytest.raises(ScenarioError, match="must be fp8 as of p, .* got bf16"):
-        scenario(model=str(path), clients__1__kv_cache={"kv_cache_dtype": "bf16"})
+        changed(DATA, model=str(path), clients__1__kv_cache={"kv_cache_dtype": "bf16"})
 
 
 def lengths(prompt: int, output: int = 2, *, low: int | None = None) -> dict[str, Any]:
@@ -229,7 +217,7 @@ REPETITION = {
 )
 def test_prompts_that_no_client_can_go_on_with_are_refused_before_a_run(changes, message):
     with pytest.raises(ScenarioError, match=message):
-        simulate(scenario(**changes))
+        simulate(changed(DATA, **changes))
 
 
 def test_one_message_and_exit_code_2(tmp_path, capsys):
@@ -251,7 +239,8 @@ def test_who_can_never_be_held_is_rejected_with_the_reason_and_counted(transfer,
     workload = lengths(300, low=100)
     workload["lengths"]["num_requests"] = 60
     result = simulate(
-        scenario(
+        changed(
+            DATA,
             workload=workload,
             clients__1__kv_cache=SMALL,
             hand_over__transfer=transfer,

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, simulate
+from tests.reference.scenarios import of_profile
 
 DATA = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 300},
-        "arrivals": {"type": "poisson", "rate": "30 /s"},
-    },
+    "workload": of_profile(300, "30 /s", name="azure-conv-2023"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
 }
 LIGHT = {"workload.arrivals.rate": "3 /s"}

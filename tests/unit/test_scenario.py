@@ -23,20 +23,13 @@ from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names
 from mist_sim.units import Seconds
+from tests.reference.scenarios import changed, synthetic
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.yaml"))
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 20,
-            "prompt": {"type": "uniform", "low": 50, "high": 200},
-            "output": {"type": "fixed", "tokens": 10},
-        },
-        "arrivals": {"type": "poisson", "rate": "5 /s"},
-    },
+    "workload": synthetic(20, (50, 200), 10, "5 /s"),
     "clients": [{"name": "llm", "gpu": "l40s"}],
 }
 
@@ -47,15 +40,9 @@ def working_directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-def scenario(**overrides: object) -> Scenario:
-    """The base scenario with values by dotted path, whose dots are written as `__`."""
-    changes = {path.replace("__", "."): value for path, value in overrides.items()}
-    return Scenario.from_dict(copy.deepcopy(BASE), changes)
-
-
 def refusal(**overrides: object) -> str:
     with pytest.raises(ScenarioError) as caught:
-        scenario(**overrides)
+        changed(BASE, **overrides)
     return str(caught.value)
 
 
@@ -75,7 +62,7 @@ def test_a_shipped_scenario_resolves_to_an_equal_one(name, working_directory):
 
 
 def test_the_resolved_scenario_runs_to_identical_bytes(working_directory):
-    first = simulate(scenario(router="random", warmup="0.5 s", slo__ttft="123.4 ms", seed=5))
+    first = simulate(changed(BASE, router="random", warmup="0.5 s", slo__ttft="123.4 ms", seed=5))
     first.save("first")
     second = simulate(Scenario.load("first/scenario.resolved.yaml"))
     second.save("second")
@@ -86,7 +73,7 @@ def test_the_resolved_scenario_runs_to_identical_bytes(working_directory):
 
 
 def test_the_resolved_scenario_writes_out_defaults_and_units():
-    data = YAML(typ="safe", pure=True).load(scenario(slo__ttft="250 ms").resolved())
+    data = YAML(typ="safe", pure=True).load(changed(BASE, slo__ttft="250 ms").resolved())
     assert data["clients"][0]["scheduler"] == {
         "type": "chunked",
         "max_num_seqs": 256,
@@ -108,15 +95,15 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
 
 def test_quantities_keep_every_bit():
     rate = "0.1234567890123456789 /min"
-    first = scenario(workload__arrivals__rate=rate)
+    first = changed(BASE, workload__arrivals__rate=rate)
     again = Scenario.from_dict(YAML(typ="safe", pure=True).load(first.resolved()))
     assert again.workload.arrivals.make() == first.workload.arrivals.make()
 
 
 def test_scenarios_are_equal_when_they_say_the_same():
-    assert scenario() == scenario(router={"type": "round_robin"}, seed=0)
-    assert hash(scenario()) == hash(scenario(seed=0))
-    assert scenario() != scenario(seed=1)
+    assert changed(BASE) == changed(BASE, router={"type": "round_robin"}, seed=0)
+    assert hash(changed(BASE)) == hash(changed(BASE, seed=0))
+    assert changed(BASE) != changed(BASE, seed=1)
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -226,7 +213,7 @@ def test_all_problems_of_a_file_come_in_one_message():
 
 def test_a_client_needs_a_model_from_somewhere():
     assert "clients.0.model: is required" in refusal(model=None)
-    assert scenario(model=None, clients__0__model="qwen3-4b").clients[0].model == "qwen3-4b"
+    assert changed(BASE, model=None, clients__0__model="qwen3-4b").clients[0].model == "qwen3-4b"
 
 
 def test_names_are_unique_after_counting():
@@ -377,10 +364,10 @@ def test_a_trace_brings_its_own_times():
 
 
 def test_overrides_reach_lists_defaults_and_bare_names():
-    found = scenario(clients__0__scheduler__max_num_seqs=64, router__type="random")
+    found = changed(BASE, clients__0__scheduler__max_num_seqs=64, router__type="random")
     assert found.clients[0].scheduler.max_num_seqs == 64
     assert found.router.make() == ROUTERS["random"]()
-    found = scenario(clients__0__scheduler="continuous", clients__0__scheduler__max_num_seqs=4)
+    found = changed(BASE, clients__0__scheduler="continuous", clients__0__scheduler__max_num_seqs=4)
     assert type(found.clients[0].scheduler.make()).__name__ == "ContinuousScheduler"
     assert found.clients[0].scheduler.max_num_seqs == 4
 
@@ -433,7 +420,9 @@ def own_router(monkeypatch):
 
 
 def test_a_plugin_needs_only_a_dataclass(own_router):
-    found = scenario(router={"type": "own", "json": 3, "patience": "5 ms", "weights": [1, 2.5]})
+    found = changed(
+        BASE, router={"type": "own", "json": 3, "patience": "5 ms", "weights": [1, 2.5]}
+    )
     made = found.router.make()
     assert (made.json, made.patience, made.weights) == (3, 0.005, (1.0, 2.5))
     assert "patience: 0.005 s" in found.resolved()
@@ -554,15 +543,15 @@ def test_deadlines_of_priorities_that_nobody_has_are_refused():
         "workload__ttft_deadline": {0: "1 s", 5: "2 s"},
     }
     with pytest.raises(ScenarioError, match=r"ttft_deadline.5: no request has this priority; .*0$"):
-        scenario(**deadlines)
+        changed(BASE, **deadlines)
     with pytest.raises(ScenarioError, match=r"workload.priorities has 0, 10$"):
-        scenario(workload__priorities={0: 0.2, 10: 0.8}, **deadlines)
-    assert scenario(workload__priorities={0: 0.2, 5: 0.8}, **deadlines)
+        changed(BASE, workload__priorities={0: 0.2, 10: 0.8}, **deadlines)
+    assert changed(BASE, workload__priorities={0: 0.2, 5: 0.8}, **deadlines)
 
 
 def test_priorities_survive_the_resolved_scenario():
     by_priority = {"type": "chunked", "order": "priority"}
-    first = scenario(workload__priorities={0: 0.2, 10: 0.8}, clients__0__scheduler=by_priority)
+    first = changed(BASE, workload__priorities={0: 0.2, 10: 0.8}, clients__0__scheduler=by_priority)
     again = Scenario.from_dict(YAML(typ="safe", pure=True).load(first.resolved()))
     assert again.workload.priorities == {0: 0.2, 10: 0.8}
 
@@ -570,7 +559,7 @@ def test_priorities_survive_the_resolved_scenario():
 @pytest.mark.parametrize("model", ["~nosuchuser/config.json", "x" * 300 + ".json"])
 def test_impossible_paths_are_refused(model):
     with pytest.raises(ScenarioError):
-        scenario(model=model)
+        changed(BASE, model=model)
 
 
 def test_a_value_that_grows_beyond_memory_is_refused_at_once():
@@ -579,7 +568,7 @@ def test_a_value_that_grows_beyond_memory_is_refused_at_once():
     for _ in range(8):
         value = [value] * 9
     with pytest.raises(ScenarioError, match=r"workload: must be a mapping .*, got \[\[\[.*\.\.\."):
-        scenario(workload=value)
+        changed(BASE, workload=value)
 
 
 def test_a_name_that_yaml_gives_again_is_no_warning(recwarn):

@@ -27,6 +27,7 @@ from mist_sim.rng import Streams
 from mist_sim.scenario.build import build
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.units import Seconds
+from tests.reference.scenarios import synthetic
 
 GAMMA = {"type": "gamma", "mean": "20 ms", "std": "10 ms"}
 NAME: dict[str, Any] = {"name": "cpu"}
@@ -38,16 +39,9 @@ def scenario(*clients: dict[str, Any], num_requests: int = 300, seed: int = 0) -
     return Scenario.from_dict(
         {
             "seed": seed,
-            "workload": {
-                "lengths": {
-                    "type": "synthetic",
-                    "num_requests": num_requests,
-                    "prompt": {"type": "fixed", "tokens": 1},
-                    "output": {"type": "fixed", "tokens": 1},
-                },
-                "arrivals": {"type": "poisson", "rate": "30 /s"},
-                "pipeline": [{"type": "preprocess", "num_tokens": 40}],
-            },
+            "workload": synthetic(
+                num_requests, 1, 1, "30 /s", pipeline=[{"type": "preprocess", "num_tokens": 40}]
+            ),
             "clients": [(NAME if "type" in client else ALONE) | client for client in clients],
         }
     )

@@ -14,6 +14,7 @@ from mist_sim.network import Fabric, MooncakeConnector, Seat, Store, Tenant, Top
 from mist_sim.network.topology.drawing import drawing
 from mist_sim.scenario.build import build
 from mist_sim.scenario.loading import as_data
+from tests.reference.scenarios import synthetic
 from tests.unit.test_memory_tiers import CPU, SSD, scenario
 
 GB = 1e9
@@ -225,16 +226,13 @@ def retrieving(num_workers: int = 2, **client: Any) -> Scenario:
     return Scenario.from_dict(
         {
             "model": "llama-3.1-8b",
-            "workload": {
-                "lengths": {
-                    "type": "synthetic",
-                    "num_requests": 2,
-                    "prompt": {"type": "fixed", "tokens": 10},
-                    "output": {"type": "fixed", "tokens": 1},
-                },
-                "arrivals": {"type": "all_at_once"},
-                "pipeline": [{"type": "kv_retrieval", "num_tokens": 1000}, "prefill", "decode"],
-            },
+            "workload": synthetic(
+                2,
+                10,
+                1,
+                {"type": "all_at_once"},
+                pipeline=[{"type": "kv_retrieval", "num_tokens": 1000}, "prefill", "decode"],
+            ),
             "network": {"topology": "hgx-h100", "remote_storage": "1 GB/s"},
             "clients": [
                 {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError, side_by_side, simulate
-from mist_sim.cli import main
 from mist_sim.report.pages.study_page import metric_picture
 from mist_sim.report.pictures.catalog import draw, drawn
 from mist_sim.report.pictures.run_data import OfResult
+from tests.commands import mist
 
 pytest.importorskip("plotly")
 
@@ -56,12 +56,6 @@ def test_another_number_of_runs_is_refused(runs, number):
         side_by_side({str(k): runs["random"] for k in range(number)})
 
 
-def _mist(*words, code=0):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert (end.value.code or 0) == code
-
-
 @pytest.fixture(scope="module")
 def folders(runs, tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
@@ -71,9 +65,9 @@ def folders(runs, tmp_path_factory):
 def test_the_command_draws_runs_side_by_side(folders, tmp_path, capsys):
     first, second = folders
     page = tmp_path / "both.html"
-    _mist("plot", first, "latency", "--beside", second, "--out", page)
+    mist("plot", first, "latency", "--beside", second, "--out", page)
     assert "2 runs side by side" in page.read_text("utf-8")
-    _mist("plot", first, "--beside", first, "--out", tmp_path / "x.html", code=2)
+    mist("plot", first, "--beside", first, "--out", tmp_path / "x.html", code=2)
     assert "there already" in capsys.readouterr().err
 
 
@@ -84,7 +78,7 @@ def test_pictures_for_print_are_files_of_their_kind_and_repeat(folders, tmp_path
     pytest.importorskip("matplotlib")
     files = [tmp_path / f"{k}.{form}" for k in range(2)]
     for file in files:
-        _mist("plot", folders[0], "latency", "--format", form, "--out", file)
+        mist("plot", folders[0], "latency", "--format", form, "--out", file)
     first, second = (file.read_bytes() for file in files)
     assert first.startswith(begin)
     assert first == second
@@ -93,10 +87,10 @@ def test_pictures_for_print_are_files_of_their_kind_and_repeat(folders, tmp_path
 def test_a_form_of_one_picture_refuses_several(folders, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "all.svg"
-    _mist("plot", folders[0], "--format", "svg", "--out", out, code=2)
+    mist("plot", folders[0], "--format", "svg", "--out", out, code=2)
     assert "holds one picture" in capsys.readouterr().err
     assert not out.exists()
-    _mist("plot", folders[0], "--format", "gif", code=2)
+    mist("plot", folders[0], "--format", "gif", code=2)
     assert "must be html, pdf, svg, png" in capsys.readouterr().err
 
 
@@ -131,7 +125,7 @@ def test_print_keeps_the_numbers(runs):
 def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     study = tmp_path / "study"
     words = ("demo", "--set", "workload.lengths.num_requests=60", "--vary", "router=random,load")
-    _mist("run", *words, "--metric", "p99_itl_ms,prefix_cache_hit_rate", "--out", study, "-q")
+    mist("run", *words, "--metric", "p99_itl_ms,prefix_cache_hit_rate", "--out", study, "-q")
     told = capsys.readouterr().out
     assert "p99 ITL" in told
     assert "0.0 %" in told
@@ -141,7 +135,7 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     assert list(figure.data[0].x) == [each["figures"]["p99_itl_ms"] for each in summary["points"]]
     with pytest.raises(ScenarioError, match="did you mean 'p99_itl_ms'"):
         metric_picture(summary, "p99_itl")
-    _mist("report", study, "--out", tmp_path / "study.html")
+    mist("report", study, "--out", tmp_path / "study.html")
     assert "2 points." in (tmp_path / "study.html").read_text("utf-8")
 
 
@@ -154,5 +148,5 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     ],
 )
 def test_a_metric_that_cannot_be_shown_is_refused_before_a_run(words, message, capsys):
-    _mist("run", "demo", *words, code=2)
+    mist("run", "demo", *words, code=2)
     assert message in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 
 from mist_sim import Result, Scenario, ScenarioError, simulate
 from mist_sim.scenario.build import build
+from tests.reference.scenarios import of_profile
 
 CHUNK = 512
 RECORDS = ("requests", "stages", "steps", "transfers")
@@ -30,10 +31,7 @@ def hybrid(s_p: int = 1024, s_d: int = CHUNK, *, watermark: float = 0.05) -> dic
     policy = {"type": "flowing", "tpot": "60 ms", "watermark": watermark}
     return {
         "model": "qwen2.5-14b",
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": 120},
-            "arrivals": {"type": "poisson", "rate": "12 /s"},
-        },
+        "workload": of_profile(120, "12 /s"),
         "clients": [client("p", "p_heavy", s_p), client("d", "d_heavy", s_d)],
         "network": {"topology": "hgx-a100"},
         "hand_over": {"first_token": "decode", "policy": policy},

@@ -19,6 +19,7 @@ from mist_sim.search.sliders import Slidable, Sliders, all_sliders
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
+from tests.reference.scenarios import of_profile
 
 
 def said(num_requests: int = 120) -> dict[str, Any]:
@@ -34,10 +35,7 @@ def said(num_requests: int = 120) -> dict[str, Any]:
 
     return {
         "model": "qwen2.5-14b",
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": num_requests},
-            "arrivals": {"type": "poisson", "rate": "6 /s"},
-        },
+        "workload": of_profile(num_requests, "6 /s"),
         "clients": [client("p", "p_heavy", 1024), client("d", "d_heavy", 512)],
         "network": {"bandwidth": "300 GB/s"},
         "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "60 ms"}},

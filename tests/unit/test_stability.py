@@ -12,6 +12,7 @@ from mist_sim.stages import Decode, Postprocess, Prefill
 from mist_sim.traces import ClosedLoop, PoissonArrivals, Profile, TimeLimits, Workload, template
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import AffinePredictor
+from tests.reference.scenarios import of_profile
 
 SLOW = AffinePredictor(0.01, 1e-5, 0.0, 1e-4, *[0.0] * 4)
 
@@ -41,10 +42,7 @@ def test_an_overload_is_unstable_and_half_a_load_is_stable():
 
 BUSY = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "name": "sharegpt-300", "num_requests": 1000},
-        "arrivals": {"type": "poisson", "rate": "30 /s"},
-    },
+    "workload": of_profile(1000, "30 /s", name="sharegpt-300"),
     "clients": [{"name": "llm", "gpu": "l40s", "count": 48}],
     "slo": {"ttft": "1 s", "tpot": "100 ms"},
 }

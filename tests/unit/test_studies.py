@@ -37,13 +37,11 @@ from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Task
 from mist_sim.traces import Rows, TraceRow, template
 from tests.conftest import ROOT
+from tests.reference.scenarios import of_profile
 
 SMALL = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 12},
-        "arrivals": {"type": "poisson", "rate": "30 /s"},
-    },
+    "workload": of_profile(12, "30 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
 }
 SCENARIO = Scenario.from_dict(SMALL)

@@ -28,6 +28,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, workload
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
+from tests.reference.scenarios import changed, synthetic
 from tests.reference.stepwise import Job
 
 DRAFTS = SpeculativeConfig(method="ngram", num_speculative_tokens=2, acceptance_rate=0.5)
@@ -141,15 +142,7 @@ def scenario(**changes: Any) -> Scenario:
     """Answers that outgrow the memory which their prompts were admitted to."""
     data = {
         "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {
-                "type": "synthetic",
-                "num_requests": 40,
-                "prompt": {"type": "fixed", "tokens": 500},
-                "output": {"type": "fixed", "tokens": 400},
-            },
-            "arrivals": "all_at_once",
-        },
+        "workload": synthetic(40, 500, 400, "all_at_once"),
         "clients": [
             {
                 "name": "llm",
@@ -159,7 +152,7 @@ def scenario(**changes: Any) -> Scenario:
             }
         ],
     }
-    return Scenario.from_dict(data, {k.replace("__", "."): v for k, v in changes.items()})
+    return changed(data, **changes)
 
 
 SWAP_SPACE, PREEMPTION = "clients__0__kv_cache__swap_space", "clients__0__scheduler__preemption"

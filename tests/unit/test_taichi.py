@@ -27,6 +27,7 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.headline import imitated
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
+from tests.reference.scenarios import of_profile
 
 # --- Algorithm 1: who leaves ------------------------------------------------------------------
 
@@ -278,10 +279,7 @@ def said() -> dict[str, Any]:
 
     return {
         "model": "qwen2.5-14b",
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": 300},
-            "arrivals": {"type": "poisson", "rate": "10 /s"},
-        },
+        "workload": of_profile(300, "10 /s"),
         "clients": [client("p", "p_heavy", 1024), client("d", "d_heavy", 256)],
         "network": {"bandwidth": "300 GB/s"},
         "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "40 ms"}},

@@ -14,6 +14,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.execution.timing import Timing
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.stages import Augment, Postprocess, Preprocess
+from tests.reference.scenarios import synthetic
 
 TASKS = {"normalize", "tokenize", "augment", "detokenize", "validate", "enhance"}
 
@@ -66,16 +67,9 @@ def test_a_file_of_ones_own_goes_into_a_scenario(tmp_path):
     data = {"tasks": {"clean": {"base_s": 1.5, "token_s": 0.25, "long_token_s": 0.0}}}
     (tmp_path / "times.json").write_text(json.dumps(data))
     scenario = {
-        "workload": {
-            "lengths": {
-                "type": "synthetic",
-                "num_requests": 2,
-                "prompt": {"type": "fixed", "tokens": 10},
-                "output": {"type": "fixed", "tokens": 2},
-            },
-            "arrivals": "all_at_once",
-            "pipeline": [{"type": "preprocess", "task": "clean"}],
-        },
+        "workload": synthetic(
+            2, 10, 2, "all_at_once", pipeline=[{"type": "preprocess", "task": "clean"}]
+        ),
         "clients": [{"name": "cpu", "type": "text", "path": str(tmp_path / "times.json")}],
     }
     requests = mist.simulate(mist.Scenario.from_dict(scenario)).requests

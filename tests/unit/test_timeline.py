@@ -6,15 +6,13 @@ from collections import defaultdict
 import pytest
 
 from mist_sim import Scenario, simulate
-from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
+from tests.commands import exit_code
+from tests.reference.scenarios import of_profile
 
 APART = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 40},
-        "arrivals": {"type": "poisson", "rate": "20 /s"},
-    },
+    "workload": of_profile(40, "20 /s"),
     "clients": [
         {"name": "prefill", "gpu": "h100-sxm", "role": "prefill"},
         {"name": "decode", "gpu": "h100-sxm", "role": "decode"},
@@ -31,12 +29,6 @@ def result():
 @pytest.fixture(scope="module")
 def folder(result, tmp_path_factory):
     return result.save(tmp_path_factory.mktemp("runs") / "run")
-
-
-def mist(*words):
-    with pytest.raises(SystemExit) as leaving:
-        main(list(map(str, words)))
-    return leaving.value.code
 
 
 def events_of(path):
@@ -84,7 +76,7 @@ def test_spans_of_a_request_nest_and_last_as_long_as_in_the_tables(result, event
 
 def test_a_window_keeps_what_reaches_into_it(folder, result, tmp_path):
     out = tmp_path / "window.json"
-    assert mist("timeline", folder, "--out", out, "--from", "1 s", "--until", "1.2 s") == 0
+    assert exit_code("timeline", folder, "--out", out, "--from", "1 s", "--until", "1.2 s") == 0
     kept = {event["id"] for event in events_of(out) if event.get("cat") == "request"}
     requests = result.requests
     inside = (requests["arrival_time"] < 1.2) & (requests["finished_at"] >= 1)
@@ -103,16 +95,16 @@ def test_a_window_keeps_what_reaches_into_it(folder, result, tmp_path):
 )
 def test_what_is_refused(folder, options, message, capsys):
     words = [option.replace("{run}", str(folder)) for option in options]
-    assert mist("timeline", *words) == BAD_INPUT
+    assert exit_code("timeline", *words) == BAD_INPUT
     assert message in capsys.readouterr().err
 
 
 def test_a_file_that_is_there_stays(folder, tmp_path, capsys):
     out = tmp_path / "mine.json"
     out.write_text("mine")
-    assert mist("timeline", folder, "--out", out) == BAD_INPUT
+    assert exit_code("timeline", folder, "--out", out) == BAD_INPUT
     assert out.read_text() == "mine"
-    assert mist("timeline", folder, "--out", out, "--force") == 0
+    assert exit_code("timeline", folder, "--out", out, "--force") == 0
     assert events_of(out)
     capsys.readouterr()
 
@@ -120,7 +112,7 @@ def test_a_file_that_is_there_stays(folder, tmp_path, capsys):
 def test_tables_are_read_in_pieces(folder, tmp_path, monkeypatch):
     """A million requests do not fill memory; where a piece ends changes nothing."""
     whole, pieces = tmp_path / "whole.json", tmp_path / "pieces.json"
-    assert mist("timeline", folder, "--out", whole) == 0
+    assert exit_code("timeline", folder, "--out", whole) == 0
     monkeypatch.setattr("mist_sim.metrics.timeline._CHUNK", 7)
-    assert mist("timeline", folder, "--out", pieces) == 0
+    assert exit_code("timeline", folder, "--out", pieces) == 0
     assert pieces.read_bytes() == whole.read_bytes()

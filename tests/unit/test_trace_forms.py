@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.cli import main
 from mist_sim.errors import MistError
 from mist_sim.rng import Streams
 from mist_sim.traces import (
@@ -29,6 +28,7 @@ from mist_sim.traces.content import block_content
 from mist_sim.traces.readers.forms import form_of, reader_of
 from mist_sim.traces.statistics import statistics
 from mist_sim.traces.writers import WRITERS
+from tests.commands import mist
 from tests.contract.test_registered_plugins import PARQUET_TRACES, TRACES
 from tests.effort import examples
 
@@ -244,33 +244,27 @@ def test_statistics_of_a_small_trace():
 # -------------------------------------------------------------------- the verb
 
 
-def _mist(*words, code=0):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert (end.value.code or 0) == code
-
-
 def test_inspect_and_convert(tmp_path, capsys):
     path = _write(tmp_path, "azure")
-    _mist("trace", "inspect", path)
+    mist("trace", "inspect", path)
     out = capsys.readouterr().out
     assert "azure" in out
     assert "requests" in out
-    _mist("trace", "inspect", path, "--json", "--num-requests", 2)
+    mist("trace", "inspect", path, "--json", "--num-requests", 2)
     assert json.loads(capsys.readouterr().out)["num_requests"] == 2
-    _mist("trace", "convert", path, "--to", "mooncake", "--out", tmp_path / "m.jsonl")
+    mist("trace", "convert", path, "--to", "mooncake", "--out", tmp_path / "m.jsonl")
     assert list(reader_of(str(tmp_path / "m.jsonl")).rows()) == list(reader_of(path).rows())
-    _mist("trace", "convert", path, "--to", "mooncake", "--out", tmp_path / "m.jsonl", code=2)
+    mist("trace", "convert", path, "--to", "mooncake", "--out", tmp_path / "m.jsonl", code=2)
     assert "is there already" in capsys.readouterr().err
 
 
 def test_lengths_get_times_by_a_rate(tmp_path, capsys):
     path = _write(tmp_path, "lengths_csv")
     out = tmp_path / "a.csv"
-    _mist("trace", "convert", path, "--to", "azure", "--out", out, code=2)
+    mist("trace", "convert", path, "--to", "azure", "--out", out, code=2)
     assert "the trace has no times" in capsys.readouterr().err
     assert not out.exists()
-    _mist("trace", "convert", path, "--to", "azure", "--out", out, "--rate", 4)
+    mist("trace", "convert", path, "--to", "azure", "--out", out, "--rate", 4)
     assert len(list(reader_of(str(out)).rows())) == 2
 
 
@@ -287,7 +281,7 @@ def test_lengths_get_times_by_a_rate(tmp_path, capsys):
 def test_what_is_refused(words, told, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = _write(tmp_path, "azure")
-    _mist("trace", *(word.replace("{file}", path) for word in words), code=2)
+    mist("trace", *(word.replace("{file}", path) for word in words), code=2)
     assert told in capsys.readouterr().err
     assert not Path("x").exists()
 

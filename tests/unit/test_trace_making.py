@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from mist_sim import ScenarioError
-from mist_sim.cli import main
 from mist_sim.rng import Streams
 from mist_sim.traces import GammaArrivals, Profile, ServeGenReader, TraceRow
 from mist_sim.traces.content import block_content
@@ -24,14 +23,8 @@ from mist_sim.traces.statistics import statistics
 from mist_sim.traces.subsets import sampled
 from mist_sim.traces.synthesis import fit_trace
 from mist_sim.traces.writers import WRITERS
+from tests.commands import mist
 from tests.contract.test_registered_plugins import BESIDE, TRACES
-
-
-def _mist(*words, code=0):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert (end.value.code or 0) == code
-
 
 # ------------------------------------------------------------------------ synth
 
@@ -88,17 +81,17 @@ def test_synth_and_sample_write_files(tmp_path, capsys):
     source, out = tmp_path / "t.jsonl", tmp_path / "more.jsonl"
     source.write_text("".join(WRITERS["timed_trace"](_bursty(200))))
     words = ("trace", "synth", source, "--to", "timed_trace", "--out", out, "--requests", 50)
-    _mist(*words)
+    mist(*words)
     told = capsys.readouterr().err
     assert "Learnt from 200 requests. Kept: lengths" in told
     assert "Not kept: the order of gaps" in told
     assert "hash_block_size: 16" in told
     first = out.read_text()
     assert len(list(reader_of(str(out)).rows())) == 50
-    _mist(*words, "--force")
+    mist(*words, "--force")
     assert out.read_text() == first
     out.unlink()
-    _mist("trace", "sample", source, "--to", "vidur", "--out", out, "--share", 0.3)
+    mist("trace", "sample", source, "--to", "vidur", "--out", out, "--share", 0.3)
     assert 30 < len(list(reader_of(str(out)).rows())) < 90
 
 
@@ -116,7 +109,7 @@ def test_what_cannot_be_made_is_told(words, told, tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("".join(WRITERS["vidur"](_bursty(50))))
     to = [] if "--to" in words else ["--to", "azure"]
-    _mist("trace", words[0], "t.csv", "--out", "o", *words[1:], *to, code=2)
+    mist("trace", words[0], "t.csv", "--out", "o", *words[1:], *to, code=2)
     assert told in capsys.readouterr().err
     assert not Path("o").exists()
 
@@ -176,11 +169,11 @@ def test_a_picture_of_every_form(tmp_path, capsys):
         source = tmp_path / name
         source.write_text(TRACES[name])
         picture = tmp_path / f"{name}.png"
-        _mist("trace", "inspect", source, "--plot", picture)
+        mist("trace", "inspect", source, "--plot", picture)
         assert picture.read_bytes().startswith(b"\x89PNG")
-    _mist("trace", "inspect", source, "--plot", picture, code=2)
+    mist("trace", "inspect", source, "--plot", picture, code=2)
     assert "is there already" in capsys.readouterr().err
-    _mist("trace", "inspect", source, "--plot", "x.pdf", code=2)
+    mist("trace", "inspect", source, "--plot", "x.pdf", code=2)
     assert "--plot must name a .png file" in capsys.readouterr().err
 
 
@@ -236,12 +229,12 @@ def test_a_file_is_fetched_and_its_checksum_compared(source, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     digest = hashlib.sha256(TRACES["azure"].encode()).hexdigest()
     with _served(source) as url:
-        _mist("trace", "fetch", f"{url}/t.csv", "--sha256", digest)
+        mist("trace", "fetch", f"{url}/t.csv", "--sha256", digest)
     assert f"sha256 {digest} (as expected)" in capsys.readouterr().err
     assert Path("t.csv").read_text() == TRACES["azure"]
-    _mist("trace", "fetch", (source / "t.csv").as_uri(), code=2)
+    mist("trace", "fetch", (source / "t.csv").as_uri(), code=2)
     assert "is there already" in capsys.readouterr().err
-    _mist("trace", "fetch", (source / "t.csv").as_uri(), "--out", "u", "--sha256", "0" * 64, code=2)
+    mist("trace", "fetch", (source / "t.csv").as_uri(), "--out", "u", "--sha256", "0" * 64, code=2)
     assert f"sha256 must be {'0' * 64}, got {digest}" in capsys.readouterr().err
     assert not Path("u").exists()
     assert not Path("u.part").exists()
@@ -279,18 +272,18 @@ def test_what_servers_send_in_place_of_a_file(content, told, source, tmp_path):
 def test_what_cannot_be_fetched_is_told(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with _served(source) as url:
-        _mist("trace", "fetch", f"{url}/nothing", code=2)
+        mist("trace", "fetch", f"{url}/nothing", code=2)
         assert "cannot be read: status 404" in capsys.readouterr().err
-    _mist("trace", "fetch", f"{url}/t.csv", code=2)
+    mist("trace", "fetch", f"{url}/t.csv", code=2)
     assert "cannot be read" in capsys.readouterr().err
     for words, told in (
         (["azure-conv-2032"], "did you mean 'azure-conv-2023'?"),
         (["ftp://x/y"], "a URL must begin with https://"),
         ([f"{url}/t.csv", "--out", "no/where"], "there is no folder no"),
     ):
-        _mist("trace", "fetch", *words, code=2)
+        mist("trace", "fetch", *words, code=2)
         assert told in capsys.readouterr().err
-    _mist("trace", "fetch")
+    mist("trace", "fetch")
     assert "azure-conv-2023" in capsys.readouterr().out
 
 

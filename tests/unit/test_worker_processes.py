@@ -25,14 +25,12 @@ from mist_sim.worker_processes import (
 )
 from tests.conftest import ROOT
 from tests.processes import SEES_PROCESSES, in_session, wait_until_gone
+from tests.reference.scenarios import of_profile
 
 SMALL = {
     "model": "llama-3.1-8b",
     "slo": {"ttft": "1 s", "tpot": "50 ms"},
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 12},
-        "arrivals": {"type": "poisson", "rate": "30 /s"},
-    },
+    "workload": of_profile(12, "30 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
 }
 VERBS = {

@@ -137,7 +137,7 @@ def _ahead(lane: Lane) -> Ahead:
     ]
     if plan.decodes:
         _, num_over = lane.engine.steps_over(lane)
-        computed += lane.state.kv_cache.decoded(num_over, num_begun)
+        computed += lane.state.kv_cache.answers.ahead(num_over, num_begun)
     return Ahead(_num_taken(lane), computed)
 
 

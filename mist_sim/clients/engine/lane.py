@@ -95,7 +95,8 @@ class Lane:
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         may_hold_back = state.cadence is not None or self._limits_pieces
-        if state.kv_cache.publishes and may_hold_back:
+        tiers = state.kv_cache.tiers
+        if tiers is not None and tiers.publishes and may_hold_back:
             self.step_singly()  # what others write may let in a prompt that is held back
         self._sees_time = scheduler.sees_time
         if self._sees_time:

@@ -92,7 +92,7 @@ class PlainEngine(Engine):
         state.num_taken = num_blocks
         if shares and num_decodes:
             state.kv_cache.grow(num_blocks)
-            state.kv_cache.note_step()
+            state.kv_cache.answers.note_step()
         else:
             pool.num_free = num_free
         if prefills:
@@ -127,7 +127,7 @@ class PlainEngine(Engine):
                     state.add_request(arrived.popleft()[1])
             if state.kv_cache.shares_blocks:
                 state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-                state.kv_cache.note_plan(is_ahead=True)
+                state.kv_cache.answers.is_ahead = True
             if ahead.given_up:
                 ahead.let_in(latest.last_start)
         if arrived or ahead.given_up or (state.leaving and state.waiting):

@@ -48,7 +48,7 @@ class PlainRoleEngine(PlainEngine):
             ahead.let_in(latest.last_start)
             if state.kv_cache.shares_blocks:
                 state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-                state.kv_cache.note_plan(is_ahead=True)
+                state.kv_cache.answers.is_ahead = True
         waits_for_room = state.leaving and (state.moved or state.head())
         return 1 if ahead.comes_next or waits_for_room else self._only.run_limit
 

@@ -106,7 +106,7 @@ class PlanAhead:
             plan = next(plan for lane, plan, _ in parts if lane is self._lane)
             state.is_behind = plan.decodes
             state.lacks_tokens = plan.decodes and not self.was_on_the_spot
-            state.kv_cache.note_plan(is_ahead=True)
+            state.kv_cache.answers.is_ahead = True
             self.let_in(self.latest.last_start)
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
         limit = 1 if self.comes_next or waits_for_room or state.overruns else None
@@ -136,7 +136,7 @@ class PlanAhead:
         """Let the next plan know everything up to now."""
         self.latest = None
         self._lane.state.is_behind = self._lane.state.lacks_tokens = False
-        self._lane.state.kv_cache.note_plan(is_ahead=False)
+        self._lane.state.kv_cache.answers.is_ahead = False
         self._lane.state.free_leaving()
         self.let_in(inf)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.reusable_decodes import AnswerClock
+from mist_sim.clients.kv_cache.reusable_decodes import Answers
 from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
@@ -23,23 +23,50 @@ class Ahead(NamedTuple):
     computed: list[tuple[SequenceState, int]]
 
 
+class LowerTiers(Protocol):
+    """Tiers below the GPUs' memory.
+
+    publishes: whether prompts are written to tiers that others share.
+    """
+
+    publishes: bool
+
+    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
+        """Admit a waiting sequence that has blocks in tiers; return the number in each.
+
+        Returns an empty list, and does nothing, if it has none.
+        """
+
+    def publish(self, sequence: SequenceState) -> None:
+        """Note that a prompt has been computed."""
+
+    def abandon(self) -> None:
+        """Note that all entries are lost."""
+
+
 class KvCacheManager:
     """Lends the blocks of a pool to sequences; no sequence uses another's.
 
     A scheduler calls `add` when a sequence is queued, `admit`, `compute` for each piece of its
     prompt, `grow` for the decodes, and `free` or `preempt` when it leaves.
+
+    looks_ahead: whether it knows prefixes between the ends of runs.
+    caches_prefixes: whether prompts are looked up in a cache.
+    shares_blocks: whether any sequence may find blocks of others, so far.
+    tiers: where blocks may be loaded from; None without tiers.
+    answers: decodes whose blocks others may reuse; without a prefix cache there are none.
+    drops: blocks dropped by windows, if a prefix cache may find them again.
     """
+
+    looks_ahead: ClassVar[bool] = True
+    caches_prefixes: ClassVar[bool] = False
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
-        self.publishes = False  # whether prompts are written to tiers that others share
-        self.shares_blocks = False  # whether any sequence may find blocks of others, so far
-        # blocks dropped by windows, if a prefix cache may find them again
+        self.shares_blocks = False
+        self.tiers: LowerTiers | None = None
+        self.answers = Answers(pool.block_size)
         self.drops: WindowDrops | None = None
-
-    looks_ahead: ClassVar[bool] = True  # whether it knows prefixes between the ends of runs
-    has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
-    caches_prefixes: ClassVar[bool] = False  # whether prompts are looked up in a cache
 
     def add(self, sequence: SequenceState) -> None:
         """Get to know a sequence before it is admitted."""
@@ -93,19 +120,6 @@ class KvCacheManager:
         """Blocks of a sequence that takes them piece by piece, with so many computed tokens."""
         return self.pool.blocks_for(num_computed_tokens)
 
-    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
-        """Admit a waiting sequence that has blocks in lower tiers; return the number in each.
-
-        Returns an empty list, and does nothing, if it has none.
-        """
-        return []
-
-    def publish(self, sequence: SequenceState) -> None:
-        """Note that a prompt has been computed."""
-
-    def abandon(self) -> None:
-        """Note that all entries are lost."""
-
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Give a sequence blocks for entries that come from another client; return how many do."""
         num_blocks = self.pool.blocks_for(num_tokens)
@@ -123,42 +137,12 @@ class KvCacheManager:
         """Note the tokens of the later ones of equal steps; `compute` noted those of the first."""
         self.compute(sequence, sequence.num_computed_tokens + num_steps * num_new_tokens)
 
-    def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool = False) -> None:
-        """Get to know the clock of the decodes.
-
-        is_early: whether a decode step takes and enters its blocks when it is planned.
-        is_late: whether that goes for what was verified of drafts, too (see `Answers`).
-        """
-
-    def note_step(self) -> None:
-        """Note that the next decode step is planned, and has its blocks."""
-
-    def note_plan(self, *, is_ahead: bool) -> None:
-        """Note whether the next plan is made before the latest step ends."""
-
-    def forget_step(self) -> None:
-        """Note that the planned step is lost."""
-
-    def settle(self, sequence: SequenceState) -> None:
-        """Enter the blocks filled by a decode that leaves the clock next."""
-
-    def decoded(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
-        """Return decodes that fill blocks of others' content, with the tokens that may be found.
-
-        num_over, num_begun: steps of the run in flight.
-        """
-        return []
-
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
         """Steps until admitting this sequence could need fewer free blocks, as a decode fills one.
 
         Also 1 if blocks that the steps evict could have that effect. None: no known step has it.
         """
         return None
-
-    def may_gain(self, sequence: SequenceState) -> bool:
-        """Whether a waiting sequence may have to take fewer blocks when others compute theirs."""
-        return False
 
     def is_entering(self, sequence: SequenceState) -> bool:
         """Whether computing more of a sequence can put blocks into the cache."""

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead, KvCacheManager
-from mist_sim.clients.kv_cache.reusable_decodes import AnswerClock, Answers
 from mist_sim.clients.prefixes.free_queue import FreeQueue
 from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache, one_token_up
 from mist_sim.clients.sequence_state import SequenceState
@@ -50,7 +49,7 @@ class PrefixCachingManager(KvCacheManager):
         self.uncached_first = uncached_first
         self.hashes_ahead = hashes_ahead
         self.cache = PrefixCache(pool.num_blocks)
-        self.answers = Answers(self.cache, pool.block_size)
+        self.answers.cache = self.cache
 
     @property
     def free_queue(self) -> FreeQueue:
@@ -148,31 +147,6 @@ class PrefixCachingManager(KvCacheManager):
             if self.enters_answers and num_tokens >= sequence.num_tokens - 1:
                 self.answers.begin(sequence)
 
-    def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool = False) -> None:
-        self.answers.clock = clock
-        self.answers.is_early = is_early
-        self.answers.is_late = is_late
-
-    def note_step(self) -> None:
-        answers = self.answers
-        answers.planned = answers.clock.steps
-        if not answers.is_ahead:
-            answers.known = answers.planned
-
-    def note_plan(self, *, is_ahead: bool) -> None:
-        self.answers.is_ahead = is_ahead
-
-    def forget_step(self) -> None:
-        self.answers.planned = None
-
-    def settle(self, sequence: SequenceState) -> None:
-        chain = sequence.chain
-        if self.answers and chain is not None and chain.is_entering:
-            self.answers.catch_up(chain.keys_until(chain.num_held + 1))
-
-    def decoded(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
-        return self.answers.ahead(num_over, num_begun) if self.answers else []
-
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
         """1 if a found block may be held soon; else steps until a decode fills the next block."""
         chain = sequence.chain
@@ -195,9 +169,6 @@ class PrefixCachingManager(KvCacheManager):
         if self.answers:
             self.answers.catch_up([key for key, _, _ in found.unheld])
         return any(self.cache.is_held(*span) for span in found.unheld)
-
-    def may_gain(self, sequence: SequenceState) -> bool:
-        return sequence.chain is not None
 
     def is_entering(self, sequence: SequenceState) -> bool:
         return sequence.chain is not None and sequence.chain.is_entering

@@ -37,16 +37,18 @@ class Answers:
     planned: number of the latest planned step; None: none yet. known: number of the latest step
         whose plan knew all tokens.
     is_late: whether what a step verified of drafts is entered when the next one is planned.
+    cache: where blocks are entered; without a prefix cache there is none, and no decode `begin`s.
     """
 
-    def __init__(self, cache: PrefixCache, block_size: int) -> None:
+    cache: PrefixCache
+    clock: AnswerClock
+
+    def __init__(self, block_size: int) -> None:
         self.is_early = False
         self.is_late = False
         self.planned: int | None = None
         self.known: int | None = None
         self.is_ahead = False
-        self.clock: AnswerClock
-        self._cache = cache
         self._block_size = block_size
         self._writers: dict[Hashable, list[SequenceState]] = {}
         self._keys: dict[SequenceState, list[Hashable]] = {}
@@ -58,6 +60,28 @@ class Answers:
     def writers(self) -> Iterable[SequenceState]:
         """The sequences that fill such blocks while on the clock."""
         return self._keys
+
+    def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool) -> None:
+        """Get to know the clock of the decodes, and when its steps enter blocks."""
+        self.clock = clock
+        self.is_early = is_early
+        self.is_late = is_late
+
+    def note_step(self) -> None:
+        """Note that the next decode step is planned, and has its blocks."""
+        self.planned = self.clock.steps
+        if not self.is_ahead:
+            self.known = self.planned
+
+    def forget_step(self) -> None:
+        """Note that the planned step is lost."""
+        self.planned = None
+
+    def settle(self, sequence: SequenceState) -> None:
+        """Enter the blocks filled by a decode that leaves the clock next."""
+        chain = sequence.chain
+        if self._keys and chain is not None and chain.is_entering:
+            self.catch_up(chain.keys_until(chain.num_held + 1))
 
     def begin(self, sequence: SequenceState) -> None:
         """Note that a sequence fills blocks from now on whenever it is on the clock."""
@@ -182,4 +206,4 @@ class Answers:
 
     def _enter(self, sequence: SequenceState, num_blocks: int) -> None:
         if sequence.chain is not None:
-            self._cache.enter(sequence.chain, num_blocks)
+            self.cache.enter(sequence.chain, num_blocks)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import inf
 
 from mist_sim.clients.scheduling import LaneState, StepPlan
-from mist_sim.clients.scheduling.preemption import begin_return
+from mist_sim.clients.scheduling.resuming import begin_return
 
 
 class Prefetched:

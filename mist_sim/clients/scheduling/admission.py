@@ -32,7 +32,7 @@ def next_to_admit(
     first_piece: tokens of its prompt that must fit, at most; None: all.
     """
     while (sequence := lane.head()) is not None and fits(lane, sequence, first_piece):
-        if lane.loaded or not (sequence.is_brought or lane.kv_cache.has_tiers):
+        if lane.loaded or not (sequence.is_brought or lane.kv_cache.tiers):
             return sequence
         if not (moves := _moves_for(lane, sequence)):
             return sequence
@@ -65,7 +65,7 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
         more = sequence.has_rest
         return [KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens, more)]
-    loads = kv_cache.start_load(sequence)
+    loads = kv_cache.tiers.start_load(sequence) if kv_cache.tiers is not None else []
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 
 

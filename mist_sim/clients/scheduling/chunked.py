@@ -17,10 +17,9 @@ from mist_sim.clients.scheduling.admission import (
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.cadence import Cadence
-from mist_sim.clients.scheduling.in_turn import Cut, take_in_turn
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.preemption import make_room
+from mist_sim.clients.scheduling.preemption import Cut, make_room, take_in_turn
 from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -262,7 +261,7 @@ def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
         return True
     entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
     head = lane.head() if entering and budget else None
-    if head is not None and lane.kv_cache.may_gain(head):
+    if head is not None and head.chain is not None:
         return True
     return bool(entering) and not lane.kv_cache.are_apart(entering)
 

@@ -107,7 +107,7 @@ class LaneState:
         self.plans_ahead = plans_ahead
         self.rules = rules or EngineRules()
         self.cadence = cadence
-        takes_all = self.pool.groups or kv_cache.has_tiers or swap_space
+        takes_all = self.pool.groups or kv_cache.tiers or swap_space
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
@@ -119,7 +119,7 @@ class LaneState:
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
-        kv_cache.follow(self.clock, is_early=is_early, is_late=self._is_late)
+        kv_cache.answers.follow(self.clock, is_early=is_early, is_late=self._is_late)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
         self.waiting = waiting
@@ -368,7 +368,7 @@ class LaneState:
     def leave_clock(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock; return the tokens that it holds memory for."""
         if self.kv_cache.shares_blocks:
-            self.kv_cache.settle(sequence)
+            self.kv_cache.answers.settle(sequence)
         return self.clock.leave(sequence)
 
     # --- waiting sequences and free memory ---------------------------------------------------
@@ -491,7 +491,7 @@ class LaneState:
         """Give back the blocks of a lost step; paused decodes run again."""
         if self.by_piece:
             pieces = [self._piece_taken(sequence, new) for sequence, new in plan.prefills]
-            self.kv_cache.forget_step()
+            self.kv_cache.answers.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
         self.num_taken = 0
         self.free_forgotten()

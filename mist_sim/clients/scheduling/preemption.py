@@ -1,50 +1,43 @@
-"""How running sequences give memory up for others, and how swapped ones come back."""
+"""How running sequences get the blocks of the next step, and which give way if there are too few.
+
+vLLM v1 (`take_in_turn`): decodes and pieces of prompts take blocks in the order of admission,
+before any waiting request looks up its prefix. A sequence without blocks preempts the running
+request that gives way, until there is room or it has preempted itself. In the latter case the
+sequences after it get nothing in this step: prompts stand still, and decodes pause. This happens
+only if another sequence than the last one may have to give way. In that case turns are also
+skipped: vLLM walks `running` by index and does not step back when an earlier sequence is preempted,
+so the next one is skipped; here too, for each victim earlier in the list that has ended the step in
+flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every sequence gets a turn.
+
+Where prompts have all their blocks (`make_room`), only decodes ask for more.
+
+In both, the waiting queue chooses the victim (`WaitingQueue.victim`), `preempt` takes its blocks,
+and preempted sequences that lie in host memory come back with `resuming`.
+
+Source: the first loop of `Scheduler.schedule` in vLLM 0.19 and 0.33,
+`vllm/v1/core/sched/scheduler.py`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
+from mist_sim.clients.scheduling.admission import add_prefill
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.scheduling.resuming import join, swap_in
 from mist_sim.clients.sequence_state import SequenceState
 
 Preemption = Literal["recompute", "swap", "async_swap"]
 PREEMPTIONS: tuple[str, ...] = get_args(Preemption)
 
+Cut = Callable[[int, int], int]
+"""Tokens that a prompt with so many to go gets out of a budget."""
 
-def make_room(lane: LaneState, plan: StepPlan) -> bool:
-    """Preempt running sequences until the next decode step fits; return whether any was.
-
-    Otherwise swapped-out sequences resume, and then those with entries from another client. If
-    swaps overlap with steps, blocks on their way out count as free, and decodes for which there are
-    none yet pause; this counts as preemption.
-    """
-    clock, pool = lane.clock, lane.pool
-    if clock.blocks_needed_now() <= pool.num_free:
-        if lane.swapped:
-            (_begin_swap_in if lane.swaps.overlap else _swap_in)(lane, plan)
-        if lane.moved:
-            join(lane, plan)
-        return False
-    while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going:
-        preempt(lane, plan, lane.waiting.victim(lane.running))
-    if lane.swaps.going:
-        _sit_out(lane, plan)
-    return True
-
-
-def _sit_out(lane: LaneState, plan: StepPlan) -> None:
-    """Pause the decodes without a block for the step; those admitted first keep running."""
-    num_free, idle = lane.pool.num_free, []
-    for sequence in lane.running:
-        if sequence.ticket and (num_blocks := lane.clock.blocks_needed_by(sequence)):
-            if num_blocks > num_free:
-                idle.append(sequence)
-            else:
-                num_free -= num_blocks
-    idle.sort(key=lambda sequence: sequence.ticket)  # in which order they go on
-    lane.pause(plan, idle)
+Piece = tuple[SequenceState, int, int]
+"""A prompt, and the tokens and blocks that it gets in a step."""
 
 
 def preempt(
@@ -97,73 +90,164 @@ def _swap_out(lane: LaneState, plan: StepPlan, swap: KvMove, num_blocks: int) ->
     return True
 
 
-def _swap_in(lane: LaneState, plan: StepPlan) -> None:
-    """Let swapped sequences go on, in the order in which they went, while they fit."""
-    swaps = []
-    for sequence, swap in lane.swapped.items():
-        num_needed = lane.blocks_to_return(swap)
-        free = lane.num_admissible(lane.clock.blocks_needed_now())
-        if not lane.has_seat() or num_needed > free:
-            break
-        num_blocks = num_needed if swap.in_prefill else swap.num_blocks
-        lane.kv_cache.swap_in(sequence, num_blocks, swap.num_tokens)
-        lane.running[sequence] = None
-        if swap.in_prefill:
-            lane.prefilling.append(sequence)
-        else:
-            lane.clock.join(sequence)
-        swaps.append(swap.back())
-    for swap in swaps:
-        del lane.swapped[swap.sequence]
-        lane.swaps.room.release(swap.num_blocks)
-        plan.resumed += (swap.sequence,)
-    plan.moves += tuple(swaps)
+# --- where prompts take blocks piece by piece ---------------------------------------------------
 
 
-def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
-    """Take memory for swapped sequences, in the order in which they went, and let them come."""
-    while lane.swapped and lane.has_seat():
-        sequence, swap = next(iter(lane.swapped.items()))
-        if sequence in lane.swaps.going:
-            return
-        free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
-        if lane.blocks_to_return(swap) > free:
-            return
-        begin_return(lane, plan, sequence, swap)
+def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tuple[bool, int]:
+    """Give decodes and running prompts the blocks of the next step, and plan these prompts.
 
+    Sequences whose entries have come from another client join, if none is preempted.
 
-def begin_return(lane: LaneState, plan: StepPlan, sequence: SequenceState, swap: KvMove) -> None:
-    """Take memory for a swapped sequence, for which there is some, and let its entries come."""
-    del lane.swapped[sequence]
-    sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
-    lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
-    lane.num_promised += lane.blocks_to_join(sequence)
-    lane.loading[sequence] = None
-    plan.moves += (lane.swaps.begin_return(swap),)
-
-
-def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
-    """Let sequences whose entries have come decode, in order of arrival, if they fit.
-
-    Swapped-out ones resume first, unless no sequence runs: then they wait for memory that the
-    arrived ones hold. If swaps overlap with steps, they queue with the arrived ones, without
-    precedence.
-
-    num_needed: blocks needed beside the decodes.
+    budget: tokens of the step; decodes take theirs first.
+    Returns whether any sequence was preempted, and the remaining budget.
     """
-    while (
-        lane.moved
-        and lane.has_seat()
-        and (lane.swaps.overlap or not (lane.swapped and lane.running))
-    ):
-        sequence = lane.moved[0]
-        num_blocks = lane.blocks_to_join(sequence)
-        if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now() + num_needed):
-            return
-        lane.moved.popleft()
-        lane.num_promised -= num_blocks
-        lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
-        sequence.have_brought()
-        lane.running[sequence] = None
-        lane.clock.join(sequence)
-        plan.resumed += (sequence,)
+    if lane.paused:  # paused by a plan that computed nothing
+        lane.end_pause()
+    clock, num_free = lane.clock, lane.pool.num_free
+    num_blocks = clock.blocks_needed_now()
+    if not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
+        lane.num_taken = 0
+        if num_blocks or lane.kv_cache.shares_blocks:
+            _take(lane, num_blocks)
+        return False, budget - clock.num_decodes * clock.num_queries_each
+    pieces = _pieces(lane, budget, cut)
+    disturbed = _need(lane, pieces) > num_free
+    if disturbed:
+        pieces = _preempt(lane, plan, budget, cut)
+    elif lane.moved:
+        join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
+        pieces = _pieces(lane, budget, cut)
+    _take(lane, clock.blocks_needed_now())
+    for sequence, num_new, num_blocks in pieces:
+        if num_blocks:
+            lane.kv_cache.grow(num_blocks)
+        lane.take_ahead(sequence)
+        add_prefill(lane, plan, sequence, num_new)
+        budget -= num_new
+    return disturbed, budget - lane.num_decode_queries
+
+
+def _take(lane: LaneState, num_blocks: int) -> None:
+    """Give the decodes the blocks of their next step."""
+    lane.num_taken = num_blocks
+    if num_blocks:
+        lane.kv_cache.grow(num_blocks)
+    if lane.kv_cache.shares_blocks and lane.clock.num_decodes:
+        lane.kv_cache.answers.note_step()
+
+
+def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
+    """Return the pieces of the running prompts within a budget, beside the decodes."""
+    budget -= lane.num_decode_queries
+    pieces = []
+    for sequence in lane.prefilling:
+        num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        if num_new:
+            pieces.append((sequence, num_new, lane.piece_need(sequence, num_new)))
+            budget -= num_new
+    return pieces
+
+
+def _need(lane: LaneState, pieces: list[Piece]) -> int:
+    """Return the blocks that the decodes and pieces of prompts take."""
+    num_blocks = lane.clock.blocks_needed_now()
+    for piece in pieces:
+        num_blocks += piece[2]
+    return num_blocks
+
+
+def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
+    """Preempt until the remaining sequences have blocks for the step; return its pieces."""
+    if lane.waiting.takes_from_anywhere and lane.speculation is None:
+        pieces = _one_by_one(lane, plan, budget, cut)
+        if not pieces and not lane.clock.num_decodes:
+            plan.paused = ()  # nothing is computed, and the next plan follows at once
+        return pieces
+    pieces = _pieces(lane, budget, cut)
+    while _need(lane, pieces) > lane.pool.num_free:
+        preempt(lane, plan, lane.waiting.victim(lane.running))
+        pieces = _pieces(lane, budget, cut)
+    return pieces
+
+
+def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
+    """Give each running sequence its turn, preempting if needed; return the served pieces."""
+    turns, goes_on = list(lane.running), lane.rules.pass_goes_on
+    served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
+    missed: list[SequenceState] = []  # sequences that lost their turn
+    while turns:
+        sequence = turns[0]
+        if lane.is_busy(sequence):
+            del turns[0]
+            continue
+        if sequence in lane.prefilling:
+            left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
+            num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, left)
+            num_blocks = lane.piece_need(sequence, num_new)
+        else:
+            num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
+        next_turn = 1
+        while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
+            victim = lane.waiting.victim(lane.running)
+            next_turn += not goes_on and lane.is_busy(victim) and victim not in turns
+            preempt(lane, plan, victim, was_served=victim in served)
+            served.pop(victim, None)
+            if victim in turns:
+                turns.remove(victim)
+            if victim is sequence:
+                if not goes_on:
+                    missed += turns
+                    turns.clear()
+                break
+        else:
+            served[sequence] = num_new, num_blocks
+            if lane.cadence is not None and sequence in lane.prefilling and num_new:
+                lane.cadence.carry()  # even if it gives way to another yet
+            missed += turns[1:next_turn]
+            del turns[:next_turn]
+    if missed:
+        running = (each for each in missed if each in lane.running and not lane.is_busy(each))
+        lane.pause(plan, [each for each in running if each not in lane.prefilling])
+    prompts = (each for each in lane.prefilling if each in served)
+    return [(each, *served[each]) for each in prompts if served[each][0]]
+
+
+def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:
+    return sum(served[each][0] for each in lane.prefilling if each in served)
+
+
+# --- where prompts have all their blocks --------------------------------------------------------
+
+
+def make_room(lane: LaneState, plan: StepPlan) -> bool:
+    """Preempt running sequences until the next decode step fits; return whether any was.
+
+    Otherwise swapped-out sequences resume, and then those with entries from another client. If
+    swaps overlap with steps, blocks on their way out count as free, and decodes for which there are
+    none yet pause; this counts as preemption.
+    """
+    clock, pool = lane.clock, lane.pool
+    if clock.blocks_needed_now() <= pool.num_free:
+        if lane.swapped:
+            swap_in(lane, plan)
+        if lane.moved:
+            join(lane, plan)
+        return False
+    while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going:
+        preempt(lane, plan, lane.waiting.victim(lane.running))
+    if lane.swaps.going:
+        _sit_out(lane, plan)
+    return True
+
+
+def _sit_out(lane: LaneState, plan: StepPlan) -> None:
+    """Pause the decodes without a block for the step; those admitted first keep running."""
+    num_free, idle = lane.pool.num_free, []
+    for sequence in lane.running:
+        if sequence.ticket and (num_blocks := lane.clock.blocks_needed_by(sequence)):
+            if num_blocks > num_free:
+                idle.append(sequence)
+            else:
+                num_free -= num_blocks
+    idle.sort(key=lambda sequence: sequence.ticket)  # in which order they go on
+    lane.pause(plan, idle)

@@ -50,8 +50,9 @@ def update(
 
 def _emit(lane: LaneState, sequence: SequenceState) -> bool:
     """Count the token that a prefill emitted; return whether it was the last."""
-    if lane.kv_cache.publishes:
-        lane.kv_cache.publish(sequence)
+    tiers = lane.kv_cache.tiers
+    if tiers is not None and tiers.publishes:
+        tiers.publish(sequence)
     sequence.num_tokens += 1
     if sequence.num_tokens < sequence.num_final_tokens:
         lane.clock.join(sequence)

@@ -1,12 +1,10 @@
-"""A prefix cache for a pipeline, whose answers are on several clocks."""
+"""Answers of a pipeline in its prefix cache: they are on several clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.reusable_decodes import Answers
 
 if TYPE_CHECKING:
@@ -14,38 +12,30 @@ if TYPE_CHECKING:
 
 
 class EagerAnswers(Answers):
-    """The sequences that fill blocks of each content id; all filled blocks have been entered."""
+    """The sequences that fill blocks of each content id; they are entered as they are filled."""
+
+    state: QueuedState
 
     def catch_up(self, keys: Iterable[Hashable]) -> bool:
         """Return that nothing is left to enter."""
         return False
 
-
-class EagerPrefixManager(PrefixCachingManager):
-    """A prefix cache that enters blocks of answers as they are filled, for several clocks."""
-
-    state: QueuedState
-
-    def __init__(self, pool: BlockPool, *, uncached_first: bool = False) -> None:
-        super().__init__(pool, uncached_first=uncached_first)
-        self.answers = EagerAnswers(self.cache, pool.block_size)
-
     def note_step(self) -> None:
         """Enter blocks that the plan's decodes fill, as far as their token ids are known."""
-        self._enter(ahead=1)
+        self._enter_filled(ahead=1)
 
     def note_return(self) -> None:
         """Enter blocks whose token ids are known now that a batch has returned."""
-        self._enter(ahead=0)
+        self._enter_filled(ahead=0)
 
-    def _enter(self, ahead: int) -> None:
+    def _enter_filled(self, ahead: int) -> None:
         state = self.state
-        writers = [each for each in self.answers.writers if state.group_of.get(each) is state.group]
+        writers = [each for each in self.writers if state.group_of.get(each) is state.group]
         for sequence in state.in_turn(writers) if len(writers) > 1 else writers:
             chain = sequence.chain
             if chain is None:
                 continue
             num_tokens = state.group.clock.context(sequence) + ahead - len(state.giving(sequence))
-            num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
+            num_full = min(num_tokens // self._block_size, chain.num_shared)
             if num_full > chain.num_held:
                 self.cache.enter(chain, num_full)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.queued.eager_cache import EagerPrefixManager
+from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.state import QueuedState
@@ -138,9 +138,9 @@ class QueuedLane(Lane):
         for sequence in found.released:
             state.waiting.stale.discard(sequence)
             state.taken.pop(sequence, None)
-        if state.ahead and isinstance(state.kv_cache, EagerPrefixManager):
+        if state.ahead and isinstance(state.kv_cache.answers, EagerAnswers):
             state.group = group
-            state.kv_cache.note_return()
+            state.kv_cache.answers.note_return()
         ended = [each for each in found.ending if each.phase != OUT]
         for sequence in ended:
             state.finish_with(sequence)

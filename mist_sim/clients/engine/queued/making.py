@@ -8,13 +8,13 @@ from typing import Any
 
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.queued.eager_cache import EagerPrefixManager
+from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.fresh import FreshQueue
 from mist_sim.clients.engine.queued.lane import QueuedLane
 from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.kv_cache import KvCacheManager
+from mist_sim.clients.kv_cache import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling.flowing import Flowing
 from mist_sim.clients.scheduling.order import WaitingQueue
@@ -27,8 +27,10 @@ def queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any
     pool = memory.pool()
     if not memory.caches_prefixes:
         return QueuedState(KvCacheManager(pool), FreshQueue(queue), **options)
-    manager = EagerPrefixManager(pool, uncached_first=memory.uncached_first)
-    manager.state = state = QueuedState(manager, FreshQueue(queue), **options)
+    manager = PrefixCachingManager(pool, uncached_first=memory.uncached_first)
+    manager.answers = answers = EagerAnswers(pool.block_size)
+    answers.cache = manager.cache
+    answers.state = state = QueuedState(manager, FreshQueue(queue), **options)
     return state
 
 

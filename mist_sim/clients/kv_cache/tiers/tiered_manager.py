@@ -35,7 +35,6 @@ class TieredManager(PrefixCachingManager):
     """
 
     looks_ahead: ClassVar[bool] = False
-    has_tiers: ClassVar[bool] = True
     enters_answers: ClassVar[bool] = False
 
     def __init__(
@@ -52,6 +51,7 @@ class TieredManager(PrefixCachingManager):
         self._own = [store for store in self.stores if not store.tier.shared]
         self._shared = [store for store in self.stores if store.tier.shared]
         self.publishes = bool(self._shared)
+        self.tiers = self
         self.cache.on_evict = taken_by(self.stores)
 
     def missing(self, sequence: SequenceState) -> list[int]:

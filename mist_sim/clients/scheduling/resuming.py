@@ -1,0 +1,85 @@
+"""How sequences go on whose entries lie elsewhere: swapped out, or with other clients."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+
+
+def swap_in(lane: LaneState, plan: StepPlan) -> None:
+    """Bring swapped sequences back while they fit, in the order in which they went."""
+    (_begin_swap_in if lane.swaps.overlap else _swap_all_in)(lane, plan)
+
+
+def _swap_all_in(lane: LaneState, plan: StepPlan) -> None:
+    """Let swapped sequences go on, in the order in which they went, while they fit."""
+    swaps = []
+    for sequence, swap in lane.swapped.items():
+        num_needed = lane.blocks_to_return(swap)
+        free = lane.num_admissible(lane.clock.blocks_needed_now())
+        if not lane.has_seat() or num_needed > free:
+            break
+        num_blocks = num_needed if swap.in_prefill else swap.num_blocks
+        lane.kv_cache.swap_in(sequence, num_blocks, swap.num_tokens)
+        lane.running[sequence] = None
+        if swap.in_prefill:
+            lane.prefilling.append(sequence)
+        else:
+            lane.clock.join(sequence)
+        swaps.append(swap.back())
+    for swap in swaps:
+        del lane.swapped[swap.sequence]
+        lane.swaps.room.release(swap.num_blocks)
+        plan.resumed += (swap.sequence,)
+    plan.moves += tuple(swaps)
+
+
+def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
+    """Take memory for swapped sequences, in the order in which they went, and let them come."""
+    while lane.swapped and lane.has_seat():
+        sequence, swap = next(iter(lane.swapped.items()))
+        if sequence in lane.swaps.going:
+            return
+        free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
+        if lane.blocks_to_return(swap) > free:
+            return
+        begin_return(lane, plan, sequence, swap)
+
+
+def begin_return(lane: LaneState, plan: StepPlan, sequence: SequenceState, swap: KvMove) -> None:
+    """Take memory for a swapped sequence, for which there is some, and let its entries come."""
+    del lane.swapped[sequence]
+    sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
+    lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
+    lane.num_promised += lane.blocks_to_join(sequence)
+    lane.loading[sequence] = None
+    plan.moves += (lane.swaps.begin_return(swap),)
+
+
+def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
+    """Let sequences whose entries have come decode, in order of arrival, if they fit.
+
+    Swapped-out ones resume first, unless no sequence runs: then they wait for memory that the
+    arrived ones hold. If swaps overlap with steps, they queue with the arrived ones, without
+    precedence.
+
+    num_needed: blocks needed beside the decodes.
+    """
+    while (
+        lane.moved
+        and lane.has_seat()
+        and (lane.swaps.overlap or not (lane.swapped and lane.running))
+    ):
+        sequence = lane.moved[0]
+        num_blocks = lane.blocks_to_join(sequence)
+        if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now() + num_needed):
+            return
+        lane.moved.popleft()
+        lane.num_promised -= num_blocks
+        lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
+        sequence.have_brought()
+        lane.running[sequence] = None
+        lane.clock.join(sequence)
+        plan.resumed += (sequence,)
