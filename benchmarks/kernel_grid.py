@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from mist_sim import ScenarioError
-from mist_sim.calibration.kernels.aiconfigurator import read_latent, read_system
+from mist_sim.calibration.kernels.aiconfigurator import read_latent, read_products, read_system
 from mist_sim.calibration.kernels.fit import KernelFit, fit_kernel
 from mist_sim.calibration.kernels.rows import KernelRows, joined
 from mist_sim.core.batch import StepBatch
@@ -30,7 +31,7 @@ from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.devices.specs import Efficiency
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.external.silicon import Silicon
+from mist_sim.hardware.predictors.external.silicon import Package, Silicon
 from mist_sim.models import ModelSpec, load_model
 
 # the cards that were measured, by architecture, and what the package calls them
@@ -59,7 +60,11 @@ PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 KEYS = ["gpu", "model", "dtype", "ranks", "step", "number", "length"]
 TERMS = ["products", "attention", "experts", "small", "collectives"]
 
+BLOCKS, BLOCKS_OF = "fp8_block", "0.25.0"  # the kind, and the version whose times are kernels'
 _STORED = {"gpt-oss-120b": "mxfp4", "deepseek-v3": "fp8"}
+_USUAL: Package = "aiconfigurator-core"
+# whose products in that are the host's
+_PACKAGES: Mapping[str, Package] = {"deepseek-v3": "aisimulate"}
 _ROOM = 0.92  # of a GPU's memory, as vLLM takes
 
 
@@ -131,7 +136,8 @@ def measured(
 
 @cache
 def _source(name: str, dtype: str, gpu: str, ranks: int) -> Silicon:
-    return Silicon(dict(formats(name))[dtype], Cluster(load_gpu(gpu), ranks), "vllm")
+    model = dict(formats(name))[dtype]
+    return Silicon(model, Cluster(load_gpu(gpu), ranks), "vllm", _PACKAGES.get(name, _USUAL))
 
 
 def simulated(grid: pd.DataFrame, gpu_of: Callable[[str, str], GpuSpec]) -> pd.DataFrame:
@@ -196,7 +202,24 @@ def table_rows(architecture: str) -> dict[str, KernelRows]:
         small = replace(card.kernels["vector"], mbu=0.8)
         for rows in read_system(_folder(system), card, small):
             found.setdefault(rows.kind, []).append(rows)
+    blocks = [rows for part in block_rows(architecture) for rows in part]
+    if blocks:
+        found[BLOCKS] = blocks
     return {kind: joined(parts) for kind, parts in sorted(found.items())}
+
+
+def block_rows(architecture: str, folder: Path | None = None) -> Iterator[list[KernelRows]]:
+    """Yield the FP8 products with scales of blocks of each card, from aisimulate's tables.
+
+    Those of aiconfigurator-core are the host's. folder: of the tables; by default that of the
+    installed package, and nothing without it.
+    """
+    if folder is None:
+        if find_spec("aisimulate_core") is None:
+            return
+        folder = Path(str(resources.files("aisimulate_core") / "systems" / "data"))
+    for gpu, system in SYSTEMS[architecture].items():
+        yield read_products(folder / system, BLOCKS_OF, BLOCKS, load_gpu(gpu))
 
 
 def _folder(system: str) -> Path:

@@ -18,13 +18,15 @@ from scipy.optimize import least_squares
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.base import PredictorTraits, sustained_rates
 from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.sampling import Sampling, SamplingTimes
 from mist_sim.hardware.setting import setting_of
 from mist_sim.metrics.load import load_of
-from mist_sim.models import ModelSpec, load_model
+from mist_sim.models import ModelSpec, attention_backends, load_model, moe_backends
+from mist_sim.models.moe_backends import expert_format
 
 Array = NDArray[np.float64]
 FILE = Path("../shared/measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
@@ -70,7 +72,8 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
     model = load_model(name).with_dtypes(weights=weights)
     replicas, spread = int(str(run["dp"])), model.moe is not None and int(str(run["ep"])) > 1
     ranks = int(str(run["num_gpus"])) // replicas
-    cluster = Cluster(load_gpu(GPUS[str(run["gpu_model"])]), ranks, replicas, spread)
+    plain = Cluster(load_gpu(GPUS[str(run["gpu_model"])]), ranks, replicas, spread)
+    cluster = chosen_by_0_12(model, plain).timed(model, plain)
     number = max(1, round(float(str(run["avg_batch_size"])) / replicas))
     context = PROMPTS[str(run["task"])] + float(str(run["avg_output_len"])) / 2
     batch = _decodes(model, number, context)
@@ -91,10 +94,21 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
         "sampling": sampling,
         "computed": step + sampling,
         "host_bound": step - kernels > kernels,
-        "setting": setting_of("roofline", model, cluster),
+        "setting": setting_of("roofline", model, plain),
+        "kernels_of": chosen_by_0_12(model, plain).named.get("experts", ""),
+        "untimed": chosen_by_0_12(model, plain).untimed(model, plain),
         "series": f"{model.name} on {run['num_gpus']} {cluster.gpu.name}, {run['task']}",
         "even": float(str(run["p90_itl_ms"])) <= _EVEN * float(str(run["median_itl_ms"])),
     }
+
+
+def chosen_by_0_12(model: ModelSpec, cluster: Cluster) -> KernelChoice:
+    """Return the kernels that vLLM 0.12 takes; 0.11 chooses alike."""
+    choices = moe_backends.OF_0_12.get(expert_format(model))
+    return KernelChoice(
+        experts=choices.of(deployment_of(cluster)) if choices else None,
+        attention=attention_backends.OF_0_12.of(model, cluster.gpu.architecture),
+    )
 
 
 def _decodes(model: ModelSpec, number: int, context: float) -> StepBatch:

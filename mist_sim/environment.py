@@ -148,8 +148,12 @@ class Environment(simpy.Environment):
 
         The old event stays in the queue without callbacks, and does nothing. Returns the new event.
         """
-        earlier = self.at(time, phase)
+        if time < self.now:
+            raise _in_the_past(time, self.now)
+        earlier = _new(Due)  # as in `at`, without its call
+        earlier.env = self
         earlier.callbacks, event.callbacks = event.callbacks, []
+        heappush(self._queue, (time, phase, next(self._eid), earlier))  # type: ignore[misc]
         return earlier
 
     def put_off(self, event: Event) -> Event:

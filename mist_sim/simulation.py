@@ -199,6 +199,7 @@ class Simulation:
             collectives={c.name: text for c in self.clients if (text := _collectives(c))},
             settings={c.name: _settings(c) for c in self.clients if c.traits.times is not None},
             engines={name: origin.imitates for name, origin in times.items() if origin.imitates},
+            kernels={name: origin.kernels for name, origin in times.items() if origin.kernels},
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,

@@ -519,8 +519,8 @@ MUTANTS = [
     Mutant(
         "who is told to move when its client has planned joins the step that began",
         f"{ENGINE}/loop.py",
-        "return run.num_begun(self.env.now, is_planned=is_planned)",
-        "return run.num_begun(self.env.now)",
+        "return run.num_begun(env.now, is_planned=is_planned)",
+        "return run.num_begun(env.now)",
     ),
     Mutant(
         "a pass that began at its client's turn is taken back for a prompt that was sent later",
@@ -765,7 +765,7 @@ MUTANTS = [
     Mutant(
         "a plain batch does not say how long its longest context is",
         f"{ENGINE}/plain.py",
-        "if line is None and not self._lines.are_known:",
+        "if line is None and self._tells_longest:",
         "if False:",
     ),
     Mutant(

@@ -32,7 +32,8 @@ from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Pred
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
 from mist_sim.models.adapters import LoraConfig
-from mist_sim.models.expert_padding import MoeBackend
+from mist_sim.models.attention_backends import AttentionBackend
+from mist_sim.models.moe_backends import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
@@ -83,9 +84,11 @@ class EngineOptions:
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
     expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
-    moe_backend: kernel of MXFP4 experts, which says how their weights are padded in memory. By
-        default the one that vLLM takes on that GPU. What was timed is that one: with another the
-        results have no error bar.
+    moe_backend: kernels of experts, by vLLM's name. By default those that the version of `engine`
+        takes for that format and GPU. Step times are of these kernels where public tables have
+        them; otherwise the GPU's usual ones are timed, and the results have no error bar. It also
+        says how MXFP4 weights are padded in memory.
+    attention_backend: kernels of attention, by vLLM's name; by default, and timed, likewise.
     all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
     host: host of the GPUs, for those on PCIe: a catalog name (`mist list hosts`), the path of a
         .toml spec, or a mapping of a spec's keys. By default a slow one without peer access, and
@@ -138,6 +141,9 @@ class EngineOptions:
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
     moe_backend: MoeBackend | None = field(default=None, metadata=_flag("--moe-backend"))
+    attention_backend: AttentionBackend | None = field(
+        default=None, metadata=_flag("--attention-backend")
+    )
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None

@@ -22,6 +22,7 @@ CONFIDENCE_LEVEL = 0.95
 # keys of a summary that are the same in every run
 _NAMES = (
     "engines",
+    "kernels",
     "estimates",
     "assumed",
     "assumed_host",

@@ -72,7 +72,7 @@ class Result(Findings):
         default is an assumption, by client. assumed_hosts: effect of the assumed host on a client
         whose host was not named (`Client.assumed_host`). settings: settings of the clients that
         time steps (`Client.settings`), from which TTFT and TPOT get expected errors. engines:
-        engine whose defaults each client has.
+        engine whose defaults each client has. kernels: whose kernels are timed, by client.
     scenario_text: returns `scenario`; None: the run came from no scenario. title: description of
         what was simulated. client_groups: for each client the name of its group of equal clients;
         empty if there are no groups. machines: the GPUs of each client, None without any.
@@ -98,6 +98,7 @@ class Result(Findings):
     assumed_hosts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: dict[str, Mapping[str, Setting | Borrowed | None]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     scenario_text: Callable[[], str] | None = None
     title: str = ""
     client_groups: list[str] = field(default_factory=list)
@@ -131,7 +132,9 @@ class Result(Findings):
         return cast("Summary", self._summarised())
 
     def _summarised(self) -> dict[str, Any]:
-        engines = {"engines": dict(self.engines)} if self.engines else {}
+        engines: dict[str, Any] = {"engines": dict(self.engines)} if self.engines else {}
+        if self.kernels:
+            engines["kernels"] = {name: dict(named) for name, named in self.kernels.items()}
         found = engines | summarise(
             self.recorder,
             slo=self.slo,

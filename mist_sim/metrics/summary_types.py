@@ -198,6 +198,7 @@ class Summary(_Always, total=False):
     arrivals_s: float
     overloads: list[Overload]
     engines: dict[str, str]
+    kernels: dict[str, dict[str, str]]
     assumed: dict[str, list[str]]
     assumed_host: dict[str, AssumedHost]
     collectives: dict[str, str]

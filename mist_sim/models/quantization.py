@@ -49,12 +49,15 @@ class Quantization:
     compute: FLOP rate at which the products run ("fp8", "int8", "fp4"); "bf16" if only the weights
         are quantized and kernels widen them before multiplying (GPTQ, AWQ).
     parts: quantized matrices; the others keep 16 bits.
+    static_inputs: whether the checkpoint has the scales of the products' inputs, for whole tensors;
+        otherwise they are found anew for each step. It decides which kernels take FP8 experts.
     """
 
     name: str
     bytes_per_param: float
     compute: str = "bf16"
     parts: frozenset[Part] = LAYER_PARTS
+    static_inputs: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.bytes_per_param <= 2:

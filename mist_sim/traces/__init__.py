@@ -1,5 +1,8 @@
 """Workloads: traces and synthetic requests as iterators, with arrival processes and pipelines."""
 
+from typing import TYPE_CHECKING
+
+from mist_sim.on_demand import on_demand
 from mist_sim.traces.arrivals import (
     AllAtOnce,
     ArrivalProcess,
@@ -34,26 +37,28 @@ from mist_sim.traces.lengths.mixtures import Mix, RequestClass
 from mist_sim.traces.lengths.synthetic import PrefixRepetition, Profile, Synthetic
 from mist_sim.traces.lengths.three_figures import MeanMedianP95Length
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
-from mist_sim.traces.readers.own_csv import CsvReader
-from mist_sim.traces.readers.parquet import ChatParquetReader, MistReader
-from mist_sim.traces.readers.servegen import ServeGenReader
-from mist_sim.traces.readers.serving_sim import LlmServingSimReader
-from mist_sim.traces.readers.sharegpt import ShareGptReader
-from mist_sim.traces.readers.tabular import (
-    AzureReader,
-    LengthsCsvReader,
-    MooncakeReader,
-    TimedTraceReader,
-)
-from mist_sim.traces.readers.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
 from mist_sim.traces.retries import Retries
-from mist_sim.traces.sessions.agentic import AgenticReader
-from mist_sim.traces.sessions.dependent import AgenticMooncakeReader
-from mist_sim.traces.sessions.dynamo import DynamoReader
-from mist_sim.traces.sessions.ragpulse import RagPulseReader
-from mist_sim.traces.sessions.telemetry import OtelReader
 from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
+
+if TYPE_CHECKING:
+    from mist_sim.traces.readers.own_csv import CsvReader
+    from mist_sim.traces.readers.parquet import ChatParquetReader, MistReader
+    from mist_sim.traces.readers.servegen import ServeGenReader
+    from mist_sim.traces.readers.serving_sim import LlmServingSimReader
+    from mist_sim.traces.readers.sharegpt import ShareGptReader
+    from mist_sim.traces.readers.tabular import (
+        AzureReader,
+        LengthsCsvReader,
+        MooncakeReader,
+        TimedTraceReader,
+    )
+    from mist_sim.traces.readers.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
+    from mist_sim.traces.sessions.agentic import AgenticReader
+    from mist_sim.traces.sessions.dependent import AgenticMooncakeReader
+    from mist_sim.traces.sessions.dynamo import DynamoReader
+    from mist_sim.traces.sessions.ragpulse import RagPulseReader
+    from mist_sim.traces.sessions.telemetry import OtelReader
 
 __all__ = [
     "ARRIVALS",
@@ -112,3 +117,27 @@ __all__ = [
     "completion_pipeline",
     "template",
 ]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "CsvReader": "readers.own_csv",
+        "ChatParquetReader": "readers.parquet",
+        "MistReader": "readers.parquet",
+        "ServeGenReader": "readers.servegen",
+        "LlmServingSimReader": "readers.serving_sim",
+        "ShareGptReader": "readers.sharegpt",
+        "AzureReader": "readers.tabular",
+        "LengthsCsvReader": "readers.tabular",
+        "MooncakeReader": "readers.tabular",
+        "TimedTraceReader": "readers.tabular",
+        "BurstGptReader": "readers.timed_csv",
+        "SplitwiseReader": "readers.timed_csv",
+        "VidurReader": "readers.timed_csv",
+        "AgenticReader": "sessions.agentic",
+        "AgenticMooncakeReader": "sessions.dependent",
+        "DynamoReader": "sessions.dynamo",
+        "RagPulseReader": "sessions.ragpulse",
+        "OtelReader": "sessions.telemetry",
+    },
+)

@@ -11,7 +11,29 @@ from mist_sim.bounds import COUNT
 from mist_sim.core.request import Content
 from mist_sim.registry import Registry
 
-TRACE_READERS = Registry("trace_readers")
+TRACE_READERS = Registry(
+    "trace_readers",
+    later={
+        "burstgpt": "mist_sim.traces.readers.timed_csv:BurstGptReader",
+        "vidur": "mist_sim.traces.readers.timed_csv:VidurReader",
+        "splitwise": "mist_sim.traces.readers.timed_csv:SplitwiseReader",
+        "csv": "mist_sim.traces.readers.own_csv:CsvReader",
+        "llmservingsim": "mist_sim.traces.readers.serving_sim:LlmServingSimReader",
+        "azure": "mist_sim.traces.readers.tabular:AzureReader",
+        "mooncake": "mist_sim.traces.readers.tabular:MooncakeReader",
+        "timed_trace": "mist_sim.traces.readers.tabular:TimedTraceReader",
+        "lengths_csv": "mist_sim.traces.readers.tabular:LengthsCsvReader",
+        "chat_parquet": "mist_sim.traces.readers.parquet:ChatParquetReader",
+        "mist": "mist_sim.traces.readers.parquet:MistReader",
+        "servegen": "mist_sim.traces.readers.servegen:ServeGenReader",
+        "sharegpt": "mist_sim.traces.readers.sharegpt:ShareGptReader",
+        "otel": "mist_sim.traces.sessions.telemetry:OtelReader",
+        "ragpulse": "mist_sim.traces.sessions.ragpulse:RagPulseReader",
+        "dynamo": "mist_sim.traces.sessions.dynamo:DynamoReader",
+        "agentic_mooncake": "mist_sim.traces.sessions.dependent:AgenticMooncakeReader",
+        "agentic": "mist_sim.traces.sessions.agentic:AgenticReader",
+    },
+)
 """Sources that read a file: classes with `rows()` (see `TraceReader`)."""
 
 SAMPLERS = Registry("samplers")

@@ -209,15 +209,8 @@ def test_the_watermark_is_a_share_of_all_blocks(num_blocks, watermark, num_reser
     assert lane.pool().num_reserved == num_reserved
 
 
-def test_kernels_of_experts_that_cannot_run_are_refused():
-    """With what does; and a kernel that nobody timed leaves no error bar."""
-    with pytest.raises(ScenarioError, match="null for qwen3-8b, which has no experts in MXFP4"):
-        llm_client("llm", model="qwen3-8b", moe_backend="marlin")
-    with pytest.raises(ScenarioError, match="must be marlin on l40s, where no other kernel"):
-        llm_client("llm", model="gpt-oss-20b", gpu="l40s", moe_backend="triton")
+def test_the_kernel_of_mxfp4_experts_says_how_much_room_is_left():
     own = llm_client("llm", model="gpt-oss-20b", moe_backend="triton")
     assert own.num_gpu_blocks == llm_client("llm", model="gpt-oss-20b").num_gpu_blocks
     other = llm_client("llm", model="gpt-oss-20b", moe_backend="marlin")
     assert other.num_gpu_blocks < own.num_gpu_blocks
-    for setting in other.traits.times.settings.values():
-        assert setting.why == "not known: experts by marlin; what was timed is triton"

@@ -552,23 +552,6 @@ def test_benchmarks_before_0_15_are_greedy_where_they_do_not_say():
     assert sampling("vllm-0.19") is None
 
 
-def test_the_kernel_of_experts_is_taken_from_flags_and_variables():
-    """Where the model's experts are in MXFP4; a flag goes before the variable."""
-
-    def backend(line):
-        return from_vllm([line], gpu="h100-sxm").keys["clients"][0].get("moe_backend")
-
-    assert backend("vllm serve gpt-oss-20b") is None
-    assert backend("vllm serve gpt-oss-20b --moe-backend auto") is None
-    assert backend("vllm serve gpt-oss-20b --moe-backend marlin") == "marlin"
-    assert backend("VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b") == "marlin"
-    assert backend("VLLM_MXFP4_USE_MARLIN=0 vllm serve gpt-oss-20b") is None
-    line = "VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b --moe-backend triton"
-    assert backend(line) == "triton"
-    assert backend("VLLM_MXFP4_USE_MARLIN=1 vllm serve qwen3-8b") is None
-    assert backend("vllm serve qwen3-8b --moe-backend triton") is None
-
-
 IN_THE_FILE = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
 
 

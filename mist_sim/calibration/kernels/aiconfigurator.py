@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.bounds import NUMBER
+from mist_sim.calibration.kernels.expert_rows import TABLE, expert_rows
+from mist_sim.calibration.kernels.reading import FORMATS, cold, columns, newest, table_of
 from mist_sim.calibration.kernels.rows import KernelRows, kernel_rows, shapes_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.predictors.analytic.compile import phase_time
-from mist_sim.inputs.parquet import read_parquet
 from mist_sim.inputs.tables import of_a_form
 from mist_sim.models import ModelSpec, load_model
 
@@ -25,17 +24,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-# their names of formats: ours, bytes of a parameter, the type that is multiplied
-_FORMATS = {
-    "bfloat16": ("bf16", 2.0, "bf16"),
-    "fp8": ("fp8", 1.0, "fp8"),
-    "fp8_block": ("fp8_block", 1.0 + 4 / 128**2, "fp8"),
-    "nvfp4": ("nvfp4", 0.5 + 1 / 16, "fp4"),
-    "int4_wo": ("int4", 0.5 + 2 / 128, "bf16"),
-    "w4a16_mxfp4": ("mxfp4", 0.5 + 1 / 32, "bf16"),
-}
-_ALIGNED = 8  # inner sizes that are no multiple take other kernels
-_UNGATED = {(1024, 2688), (2048, 5120), (2688, 1856)}  # Nemotron: two matrices an expert, not three
+_HOST_TIMED = 40e-6  # s: no kernel of so few tokens takes as long, launches by the host do
+_FEW = 16  # tokens
 _TILES = 1024  # smallest number of inputs and outputs of a product that counts
 
 
@@ -47,16 +37,16 @@ def read_system(folder: Path, gpu: GpuSpec, vector: Kernel) -> list[KernelRows]:
     """
     readers = {
         "gemm/gemm_perf": _products,
-        "moe/moe_perf": lambda rows, gpu: _experts(rows, gpu, vector),
+        TABLE: lambda rows, gpu: expert_rows(rows, gpu, vector),
         "attention/context_attention_perf": _prompts,
         "attention/generation_attention_perf": _decodes,
     }
     found: list[KernelRows] = []
     for name, read in readers.items():
-        path = _newest(folder, name)
+        path = newest(folder, name)
         if path is not None:
             with of_a_form(path, "vLLM's kernels"):
-                found += read(_table(path), gpu)
+                found += read(table_of(path), gpu)
     if not found:
         raise ScenarioError(
             f"{folder}: no tables of vLLM's kernels, such as gemm/vllm/0.24.0/gemm_perf.parquet"
@@ -71,37 +61,11 @@ def read_latent(folder: Path, gpu: GpuSpec) -> list[KernelRows]:
     """
     found: list[KernelRows] = []
     for name, prefill in (("mla_context", True), ("mla_generation", False)):
-        path = _newest(folder, f"mla/{name}_module_perf")
+        path = newest(folder, f"mla/{name}_module_perf")
         if path is not None:
             with of_a_form(path, "vLLM's kernels"):
-                found += _latent(_table(path), gpu, prefill)
+                found += _latent(table_of(path), gpu, prefill)
     return found
-
-
-def _newest(folder: Path, name: str) -> Path | None:
-    part, _, file = name.partition("/")
-    return max(folder.glob(f"{part}/vllm/*/{file}.parquet"), key=_version, default=None)
-
-
-def _version(path: Path) -> list[int]:
-    return [int(number[:9]) for number in re.findall(r"[0-9]+", path.parent.name)]
-
-
-def _table(path: Path) -> pd.DataFrame:
-    table, _ = read_parquet(path)
-    numbers = table.select_dtypes("number")
-    if (numbers.abs() > NUMBER[1]).any(axis=None):
-        raise ScenarioError(f"{path}: numbers must be <= {NUMBER[1]:g}")
-    return table[table["latency"] > NUMBER[0]]
-
-
-def _columns(table: pd.DataFrame, *names: str) -> list[Array]:
-    return [table[name].to_numpy(dtype=float) for name in names]
-
-
-def _cold(rows: KernelRows) -> KernelRows:
-    """Leave out times faster than memory allows: their data lay in the chip's cache."""
-    return rows.only(rows.memory * rows.launches < rows.seconds)
 
 
 def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
@@ -109,12 +73,11 @@ def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
     table = table[table["k"].between(256, 32768) & (table["n"] * table["k"] >= _TILES**2)]
     table = table.drop_duplicates(["gemm_dtype", "m", "n", "k"])
     for name, part in table.groupby("gemm_dtype"):
-        # above this, most times are those of the host
-        if name not in _FORMATS or name == "fp8_block":
+        if name not in FORMATS or is_host_timed(part):
             continue
-        kind, width, dtype = _FORMATS[str(name)]
-        m, n, k, ms = _columns(part, "m", "n", "k", "latency")
-        yield _cold(
+        kind, width, dtype = FORMATS[str(name)]
+        m, n, k, ms = columns(part, "m", "n", "k", "latency")
+        yield cold(
             kernel_rows(
                 kind,
                 ms * 1e-3,
@@ -129,49 +92,21 @@ def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
         )
 
 
-def _experts(table: pd.DataFrame, gpu: GpuSpec, vector: Kernel) -> Iterator[KernelRows]:
-    table = table[table["moe_ep_size"].eq(1) & table["num_tokens"].le(16384)]
-    table = table[(table["inter_size"] // table["moe_tp_size"] % _ALIGNED).eq(0)]
-    pairs = zip(table["hidden_size"], table["inter_size"], strict=True)
-    table = table[[pair not in _UNGATED for pair in pairs]]
-    sizes = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size"]
-    for name, every in table.groupby("moe_dtype"):
-        if name not in _FORMATS:
-            continue
-        usual = every[every["kernel_source"].eq(_usual_kernel(every))]
-        part = usual.drop_duplicates([*sizes, "distribution"])
-        kind, width, dtype = _FORMATS[str(name)]
-        n, h, inner, k, number, ranks, ms = _columns(part, *sizes, "latency")
-        even = part["distribution"].eq("balanced").to_numpy()
-        uniform = number * (1 - (1 - k / number) ** n)
-        reached = np.where(even, np.minimum(number, n * k), uniform)
-        rank = inner / ranks
-        # the two products are taken as two equal ones: two thirds and one third are 5 % apart
-        flops, weights = 3 * n * k * h * rank, 1.5 * reached * h * rank * width
-        moved = n * k * (2 * h + 3 * rank)
-        between = (n * k * 3 * rank + n * (k + 1) * h) * 2
-        known = 2 * vector.floor + between / ((vector.mbu or 0.8) * gpu.memory_bandwidth)
-        rows = kernel_rows(
-            f"experts_{kind}",
-            ms * 1e-3,
-            gpu,
-            dtype,
-            flops,
-            weights + moved,
-            shape=shapes_of(h, inner, number),
-            launches=2.0,
-            depth=(h + rank) / 2,
-            inputs=n * k * (h + rank) / 2,
-            padded_flops=3 * reached * h * rank,
-            known=known,
-        )
-        yield _cold(rows.only(rows.seconds > rows.known))
+def is_host_timed(products: pd.DataFrame) -> bool:
+    """Whether the times of products are those of the host that launches them, whatever their size.
+
+    So are those in FP8 with scales of blocks in some tables: 60 to 300 us for a single token.
+    """
+    small = products.loc[products["m"].le(_FEW), "latency"]
+    return bool(len(small) and np.quantile(small, 0.1) > _HOST_TIMED * 1e3)
 
 
-def _usual_kernel(rows: pd.DataFrame) -> str:
-    """Return the kernel that computes most shapes; others cover the rest."""
-    shapes = rows[["kernel_source", "hidden_size", "inter_size", "num_experts"]].drop_duplicates()
-    return str(shapes["kernel_source"].value_counts().index[0])
+def read_products(folder: Path, version: str, kind: str, gpu: GpuSpec) -> list[KernelRows]:
+    """Return a system's products of one kind, as one version has them; none without a table."""
+    path = folder / "gemm" / "vllm" / version / "gemm_perf.parquet"
+    if not path.is_file():
+        return []
+    return [rows for rows in _products(table_of(path), gpu) if rows.kind == kind]
 
 
 def _attention(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, float, pd.DataFrame]]:
@@ -188,7 +123,7 @@ def _prompts(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
     table = table[table["isl"].ge(128) & table["batch_size"].eq(1)]
     table = table[table["head_dim"].le(256) & table["num_heads"].ge(4)]
     for suffix, _, part in _attention(table, ["isl"]):
-        n, heads, kv, dim, ms = _columns(
+        n, heads, kv, dim, ms = columns(
             part, "isl", "num_heads", "num_key_value_heads", "head_dim", "latency"
         )
         pairs = heads * n * (n + 1) / 2
@@ -210,7 +145,7 @@ def _decodes(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
     table = table[table["step"].between(127, 40000) & table["batch_size"].le(512)]
     table = table[table["head_dim"].le(256) & table["num_key_value_heads"].le(8)]
     for suffix, width, part in _attention(table, ["step", "batch_size"]):
-        batch, step, heads, kv, dim, ms = _columns(
+        batch, step, heads, kv, dim, ms = columns(
             part, "batch_size", "step", "num_heads", "num_key_value_heads", "head_dim", "latency"
         )
         keys = batch * (step + 1)
@@ -244,7 +179,7 @@ def _latent(table: pd.DataFrame, gpu: GpuSpec, prefill: bool) -> Iterator[Kernel
     table = table[table["isl"].ge(128)] if prefill else table[table["step"].between(128, 40000)]
     if table.empty:
         return
-    heads, batch, ms = _columns(table, "num_heads", "batch_size", "latency")
+    heads, batch, ms = columns(table, "num_heads", "batch_size", "latency")
     length = table["isl" if prefill else "step"].to_numpy(dtype=float)
     model = load_model("deepseek-v3").with_dtypes(weights="bf16")
     mla = model.mla

@@ -403,8 +403,9 @@ class Engine:
 
     def _num_begun(self, run: Run) -> int:
         """Return how many steps of a run have begun, as if each were planned in its turn."""
-        is_planned = self.env.is_after_plan(self._plan_phase)
-        return run.num_begun(self.env.now, is_planned=is_planned)
+        env = self.env
+        is_planned = env.planned_at == env.now and env.plan_phase > self._plan_phase
+        return run.num_begun(env.now, is_planned=is_planned)
 
     def _end_after(self, run: Run, num_steps: int) -> None:
         """Let a run end after so many steps, if it has more; a step is never preempted."""

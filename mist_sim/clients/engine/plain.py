@@ -62,23 +62,38 @@ class PlainEngine(Engine):
         self._plain_plan, self._batch = StepPlan(), StepBatch()
         self._plain_run = Run(((lane, self._plain_plan, self._batch),), 0.0, 0.0, 1, 0.0)
         self._at_end: Callable[[Event], None] = self._end  # bound once
-        self._lines = _Lines(predictor, is_known=not lane.state.clock.tells_longest)
+        self._lines: dict[int, DecodeLine | None] = {}  # by number of decodes
+        self._tells_longest = lane.state.clock.tells_longest
+        self._parts = env, lane, lane.state, lane.state.clock, lane.state.pool, lane.ahead
         self._is_plain = True
 
     # --- a run begins -----------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
-        """Plan the next steps and start them; leave rare plans to the general engine."""
-        env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
+        """Plan the next steps, time them, and sleep until they end.
+
+        Rare plans are left to the general engine. event: one that has happened; it happens again at
+        the end of the run, which is cheaper than a new one.
+        """
         if not self._is_plain:
             super()._plan(event)
             return
-        if env.planned_at != env.now:
-            env.planned_at, env.plan_phase = env.now, phase
+        env, lane, state, clock, pool, ahead = self._parts
+        now, phase = env.now, self._plan_phase
+        if env.planned_at != now:
+            env.planned_at, env.plan_phase = now, phase
         elif env.plan_phase < phase:
             env.plan_phase = phase
-        limit = lane.run_limit if self._ahead is None else self._hear(self._ahead)
-        clock, pool, shares = state.clock, state.pool, state.kv_cache.shares_blocks
+        limit, shares = lane.run_limit, state.kv_cache.shares_blocks
+        if ahead is not None and (
+            ahead.latest is None
+            or ahead.arrived
+            or ahead.given_up
+            or shares
+            or self.has_role
+            or (state.leaving and state.waiting)
+        ):
+            limit = self._hear(ahead)
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
@@ -108,7 +123,52 @@ class PlainEngine(Engine):
             plan.num_steps = steps_of(state, plan, limit, budget)
         else:
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
-        self._start_plain(event, plan, num_decodes)
+        self._start_plain(event, prefills, num_decodes, plan.num_steps)
+
+    def _start_plain(
+        self, event: Event, prefills: Prefills, num_decodes: int, num_steps: int
+    ) -> None:
+        """Time the steps of a plan, and sleep until they end."""
+        env, _, state, clock, _, ahead = self._parts
+        batch, run, lines = self._batch, self._plain_run, self._lines
+        context_sum, line = clock.context_sum, None
+        run.start = now = env.now
+        batch.num_decodes, batch.context_sum = num_decodes, context_sum
+        if prefills:
+            batch.chunks = tuple([(new, each.num_computed_tokens) for each, new in prefills])
+        else:
+            batch.chunks = ()
+            line = lines[num_decodes] if num_decodes in lines else self._line_of(num_decodes)
+        timed: Predictor | PlanAhead = self.predictor
+        if ahead is not None:
+            if state.leaving:
+                self._free_leaving()
+            ahead.was_on_the_spot = on_the_spot = ahead.latest is None
+            if on_the_spot:
+                num_steps, line, timed = 1, None, ahead  # nothing overlaps with it
+        if line is None and self._tells_longest:
+            self._tell_longest(batch)
+        if num_steps > 1:
+            if line is not None:
+                times = line.run(context_sum + num_decodes, num_decodes, num_steps)
+            else:
+                growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
+                times = self.predictor.run(batch, growth, num_steps)
+            times[0] = now + times.item(0)
+            run.ends = _accumulate(times, 0, None, times)
+            run.end = end = times.item(-1)
+        else:
+            if line is None:
+                end = now + timed.step_time(batch)
+            else:
+                end = now + line.step(context_sum + num_decodes)
+            run.ends = run.end = end
+        run.num_steps = num_steps
+        if ahead is not None:
+            ahead.latest = run
+        self._run, self._wake = run, event
+        event.callbacks = [self._at_end]
+        heappush(env.agenda, (end, self._step_end, env.next_number(), event))
 
     def _awaits_entries(self) -> bool:
         """Tell whether the next plan depends on entries of other clients."""
@@ -134,50 +194,14 @@ class PlainEngine(Engine):
             return 1
         return self._only.run_limit
 
-    def _start_plain(self, event: Event, plan: StepPlan, num_decodes: int) -> None:
-        """Time the steps of a plan, and sleep until they end.
+    def _line_of(self, num_decodes: int) -> DecodeLine | None:
+        """Return the line of times of so many decodes, None if there is none; remember it.
 
-        event: an event that has happened and is used again, which is cheaper than a new one per
-        run.
+        There is none where its keys alone do not tell the time, since the longest context counts.
         """
-        env, state, ahead = self.env, self._state, self._ahead
-        run, batch, clock, num_steps = self._plain_run, self._batch, state.clock, plan.num_steps
-        run.start = now = env.now
-        line, batch.num_decodes, batch.context_sum = None, num_decodes, clock.context_sum
-        if plan.prefills:
-            batch.chunks = tuple([(new, each.num_computed_tokens) for each, new in plan.prefills])
-        else:
-            line, batch.chunks = self._lines[num_decodes], ()
-        timed: Predictor | PlanAhead = self.predictor
-        if ahead is not None:
-            if state.leaving:
-                self._free_leaving()
-            ahead.was_on_the_spot = on_the_spot = ahead.latest is None
-            if on_the_spot:
-                num_steps, line, timed = 1, None, ahead  # nothing overlaps with it
-        if line is None and not self._lines.are_known:
-            self._tell_longest(batch)
-        if num_steps > 1:
-            if line is not None:
-                times = line.run(clock.context_sum + num_decodes, num_decodes, num_steps)
-            else:
-                growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
-                times = self.predictor.run(batch, growth, num_steps)
-            times[0] = now + times.item(0)
-            run.ends = _accumulate(times, 0, None, times)
-            run.end = end = times.item(-1)
-        else:
-            if line is None:
-                end = now + timed.step_time(batch)
-            else:
-                end = now + line.step(clock.context_sum + num_decodes)
-            run.ends = run.end = end
-        run.num_steps = num_steps
-        if ahead is not None:
-            ahead.latest = run
-        self._run, self._wake = run, event
-        event.callbacks = [self._at_end]
-        heappush(env.agenda, (end, self._step_end, env.next_number(), event))
+        of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
+        self._lines[num_decodes] = line = None if of is None else of(num_decodes)
+        return line
 
     def _tell_longest(self, batch: StepBatch) -> None:
         """Pass the longest context to a predictor that asks for it."""
@@ -263,37 +287,28 @@ class PlainEngine(Engine):
     # --- a run ends -------------------------------------------------------------------------
 
     def _end(self, event: Event) -> None:
-        """Account for the steps that have ended, and plan again."""
-        env, run = self.env, self._run
+        """Account for the steps that have ended, hand back who is done, and plan again."""
+        run = self._run
         if run is not self._plain_run:
             super()._end(event)
             return
         self._run = None
-        self._account(run)
-        agenda, now = env.agenda, env.now
-        if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
-            self._wake = env.at(now, self._plan_phase)
-            self._wake.callbacks.append(self._plan)
-        else:
-            self._plan(event)
-
-    def _account(self, run: Run) -> None:
-        """Enter what executed steps computed, record it, and hand back finished sequences."""
-        lane, state, plan, end = self._only, self._state, self._plain_plan, run.end
-        clock, pool, prefills, num_steps = state.clock, state.pool, plan.prefills, run.num_steps
+        env, lane, state, clock, pool, _ = self._parts
+        plan, batch, num_steps, end = self._plain_plan, self._batch, run.num_steps, run.end
+        prefills, num_decodes, context_sum = plan.prefills, batch.num_decodes, batch.context_sum
         if prefills and num_steps > 1:
             compute_more(state, plan, num_steps)
         finished: list[SequenceState] = []
-        if plan.decodes:
+        if num_decodes:
             if num_steps > 1 and (more := clock.blocks_needed(num_steps) - state.num_taken):
                 state.kv_cache.grow(more)
             state.num_taken = 0
-            clock.steps += num_steps
-            clock.context_sum += num_steps * clock.num_decodes
-            if clock.heap[0][0] <= clock.steps:
+            clock.steps = steps = clock.steps + num_steps
+            clock.context_sum = context_sum + num_steps * num_decodes
+            if clock.heap[0][0] <= steps:
                 finished = clock.pop_finished()
         state.num_peak_blocks = num_used = pool.num_blocks - pool.num_free
-        lane.records.plain_run(run, self._batch, lane.load.num_waiting, num_used)
+        lane.records.plain_run(run, batch, lane.load.num_waiting, num_used)
         for sequence in finished:
             self._let_go(sequence, state.leave_clock(sequence))
         for sequence, num_new in prefills:
@@ -303,6 +318,12 @@ class PlainEngine(Engine):
             self._hand_back(finished, end)
         if num_steps == lane.run_limit or num_steps < plan.num_steps:
             lane.adapt(num_steps, plan.num_steps)
+        agenda, now = env.agenda, env.now
+        if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
+            self._wake = env.at(now, self._plan_phase)
+            self._wake.callbacks.append(self._plan)
+        else:
+            self._plan(event)
 
     def _hand_back(self, finished: list[SequenceState], end: float) -> None:
         """Let sequences go that are done or were given up."""
@@ -368,24 +389,3 @@ class PlainEngine(Engine):
     def _do_as_general(self) -> None:
         """Use the general loop from now on, also for the end of the run in flight."""
         self._is_plain, self._plain_run = False, _NO_RUN
-
-
-class _Lines(dict[int, DecodeLine | None]):
-    """The line of step times by number of decodes, remembered; None if there is none.
-
-    are_known: whether all inputs of such a line are known; the longest context is not.
-    """
-
-    def __init__(self, predictor: Predictor, *, is_known: bool) -> None:
-        super().__init__()
-        self.are_known = is_known
-        of = getattr(predictor, "decode_line", None) if is_known else None
-        self._of: Callable[[int], DecodeLine | None] = of or _no_line
-
-    def __missing__(self, num_decodes: int) -> DecodeLine | None:
-        self[num_decodes] = line = self._of(num_decodes)
-        return line
-
-
-def _no_line(_: int) -> None:
-    return None

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from mist_sim.clients.engine.plain import PlainEngine
 
 if TYPE_CHECKING:
+    from simpy.events import Event
+
     from mist_sim.clients.engine.plan_ahead import PlanAhead
-    from mist_sim.clients.engine.run import Run
     from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -55,12 +56,12 @@ class PlainRoleEngine(PlainEngine):
     def _free_leaving(self) -> None:
         self._state.free_leaving()
 
-    def _account(self, run: Run) -> None:
+    def _end(self, event: Event) -> None:
         lane, state = self._only, self._state
         if state.forgotten or lane.released:
-            lane.end(run, self._plain_plan, self._batch)
+            super(PlainEngine, self)._end(event)
         else:
-            super()._account(run)
+            super()._end(event)
 
     def _hand_back(self, finished: list[SequenceState], end: float) -> None:
         lane, state = self._only, self._state

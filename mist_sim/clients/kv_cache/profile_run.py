@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.models import layers as layered
 from mist_sim.models.adapters import LoraConfig, adapter_bytes
-from mist_sim.models.expert_padding import MoeBackend, is_padded, moe_backend_of, padding_bytes
+from mist_sim.models.expert_padding import is_padded, moe_backend_of, padding_bytes
 from mist_sim.models.moe import MoeSpec
+from mist_sim.models.moe_backends import MoeBackend
 from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
 

@@ -68,6 +68,7 @@ class TimesOrigin:
         known; None if nothing comparable was measured. A client that emits no first token has no
         `ttft`.
     imitates: the engine whose defaults it has; empty for none.
+    kernels: whose kernels are timed, by vLLM's names, of `experts` and `attention`.
     """
 
     estimate: str
@@ -77,6 +78,7 @@ class TimesOrigin:
         default_factory=lambda: {"ttft": None, "tpot": None}
     )
     imitates: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
     def across_nodes(self) -> TimesOrigin:
         """Return the same for ranks on several nodes, of which no step was measured."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,9 @@ class _WithOverhead:
     overlapped: bool
     exposed: tuple[float, float]
     sampling: SamplingTimes | None = None  # of one rank, which draws the tokens behind the kernels
+    lines: dict[int, DecodeLine | None] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def traits(self) -> PredictorTraits:
@@ -149,7 +152,8 @@ class _WithOverhead:
         if not self.overlapped:
             return seconds + host
         step, sequence = self.exposed
-        return max(seconds + (step + sequence * num_sequences), host)
+        seconds += step + sequence * num_sequences
+        return seconds if seconds > host else host  # max() would be a call  # noqa: FURB136
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
         """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
@@ -198,6 +202,11 @@ class _WithOverhead:
         return maximum(seconds, host, out=seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
+        if num_decodes not in self.lines:  # remembered for all engines that it times
+            self.lines[num_decodes] = self._decode_line(num_decodes)
+        return self.lines[num_decodes]
+
+    def _decode_line(self, num_decodes: int) -> DecodeLine | None:
         inside = getattr(self._kernels(), "decode_line", None)
         line: DecodeLine | None = inside(num_decodes) if inside is not None else None
         if line is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,9 @@ class Table:
     """
 
     def __init__(self, **columns: str) -> None:
-        self._row = np.dtype(list(columns.items()))
-        self._pack_row = struct.Struct(_layout(self._row)).pack
+        self._row, self._pack_row, kinds = _layout(tuple(columns.items()))
         self._packed = bytearray()  # rows that are packed and not yet in columns
-        self._columns = {name: NarrowColumn(self._row[name]) for name in columns}
+        self._columns = {name: NarrowColumn(kind) for name, kind in kinds}
         self.rows: list[tuple[object, ...]] = []
 
     @property
@@ -88,10 +88,21 @@ class TableColumns(Mapping[str, Any]):
         return found
 
 
-def _layout(row: np.dtype[np.void]) -> str:
-    """Return the format in which `struct` packs the values of a row without gaps."""
-    chars = [row[name].char for name in row.names or ()]
-    return "=" + "".join("q" if char == "l" else char for char in chars)
+class _Layout(NamedTuple):
+    """How the rows of a table lie: packed by `pack` without gaps, as `row`. kinds: by column."""
+
+    row: np.dtype[np.void]
+    pack: Callable[..., bytes]
+    kinds: tuple[tuple[str, np.dtype[np.generic]], ...]
+
+
+@cache
+def _layout(columns: tuple[tuple[str, str], ...]) -> _Layout:
+    """Return the layout of tables with such columns, of which there may be one a track."""
+    row = np.dtype(list(columns))
+    kinds = tuple((name, row[name]) for name, _ in columns)
+    chars = ["q" if kind.char == "l" else kind.char for _, kind in kinds]
+    return _Layout(row, struct.Struct("=" + "".join(chars)).pack, kinds)
 
 
 class Categories:

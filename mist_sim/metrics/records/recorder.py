@@ -69,6 +69,7 @@ class ColumnRecorder:
         self.track_layouts: list[int] = []
         self._layouts: dict[int, list[tuple[float, int]]] = {}  # of clients that changed theirs
         self._num_at_once: int | None = None
+        self._most_rows = _MOST_ROWS  # of requests, before all tables are looked at
         self.steps: list[Table] = []
         self.step_ends: list[array[float]] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
@@ -107,6 +108,7 @@ class ColumnRecorder:
     def all_started(self) -> None:
         """Note that all clients have started; a client that comes back opens new tracks."""
         self._num_at_once = len(self.track_clients)
+        self._most_rows = max(_MOST_ROWS, self._num_at_once)  # a look at a track for each request
 
     def num_tracks(self, client_id: int, layout: int = 0) -> int:
         """Return how many tracks a client has at a time in a layout, by default its first one."""
@@ -207,7 +209,7 @@ class ColumnRecorder:
                 0 if request.model is None else self.models.code(request.model),
             )
         )
-        if len(self.requests.rows) >= _MOST_ROWS:
+        if len(self.requests.rows) >= self._most_rows:
             self._pack()
 
     def record_whole(self, client_id: int, visit: Visit) -> None:
@@ -263,7 +265,7 @@ class ColumnRecorder:
                 0 if model is None else self.models.code(model),
             )
         )
-        if len(self.requests.rows) >= _MOST_ROWS:
+        if len(self.requests.rows) >= self._most_rows:
             self._pack()
 
     def _pack(self) -> None:

@@ -29,7 +29,7 @@ MXFP4 = Quantization(
 _NVFP4, _FP8 = QUANTIZATIONS["nvfp4"], QUANTIZATIONS["fp8"]
 # `quant_algo` of NVIDIA's Model Optimizer, as vLLM's `modelopt.py` reads it.
 _MODELOPT: Mapping[str, Quantization] = {
-    "FP8": _FP8,
+    "FP8": replace(_FP8, static_inputs=True),
     "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
     "NVFP4": _NVFP4,
     "W4A16_NVFP4": replace(_NVFP4, compute="bf16"),
@@ -115,7 +115,7 @@ def _modelopt_kv_cache(table: ConfigReader) -> str:
 def _fp8(table: ConfigReader) -> Quantization:
     block = table.items("weight_block_size")
     if not block:
-        return _FP8
+        return replace(_FP8, static_inputs=table.config.get("activation_scheme") == "static")
     if len(block) != 2 or not all(isinstance(side, int) and 0 < side < 2**20 for side in block):
         raise table.error(f"weight_block_size must be two integers > 0, got {block}")
     rows, columns = (side for side in block if isinstance(side, int))
@@ -153,8 +153,9 @@ def _compressed_tensors(table: ConfigReader) -> Quantization:
     kind, bits = weights.config.get("type", "int"), weights.size("num_bits")
     inputs = group.table("input_activations")
     if kind == "float" and bits == 8:
-        compute = "fp8" if inputs else "bf16"
-        return replace(_FP8, compute=compute)
+        if inputs is None:
+            return replace(_FP8, compute="bf16")
+        return replace(_FP8, static_inputs=not inputs.flag("dynamic", False))
     size = _group_size(weights, "group_size")
     if kind == "float" and bits == 4 and size == 16:
         return _NVFP4 if inputs else replace(_NVFP4, compute="bf16")

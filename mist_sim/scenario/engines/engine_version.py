@@ -19,6 +19,9 @@ LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 RULES = "rules."
 MEMORY = "memory."
 SAMPLER = "sampling.sampler"
+KERNELS = "kernels."
+EXPERTS = "kernels.experts."
+ATTENTION = "kernels.attention"
 
 
 class ServerLimits(NamedTuple):
@@ -113,8 +116,9 @@ class EngineVersion:
 
     name: as in a scenario. defaults: by option, as `clients.N` has them; what it decides without
     one, as `rules.` and the name in `EngineRules`; what it takes of the memory beside weights and
-    cache, as `memory.` and the name in `ProfileRun`. lacks: options of a scenario that it does not
-    have. notes: what it does by default that is not simulated.
+    cache, as `memory.` and the name in `ProfileRun`; whose kernels it takes, as `kernels.`. lacks:
+    options of a scenario that it does not have. notes: what it does by default that is not
+    simulated.
     """
 
     name: str

@@ -17,15 +17,16 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.drafter import Drafter
+from mist_sim.hardware.kernel_choice import KernelChoice
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.hardware.setting import ADAPTED, CAPPED, IN_PARTS, Borrowed, Setting, comparable
 from mist_sim.models import ModelSpec, check_generates, load_model
-from mist_sim.models.expert_padding import check_moe_backend, moe_backend_of
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.hosts import with_host
+from mist_sim.scenario.engines.kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.memory import (
     PREFIXES,
     engine_memory,
@@ -86,14 +87,15 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         _check_ahead(config)
     asked_ahead, config = config.async_scheduling, _ahead_with_windows(config, model)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
-    _check_experts(config, model, cluster.gpu)
+    kernels = kernel_choice(config, model, cluster)
     caches_prefixes = config.kv_cache.enable_prefix_caching
     config = with_longer_blocks(with_state_pages(config, model, cluster))
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
     scheduler = _with_token_budget(scheduler, longest)
-    times = step_times(config, model, cluster, scheduler, longest)
+    timed = kernels.timed(model, cluster)
+    times = step_times(config, model, timed, scheduler, longest)
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
     memory = engine_memory(config, model, cluster, scheduler, times, longest)
     predictor, rules = times.predictor, version_of(config.engine).rules
@@ -109,7 +111,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         estimate=predictor.traits.estimate,
         assumed=assumed + (config.resharding.assumed if config.resharding else ()),
         assumed_host=times.assumed_host,
-        settings=_settings(config, predictor, model, cluster),
+        settings=_settings(config, predictor, kernels, model, cluster),
+        kernels=kernels.named if times.by_backend else {},
         imitates=imitated(config),
     )
     parts: dict[str, Any] = {
@@ -144,15 +147,6 @@ def _check_ahead(config: EngineConfig) -> None:
             f"{config.pipeline_parallel_size} in {version.title}, whose pipelines do not plan "
             "ahead; a later engine, from vllm-0.19, does"
         )
-
-
-def _check_experts(config: EngineConfig, model: ModelSpec, gpu: GpuSpec) -> None:
-    """Raise ScenarioError for a kernel of experts that does not suit the model or the GPU."""
-    if config.moe_backend is not None:
-        try:
-            check_moe_backend(config.moe_backend, model, gpu.name, gpu.architecture)
-        except ValueError as error:
-            raise ScenarioError(str(error)) from None
 
 
 def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
@@ -194,7 +188,11 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
 
 
 def _settings(
-    config: EngineConfig, predictor: PipelinePredictor, model: ModelSpec, cluster: Cluster
+    config: EngineConfig,
+    predictor: PipelinePredictor,
+    kernels: KernelChoice,
+    model: ModelSpec,
+    cluster: Cluster,
 ) -> dict[str, Setting | Borrowed | None]:
     """Return the settings by which a client's TTFT and TPOT are compared with measurements.
 
@@ -208,9 +206,7 @@ def _settings(
         setting = ADAPTED
     if setting is not None and config.decode_context_parallel_size > 1:
         setting = IN_PARTS
-    timed = moe_backend_of(cluster.gpu.architecture)
-    if setting is not None and config.moe_backend not in (None, timed):
-        setting = Borrowed(f"not known: experts by {config.moe_backend}; what was timed is {timed}")
+    setting = unlike_timed(config, kernels, setting, model, cluster)
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)

@@ -39,6 +39,7 @@ from mist_sim.scenario.engines.default_overhead import (
 )
 from mist_sim.scenario.engines.engine_version import SAMPLER
 from mist_sim.scenario.engines.hosts import assumed_host, check_times_links
+from mist_sim.scenario.engines.kernels import times_kernels
 from mist_sim.scenario.engines.sampling import drawing
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
@@ -49,14 +50,15 @@ class StepTimes:
     """The predictor of an engine's steps, and which of its options are assumed.
 
     overhead: the engine's own time, which is in the predictor. drafter: of an engine that drafts
-    with a model. graphs: tokens of the CUDA graphs that the engine captures. assumed,
-    assumed_host: as a client has them (`Client`).
+    with a model. graphs: tokens of the CUDA graphs that the engine captures. by_backend: whether
+    kernels are timed by back end. assumed, assumed_host: as a client has them (`Client`).
     """
 
     predictor: PipelinePredictor
     overhead: EngineOverhead
     drafter: Drafter | None
     graphs: tuple[int, ...]
+    by_backend: bool
     assumed: tuple[str, ...]
     assumed_host: Mapping[str, Any]
 
@@ -72,6 +74,7 @@ def step_times(
     predictor = _predictor(config, model, cluster, scheduler)
     graphs = _captured(config, predictor, cluster, scheduler)
     _check_known(config, predictor)
+    by_backend = times_kernels(config, model, predictor)
     overhead = own_time(config.overhead, predictor, cluster.gpu)
     drawn, drawn_assumed = drawing(config, predictor)
     assumed = assumed_times(overhead, predictor, cluster.gpu) + drawn_assumed
@@ -96,7 +99,8 @@ def step_times(
         masks = SamplingTimes(drawn, model.vocab_size, sampler, bytes_per_s)
         predictor = with_sampling(predictor, masks)
     first = overhead.around(predictor.ranks[0], overlapped=hides_host(config))
-    return StepTimes(predictor.with_first(first), overhead, draft, graphs, assumed, worth)
+    timed = predictor.with_first(first)
+    return StepTimes(timed, overhead, draft, graphs, by_backend, assumed, worth)
 
 
 def is_made_here(config: EngineConfig) -> bool:

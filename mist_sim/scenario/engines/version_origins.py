@@ -13,6 +13,7 @@ from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.hosts import DEFAULT_HOST
 from mist_sim.scenario.engines.engine_version import (
+    KERNELS,
     LARGEST_GRAPH,
     LIMITS,
     MEMORY,
@@ -84,6 +85,8 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
     limits = server_limits(gpu, num_drafts, version)
     num_seqs = client["scheduler"].get("max_num_seqs")
     for key, default in version.defaults.items():
+        if key.startswith(KERNELS):
+            continue
         if key == LIMITS:
             pairs = ((f"scheduler.{name}", value) for name, value in limits._asdict().items())
             expected = dict(pairs)

@@ -11,8 +11,11 @@ from collections.abc import Mapping
 
 from mist_sim.clients.engine_checks import AUTO_LENGTH as AUTO
 from mist_sim.clients.kv_cache.profile_run import BesideTorch
+from mist_sim.models import attention_backends, moe_backends
 from mist_sim.models.speculative import METHODS
 from mist_sim.scenario.engines.engine_version import (
+    ATTENTION,
+    EXPERTS,
     GIB,
     INTERVAL,
     LARGEST_GRAPH,
@@ -64,6 +67,8 @@ _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
 _HASH = "VllmConfig in vllm/config/vllm.py"
 _UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
 _QUEUE = "EngineCore.step_with_batch_queue in vllm/v1/engine/core.py"
+_ORACLE = "in vllm/model_executor/layers/fused_moe/oracle"
+_PRIORITIES = "_get_backend_priorities in vllm/platforms/cuda.py"
 _FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
 
 _ITL_OF_0_11 = (
@@ -76,6 +81,15 @@ _AVAILABLE = "Worker.determine_available_memory in vllm/v1/worker/gpu_worker.py"
 _WORKSPACE = "WorkspaceManager in vllm/v1/worker/workspace.py"
 
 _NO_STAGGER = "AsyncScheduler in vllm/v1/core/sched/async_scheduler.py"
+
+
+def _experts(
+    of: Mapping[str, moe_backends.Choices], source: str, formats: str = ""
+) -> dict[str, Default]:
+    """Return the kernels of experts by format; formats: those that changed, empty for all."""
+    chosen = formats.split() or list(of)
+    return {f"{EXPERTS}{name}": Default(of[name], source) for name in chosen}
+
 
 V0_12 = EngineVersion(
     "vllm-0.12",
@@ -102,6 +116,12 @@ V0_12 = EngineVersion(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
         INTERVAL: Default(1, "no such option; any step of Scheduler.schedule computes prompts"),
+        **_experts(
+            moe_backends.OF_0_12,
+            "get_fp8_moe_backend, get_mxfp4_backend in vllm/model_executor/layers/quantization, or "
+            "UnquantizedFusedMoEMethod in fused_moe",
+        ),
+        ATTENTION: Default(attention_backends.OF_0_12, _PRIORITIES),
         _SAMPLER_BYTES: Default(38.6, f"{_LOGS} of 0.11 to 0.16"),
         _KEEPS_BUFFERS: Default(False, "fused_experts_impl in vllm/model_executor/layers"),
         _BESIDE_TORCH: Default(
@@ -161,6 +181,7 @@ V0_14 = after(
             True, "not in the package; runs of 0.15 and 0.19 (docs/validation.md)"
         ),
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
+        **_experts(moe_backends.OF_0_14, f"select_fp8_moe_backend {_ORACLE}", "fp8_block"),
     },
     gains=("max_model_len",),
 )
@@ -171,6 +192,10 @@ V0_19 = after(
     {
         "kv_cache.block_size": Default(16, f"CacheConfig.DEFAULT_BLOCK_SIZE {_CACHE}"),
         SAMPLER: Default("triton", f"{_SAMPLE}, from 8 rows on; vLLM pull request 33538"),
+        **_experts(
+            moe_backends.OF_0_19, f"_get_priority_backends {_ORACLE}", "fp8_static fp8_block nvfp4"
+        ),
+        ATTENTION: Default(attention_backends.OF_0_19, _PRIORITIES),
         _SAMPLER_BYTES: Default(15.3, f"{_LOGS} of 0.17 to 0.26"),
         _KEEPS_BUFFERS: Default(True, _WORKSPACE),
         _BESIDE_TORCH: Default(
@@ -199,6 +224,7 @@ V0_24 = after(
         INTERVAL: Default(1, f"SchedulerConfig.prefill_schedule_interval {_SCHEDULER}"),
         _UNCACHED_FIRST: Default(True, f"{_FREE_BLOCKS}, not yet in 0.22"),
         SAMPLER: Default("flashinfer", f"{_SAMPLE}; vLLM pull request 40376"),
+        **_experts(moe_backends.OF_0_24, f"_get_priority_backends {_ORACLE}", "bf16"),
         _COUNTS_GRAPHS: Default(
             True,
             f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20; {_AVAILABLE}",

@@ -95,7 +95,8 @@ def read_commands(
         mine, more = read(text)
         found += mine
         others += more
-    reader = _Reader(engine or ("engine" if "engine" in overrides else None), overrides)
+    version = engine or ("engine" if "engine" in overrides else None)
+    reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
     return FromVllm(reader.keys(gpu), tuple(reader.account), tuple(dict.fromkeys(others)))
@@ -104,10 +105,11 @@ def read_commands(
 class _Reader:
     """Gathers clients and a workload from commands, one after another."""
 
-    def __init__(self, engine: str | None, overrides: Collection[str]) -> None:
+    def __init__(self, engine: str | None, overrides: Collection[str], gpu: str) -> None:
         self.account: list[Statement] = []
         self._engine = engine
         self._overrides = overrides
+        self._gpu = gpu
         self._servers: list[tuple[dict[str, Any], int]] = []
         self._parts = 0
         self._workload: dict[str, Any] = {}
@@ -142,6 +144,7 @@ class _Reader:
             command.variables,
             num_gpus=command.num_gpus,
             overrides=self._overrides,
+            gpu=self._gpu,
         )
         self._note(command, server.account.items)
         self._limits |= server.workload

@@ -11,6 +11,7 @@ from mist_sim.scenario.from_vllm import server_variables
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
     adapters,
+    backends,
     compilation,
     drafts,
     generation,
@@ -41,7 +42,8 @@ _VALUES: Mapping[str, Handler] = {
     "--hf-overrides": models.hf_overrides,
     "--rope-scaling": models.rope,
     "--rope-theta": models.rope,
-    "--moe-backend": models.moe_backend,
+    "--moe-backend": backends.moe_backend,
+    "--attention-backend": backends.attention_backend,
     "--speculative-config": drafts.drafts,
     "--compilation-config": compilation.compilation,
     "--optimization-level": compilation.level,
@@ -104,16 +106,17 @@ def read_server(
     *,
     num_gpus: int | None = None,
     overrides: Collection[str] = (),
+    gpu: str = "",
 ) -> Server:
     """Return the client that a server's arguments describe, with an account of each of them.
 
     variables: of its environment. num_gpus: that it may use, if known. overrides: keys that are
-    said elsewhere.
+    said elsewhere. gpu: its name; empty if it is not known.
     """
     words, fault = with_config(words)
     flags = flags_of(words, ARITIES, SHORT)
     said = {flag.name: flag for flag in flags if not flag.fault}
-    server = Server(said, variables, overrides)
+    server = Server(said, variables, overrides, gpu)
     _read_model(said, server)
     for flag in flags:
         if flag.fault:
@@ -127,7 +130,7 @@ def read_server(
     if fault:
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
-    models.marlin(server)
+    backends.from_variables(server)
     generation.defaults(server)
     server_variables.account_for(server, num_gpus=num_gpus)
     return server

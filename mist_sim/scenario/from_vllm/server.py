@@ -14,7 +14,8 @@ class Server:
     """The state of a server after the flags read so far.
 
     said: all flags of the command, by name; the last of equal ones. variables: of its environment.
-    overrides: keys that `--set` gives, so that the command line need not.
+    overrides: keys that `--set` gives, so that the command line need not. gpu: of the server, by
+    name; empty if it is not known.
     client: keys of the client. workload: keys of the workload, such as a limit of answers.
     front_end: keys of the front end.
     handled: variables that a flag has accounted for. is_part: whether the command starts another
@@ -26,8 +27,10 @@ class Server:
         said: Mapping[str, Flag],
         variables: Mapping[str, str],
         overrides: Collection[str] = (),
+        gpu: str = "",
     ) -> None:
         self.said = said
+        self.gpu = gpu
         self.variables = variables
         self.overrides = overrides
         self.account = Account()

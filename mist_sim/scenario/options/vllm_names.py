@@ -65,6 +65,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.repeats": NO_COUNTERPART,
     "predictor.seed": NO_COUNTERPART,
     "predictor.engine": NO_COUNTERPART,
+    "predictor.package": NO_COUNTERPART,
     "predictor.command": NO_COUNTERPART,
     "predictor.timeout": NO_COUNTERPART,
     "predictor.step": NO_COUNTERPART,

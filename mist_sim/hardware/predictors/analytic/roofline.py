@@ -137,7 +137,7 @@ class RooflinePredictor:
             seconds = decodes.add(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
-        return max(seconds, floor)
+        return seconds if seconds > floor else floor  # max() would be a call  # noqa: FURB136
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
@@ -238,7 +238,7 @@ class RooflinePredictor:
         num_new = chunks[0][0] if len(chunks) == 1 else sum([new for new, _ in chunks])
         num_tokens, floor = self._replayed(num_new + queries)
         together = self._prefill.time(num_tokens, len(chunks) + queries)
-        return max(together, alone[0]), floor
+        return (together if together > alone[0] else alone[0]), floor  # noqa: FURB136
 
     def _among(
         self, chunks: Chunks, queries: int, replicas: tuple[int, ...]

@@ -7,15 +7,16 @@ from importlib.metadata import PackageNotFoundError, version
 from mist_sim.errors import ScenarioError
 
 
-def installed_version(package: str, extra: str) -> str:
+def installed_version(package: str, extra: str, install: str = "") -> str:
     """Return the version of an installed package, without importing it.
 
-    Raises ScenarioError that names the extra of ours which brings the package.
+    Raises ScenarioError that names the extra of ours which brings the package, or what else
+    installs it.
     """
     try:
         return version(package)
     except PackageNotFoundError:
+        remedy = install or f"pip install 'mist-sim[{extra}]'"
         raise ScenarioError(
-            f"{extra} needs the package {package}, which is not installed; "
-            f"pip install 'mist-sim[{extra}]'"
+            f"{extra} needs the package {package}, which is not installed; {remedy}"
         ) from None

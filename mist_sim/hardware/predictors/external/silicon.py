@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -23,9 +24,18 @@ from mist_sim.hardware.predictors.measured.sampled import (
     powers,
 )
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
+from mist_sim.models.quantization import LAYER_PARTS
 from mist_sim.models.spec import ModelSpec
 
-_PACKAGE = "aiconfigurator-core"
+Package = Literal["aiconfigurator-core", "aisimulate"]
+"""What has the tables; aisimulate's are newer (vLLM 0.25 and later)."""
+
+_SDK: Mapping[Package, str] = {
+    "aiconfigurator-core": "aiconfigurator_core.sdk",
+    "aisimulate": "aisimulate_core.sdk.engine",
+}
+
+_INSTALL: Mapping[Package, str] = {"aisimulate": "pip install --pre aisimulate"}
 
 # Products were measured at these numbers of tokens and at one more than each. One more may cost
 # half as much again (FP8: a whole further tile), and less again up to the next of these, so a
@@ -48,11 +58,13 @@ class SiliconPredictor(SampledSteps):
 
     model, cluster: what is timed; raises ScenarioError if there are no measurements for it.
     engine: whose kernels they are.
+    package: what has the tables: the extra's, or aisimulate's newer ones where it is installed.
     """
 
     model: ModelSpec
     cluster: Cluster
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    package: Package = "aiconfigurator-core"
 
     def __post_init__(self) -> None:
         longest = max(self.model.max_position_embeddings, 1024)
@@ -62,7 +74,7 @@ class SiliconPredictor(SampledSteps):
             decodes=[*(tokens for tokens in _ALIGNED if tokens <= 1024), 2048],
             decode_contexts=[0, *powers(128, longest)],
         )
-        source = Silicon(self.model, self.cluster, self.engine)
+        source = Silicon(self.model, self.cluster, self.engine, self.package)
         super().__init__(source, points, TimingStore.default())
 
     @property
@@ -77,17 +89,43 @@ class SiliconPredictor(SampledSteps):
         )
 
 
+def check_blocks(model: ModelSpec, cluster: Cluster, package: Package) -> None:
+    """Raise ScenarioError for products whose times in a package are those of the host.
+
+    FP8 with scales of blocks takes 60 to 300 us there, whatever the size; aisimulate has times of
+    kernels for the cards with NVLink.
+    """
+    matrices = (model.quantization_of(part) for part in LAYER_PARTS - {"routed_experts"})
+    if not any(stored and stored.kernel == "fp8_block" for stored in matrices):
+        return
+    linked = cluster.gpu.interconnect.kind == "nvlink"
+    if package == "aisimulate" and linked:
+        return
+    other = "package: aisimulate, or " if linked else ""
+    raise ScenarioError(
+        f"silicon has no times for {model.name} on {cluster.gpu.name}: products in FP8 with scales "
+        f"of blocks were timed with the host in {package}; use {other}predictor: {{type: roofline}}"
+    )
+
+
 class Silicon:
     """The package's estimate of one step, as a source."""
 
-    def __init__(self, model: ModelSpec, cluster: Cluster, engine: str) -> None:
-        version = installed_version(_PACKAGE, "silicon")
+    def __init__(
+        self,
+        model: ModelSpec,
+        cluster: Cluster,
+        engine: str,
+        package: Package = "aiconfigurator-core",
+    ) -> None:
+        version = installed_version(package, "silicon", _INSTALL.get(package, ""))
         check_whole_model(cluster, "silicon")
         if cluster.expert_load_imbalance != 1:
             raise ScenarioError(
                 "expert_load_imbalance must be 1 with silicon, whose experts were measured with "
                 f"an imbalance of their own, got {cluster.expert_load_imbalance}"
             )
+        check_blocks(model, cluster, package)
         self._config = config_of(model)
         self._setting: dict[str, Any] = {
             "system": system(cluster),
@@ -95,9 +133,10 @@ class Silicon:
             **split(model, cluster),
             **dtypes(model),
         }
-        named = {"source": _PACKAGE, "version": version, "model": self._config}
+        named = {"source": package, "version": version, "model": self._config}
         self.identity = {**named, **self._setting}
         self._words = f"{model.name} on {cluster.gpu.name} with {engine}"
+        self._package = package
         self._handle: Any = None
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
@@ -136,9 +175,9 @@ class Silicon:
         return float(self._handle.decode_step_latency(batch.num_decodes, each, 2))
 
     def _compile(self) -> Any:
-        logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
-        from aiconfigurator_core.sdk import EngineHandle
-
+        name = _SDK[self._package]
+        logging.getLogger(name.partition(".")[0]).setLevel(logging.ERROR)
+        sdk = import_module(name)
         with TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(json.dumps(self._config), "utf-8")
-            return EngineHandle.compile(folder, **self._setting)
+            return sdk.EngineHandle.compile(folder, **self._setting)

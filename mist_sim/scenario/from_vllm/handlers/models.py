@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from mist_sim.errors import MistError, brief, cut
 from mist_sim.inputs.files import is_there
 from mist_sim.models import ModelSpec, load_model
-from mist_sim.models.expert_padding import MoeBackend, is_padded
 from mist_sim.scenario.from_vllm.checkpoints import Checkpoint, checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
@@ -96,11 +95,12 @@ def quantization(flag: Flag, server: Server) -> None:
 
 def _own_format(server: Server) -> str | None:
     """Return how the model's own checkpoint stores weights; None: in 16 bits, or not known."""
-    spec = _spec(server)
+    spec = spec_of(server)
     return spec.quantization.name if spec and spec.quantization else None
 
 
-def _spec(server: Server) -> ModelSpec | None:
+def spec_of(server: Server) -> ModelSpec | None:
+    """Return the model of a server; None where it cannot be read."""
     try:
         return load_model(str(server.client.get("model")))
     except MistError:
@@ -146,7 +146,7 @@ def _longer(values: Mapping[str, Any], written: str, server: Server) -> None:
 
 def windows(flag: Flag, server: Server) -> None:
     """Honour switches that change sliding windows, of models that have none."""
-    spec = _spec(server)
+    spec = spec_of(server)
     if not flag.is_on:
         server.account.no_effect(flag.written, "that is so by default")
     elif spec is not None and spec.kv_groups.sliding_window is None:
@@ -157,30 +157,3 @@ def windows(flag: Flag, server: Server) -> None:
             "sliding windows are part of the model, with pages of their own; instead: leave it "
             "out, or --set model=PATH of a config.json without",
         )
-
-
-_MARLIN = "VLLM_MXFP4_USE_MARLIN"
-_TIMED = "step times are those of vLLM's default kernels"
-
-
-def moe_backend(flag: Flag, server: Server) -> None:
-    """Take the kernel of MXFP4 experts, which pads their weights; assume that of others."""
-    if flag.value == "auto":
-        server.account.no_effect(flag.written, "that is so by default")
-    elif flag.value in get_args(MoeBackend) and _has_mxfp4(server):
-        server.set("moe_backend", flag.value, flag)
-    else:
-        server.account.assumed(flag.written, _TIMED)
-
-
-def marlin(server: Server) -> None:
-    """Take Marlin for MXFP4 experts where a variable asks for it."""
-    asked = server.variables.get(_MARLIN, "").lower() in ("1", "true")
-    if asked and "moe_backend" not in server.client and _has_mxfp4(server):
-        server.set("moe_backend", "marlin", _MARLIN)
-        server.handled.add(_MARLIN)
-
-
-def _has_mxfp4(server: Server) -> bool:
-    spec = _spec(server)
-    return spec is not None and is_padded(spec)

@@ -95,7 +95,7 @@ _SWITCHES: Mapping[str, str] = {
     "steps without adapters are timed without them": "specialize-active-lora",
 }
 _ASSUMED_VALUES: Mapping[str, str] = {
-    _KERNELS: "attention-backend attention-config kernel-config gdn-prefill-backend "
+    _KERNELS: "attention-config kernel-config gdn-prefill-backend "
     "override-attention-dtype mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size "
     "mamba-cache-mode model-impl additional-config logits-processors dcp-comm-backend",
     _EXPERTS: "eplb-config expert-placement-strategy",

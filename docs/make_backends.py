@@ -1,0 +1,139 @@
+"""Fits kernels of experts by back end, and writes `mist_sim/hardware/backends/*.toml`.
+
+And products in FP8 with scales of blocks, in `mist_sim/hardware/architectures/*.toml`.
+
+    python docs/make_backends.py .../aisimulate_core/systems/data
+
+The folder is in the wheel of aisimulate (`pip download --no-deps --pre aisimulate`, Apache-2.0).
+Takes a minute. The figures of the usual back ends are those of `hardware/architectures/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.kernel_grid import BLOCKS, BLOCKS_OF, SYSTEMS, block_rows
+from mist_sim.calibration.kernels.expert_rows import backend_rows
+from mist_sim.calibration.kernels.fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.rows import joined
+from mist_sim.calibration.kernels.tables import written
+from mist_sim.hardware import load_gpu
+
+HARDWARE = Path(__file__).parent.parent / "mist_sim" / "hardware"
+VERSION = "aisimulate 0.13.0.dev202610270000000085"
+LEAST = 500  # rows: those of fewer sizes leave figures open
+_DENSE = ("prefill_attention", "decode_attention")
+_NARROW = tuple(f"{name}_fp8" for name in _DENSE)
+_LATENT = ("latent_prefill_attention", "latent_decode_attention")
+_WIDE = ("experts_bf16", "experts_fp8", "experts_fp8_block")
+_OF_BLACKWELL = {
+    **dict.fromkeys((*_WIDE, "experts_nvfp4", "experts_mxfp4"), "flashinfer_trtllm"),
+    "experts_int4": "marlin",
+    **dict.fromkeys((*_DENSE, *_NARROW), "FLASHINFER"),
+    **dict.fromkeys(_LATENT, "FLASHINFER_MLA"),
+}
+_BY_FLASH_2 = {
+    **dict.fromkeys(("experts_int4", "experts_mxfp4"), "marlin"),
+    **dict.fromkeys(_DENSE, "FLASH_ATTN"),
+    **dict.fromkeys(_NARROW, "FLASHINFER"),
+    **dict.fromkeys(_LATENT, "TRITON_MLA"),
+}
+# whose kernels the tables are from to which the architectures' own figures were fitted
+USUAL: Mapping[str, Mapping[str, str]] = {
+    "ampere": {"experts_bf16": "triton", **dict.fromkeys(_DENSE, "FLASH_ATTN")},
+    "ada": {**dict.fromkeys(_WIDE, "triton"), **_BY_FLASH_2},
+    "hopper": {
+        **dict.fromkeys((*_WIDE, "experts_mxfp4"), "triton"),
+        "experts_int4": "marlin",
+        **dict.fromkeys((*_DENSE, *_NARROW), "FLASH_ATTN"),
+        **dict.fromkeys(_LATENT, "FLASH_ATTN_MLA"),
+    },
+    "blackwell": _OF_BLACKWELL,
+    "blackwell-ultra": _OF_BLACKWELL,
+    "blackwell-rtx": {
+        **dict.fromkeys(("experts_bf16", "experts_fp8", "experts_nvfp4"), "flashinfer_cutlass"),
+        **_BY_FLASH_2,
+    },
+}
+
+
+def others(folder: Path, architecture: str) -> Iterator[tuple[str, str, KernelFit]]:
+    """Yield back end, version and fit of each kind of experts beside the usual ones."""
+    systems = SYSTEMS[architecture]
+    cards = [load_gpu(gpu) for gpu in systems]
+    small = [replace(card.kernels["vector"], mbu=0.8) for card in cards]
+    found = backend_rows([folder / name for name in systems.values()], cards, small)
+    for (kind, backend), (version, rows) in found.items():
+        if USUAL[architecture].get(kind) == backend or len(rows) < LEAST:
+            continue
+        if fit := fit_kernel(rows):
+            yield backend, version, fit
+
+
+def text(architecture: str, fits: Sequence[tuple[str, str, KernelFit]]) -> str:
+    """Return the table of an architecture."""
+    lines = ["# Kernels by back end; made by docs/make_backends.py", "", "[usual]"]
+    lines += [f'{kind} = "{backend}"' for kind, backend in USUAL[architecture].items()]
+    sources = []
+    for backend, version, fit in sorted(fits, key=lambda each: (each[0], each[2].kind)):
+        lines += ["", f"[{backend}.{fit.kind}]", *_entries(fit)]
+        source = _source(fit, f"moe tables of vLLM {version} on {cards_of(architecture)}")
+        sources.append(f'"{backend}.{fit.kind}" = "{source}"')
+    return "\n".join([*lines, "", "[sources]", *sources]) + "\n"
+
+
+def _entries(fit: KernelFit) -> list[str]:
+    return [
+        f'{name} = "{value}"' if " " in value else f"{name} = {value}"
+        for name, value in written(fit.values).items()
+    ]
+
+
+def _source(fit: KernelFit, of: str) -> str:
+    ends = f", {' and '.join(fit.at_bound)} at an end of the range" if fit.at_bound else ""
+    return (
+        f"docs/make_backends.py: {VERSION}, {of}; {fit.num_rows:,} rows, median error "
+        f"{fit.median:.1%}, nine in ten within {fit.ninth:.0%}{ends}"
+    )
+
+
+def cards_of(architecture: str) -> str:
+    """Return the measured cards of an architecture, in words."""
+    return " and ".join(name.split("_")[0].upper() for name in SYSTEMS[architecture].values())
+
+
+def with_blocks(text: str, fit: KernelFit, architecture: str) -> str:
+    """Return the table of an architecture with its products in FP8 with scales of blocks."""
+    text = re.sub(rf"^\[{BLOCKS}\]\n(?:[^\[\n].*\n)+\n", "", text, flags=re.MULTILINE)
+    text = re.sub(rf"^{BLOCKS} = .*\n", "", text, flags=re.MULTILINE)
+    body = "\n".join([f"[{BLOCKS}]", *_entries(fit)])
+    source = _source(fit, f"gemm tables of vLLM {BLOCKS_OF} on {cards_of(architecture)}")
+    text = text.replace("[prefill_attention]", f"{body}\n\n[prefill_attention]", 1)
+    return text.replace(
+        "\nprefill_attention = ", f'\n{BLOCKS} = "{source}"\nprefill_attention = ', 1
+    )
+
+
+def main() -> None:
+    """Write the tables of all architectures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    for architecture in SYSTEMS:
+        fits = list(others(folder, architecture))
+        (HARDWARE / "backends" / f"{architecture}.toml").write_text(
+            text(architecture, fits), "utf-8"
+        )
+        blocks = [rows for part in block_rows(architecture, folder) for rows in part]
+        if blocks and (fit := fit_kernel(joined(blocks))):
+            table = HARDWARE / "architectures" / f"{architecture}.toml"
+            table.write_text(with_blocks(table.read_text("utf-8"), fit, architecture), "utf-8")
+        print(f"{architecture}: {len(fits)} fits, {len(blocks)} tables of blocks")
+
+
+if __name__ == "__main__":
+    main()
