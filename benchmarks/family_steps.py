@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mist_sim.calibration.mixers.fit import fit_mixer
-from mist_sim.calibration.mixers.sources import ARCHITECTURES, Tables
+from mist_sim.calibration.mixers.mixer_fit import fit_mixer
+from mist_sim.calibration.mixers.mixer_sources import ARCHITECTURES, Tables
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
@@ -37,8 +37,8 @@ from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.layers import mixers_of
-from mist_sim.models.loading import names_of
 from mist_sim.models.mixers import CompressedMixer
+from mist_sim.models.model_loading import names_of
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "Gated DeltaNet": (

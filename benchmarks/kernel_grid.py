@@ -24,8 +24,8 @@ import pandas as pd
 
 from mist_sim import ScenarioError
 from mist_sim.calibration.kernels.aiconfigurator import read_latent, read_products, read_system
-from mist_sim.calibration.kernels.fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernels.rows import KernelRows, joined
+from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.unit import bare_timeout_s
 from benchmarks.workloads import flowing
 from mist_sim import Scenario, simulate
-from mist_sim.clients.scheduling.flowing import LongestFlowing, SlowestFlowing
+from mist_sim.clients.scheduling.flowing_answers import LongestFlowing, SlowestFlowing
 from mist_sim.routers.flowing_policy import FlowingPolicy
 from mist_sim.routers.length_aware import LengthAwareRouter
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from benchmarks.kernel_grid import BLOCKS, BLOCKS_OF, SYSTEMS, block_rows
 from mist_sim.calibration.kernels.expert_rows import backend_rows
-from mist_sim.calibration.kernels.fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernels.rows import joined
-from mist_sim.calibration.kernels.tables import written
+from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.kernel_rows import joined
+from mist_sim.calibration.kernels.kernel_tables import written
 from mist_sim.hardware import load_gpu
 
 HARDWARE = Path(__file__).parent.parent / "mist_sim" / "hardware"

@@ -1,6 +1,7 @@
 """Makes the tables and pictures of docs/background/mist_insights.md: MIST's boxed insights, Fig. 8.
 
-    python docs/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads]
+    python docs/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads] [placement]
+        [escalation]
 
 Each name is one experiment; without any it makes all, in some minutes on one core. `operators`
 reads ../shared/measurements. Needs matplotlib: `pip install matplotlib`.
@@ -11,7 +12,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
@@ -21,6 +24,7 @@ import pandas as pd  # noqa: E402
 from benchmarks.mist_insights.copies import BANDWIDTHS, CONTEXT, NETWORK, TOKEN, copies  # noqa: E402
 from benchmarks.mist_insights.gaps import DEPLOYMENTS, LONG, SHARES, gaps  # noqa: E402
 from benchmarks.mist_insights.operators import against_runs, against_steps  # noqa: E402
+from benchmarks.mist_insights.placement import OVERSUBSCRIPTIONS, PLACES, placement  # noqa: E402
 from benchmarks.mist_insights.retrieval import PROBES, PROMPTS, SEARCHERS, retrieval  # noqa: E402
 from mist_sim import StorageLevel  # noqa: E402
 from mist_sim.clients.retrieval.levels import expected_time  # noqa: E402
@@ -179,6 +183,64 @@ def make_reads() -> Iterator[str]:
     _save(figure, [axes], "mist_reads")
 
 
+# --- unlike kinds in one topology, models of two sizes -------------------------------------------
+
+
+def make_placement() -> Iterator[str]:
+    """Yield the table of hand-overs by the spine and the answers' place, and draw it."""
+    yield "| racks over the spine | " + " | ".join(f"answers {where}" for where in PLACES) + " |"
+    yield "|--:|" + "--:|" * len(PLACES)
+    found = {where: [placement(where, over) for over in OVERSUBSCRIPTIONS] for where in PLACES}
+    for number, over in enumerate(OVERSUBSCRIPTIONS):
+        row = [each[number] for each in found.values()]
+        cells = [f"{1e3 * e['hand_over']:,.1f} ms, {e['p90_e2el']:.2f} s" for e in row]
+        yield f"| {over} | " + " | ".join(cells) + " |"
+    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
+    for (where, row), color in zip(found.items(), COLORS, strict=False):
+        values = [1e3 * each["hand_over"] for each in row]
+        axes.plot(OVERSUBSCRIPTIONS, values, marker="o", color=color, label=f"answers {where}")
+    axes.set(xscale="log", yscale="log", xlabel="bandwidth of a rack over that of the spine")
+    axes.set_ylabel("mean hand-over, ms")
+    axes.set_xticks(OVERSUBSCRIPTIONS, OVERSUBSCRIPTIONS)
+    _save(figure, [axes], "mist_placement")
+
+
+def make_escalation() -> Iterator[str]:
+    """Yield what the large model does by the share of answers that go on to it, and draw it."""
+    yield "| | E2E mean | P99 | visits of the large model | its GPU seconds a request |"
+    yield "|---|--:|--:|--:|--:|"
+    shares = (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
+    (first, alone), *others = _escalate().compared(shares)
+    for name, found in [(first, alone), *others]:
+        title = " ".join(name.replace("%", " %").split())
+        yield (
+            f"| {title} | {found['mean']:.1f} s | {found['p99']:.1f} s | {found['visits']:,} "
+            f"| {found['gpu_seconds']:.2f} |"
+        )
+    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
+    busy = [found["gpu_seconds"] for _, found in others]
+    axes.plot(
+        [100 * share for share in shares],
+        busy,
+        marker="o",
+        color=COLORS[0],
+        label="the small one first",
+    )
+    axes.axhline(alone["gpu_seconds"], color=COLORS[1], label="always the large model")
+    axes.set(xlabel="answers that go on to the large model, %", ylim=(0, None))
+    axes.set_ylabel("its GPU seconds a request")
+    _save(figure, [axes], "mist_escalation")
+
+
+def _escalate() -> ModuleType:
+    spec = spec_from_file_location("escalate", DOCS.parent / "examples" / "escalate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 # --- the page ---------------------------------------------------------------------------------
 
 
@@ -209,6 +271,8 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "copies": make_copies,
     "operators": make_operators,
     "reads": make_reads,
+    "placement": make_placement,
+    "escalation": make_escalation,
 }
 
 

@@ -14,10 +14,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mist_sim.calibration.kernels.tables import written
-from mist_sim.calibration.mixers.calibrate import Calibration, calibrations
-from mist_sim.calibration.mixers.fit import Score
-from mist_sim.calibration.mixers.sources import ARCHITECTURES, Tables
+from mist_sim.calibration.kernels.kernel_tables import written
+from mist_sim.calibration.mixers.mixer_calibration import Calibration, calibrations
+from mist_sim.calibration.mixers.mixer_fit import Score
+from mist_sim.calibration.mixers.mixer_sources import ARCHITECTURES, Tables
 from mist_sim.hardware import architectures
 
 HERE = Path(__file__).parent

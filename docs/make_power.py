@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mist_sim.calibration.power.fit import fit_draw, left_out_errors, of_kernels, of_runs
-from mist_sim.calibration.power.runs import (
+from mist_sim.calibration.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
+from mist_sim.calibration.power.power_runs import (
     PowerRun,
     argonne_runs,
     kernel_power,

@@ -15,8 +15,8 @@ from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.rag.client import PassageStore
+from mist_sim.clients.rag.encoder_passes import EncoderPass
 from mist_sim.clients.rag.latency_table import LatencyTable
-from mist_sim.clients.rag.passes import EncoderPass
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead

@@ -11,7 +11,7 @@ from taichi_runs import Limits
 from mist_sim import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.chunks import USUAL
-from mist_sim.search.designs.fleet import Fleet, Side
+from mist_sim.search.designs.design_fleet import Fleet, Side
 from mist_sim.search.designs.hybrids import hybrid, ratios_to_try
 
 Designs = dict[str, Scenario]

@@ -48,17 +48,28 @@ def serve(stages, model):
     return mist.Simulation(clients=clients, workload=workload, seed=2).run()
 
 
-def row(name, result):
-    busy = result.clients.set_index("client")
-    seconds = 4 * busy.loc["large", "busy"] / result.requests["parent_id"].isna().sum()
-    mine = result.requests[result.requests["parent_id"].isna()]["e2el"]
-    print(f"{name:22} E2E mean {mine.mean():4.1f} s, p99 {mine.quantile(0.99):4.1f} s; ", end="")
-    print(
-        f"{busy.loc['large', 'num_visits']:4,} visits of the large, {seconds:4.1f} GPU s of it each"
-    )
+def figures(result):
+    """Return mean and P99 of E2E, in s, and visits and GPU seconds a request of the large model."""
+    users = result.requests[result.requests["parent_id"].isna()]
+    large = result.clients.set_index("client").loc["large"]
+    return {
+        "mean": users["e2el"].mean(),
+        "p99": users["e2el"].quantile(0.99),
+        "visits": large["num_visits"],
+        "gpu_seconds": 4 * large["busy"] / len(users),
+    }
 
 
-row("always the large one", serve([], LARGE))
-for share in (0.0, 0.1, 0.3, 0.6, 1.0):
-    review = [mist.ModelPass(model=REVIEWER), Escalate(share=share)]
-    row(f"small first, {100 * share:3.0f}% on", serve(review, SMALL))
+def compared(shares=(0.0, 0.1, 0.3, 0.6, 1.0)):
+    """Yield figures of the large model alone, and of the small one first, by share that goes on."""
+    yield "always the large one", figures(serve([], LARGE))
+    for share in shares:
+        review = [mist.ModelPass(model=REVIEWER), Escalate(share=share)]
+        yield f"small first, {100 * share:3.0f}% on", figures(serve(review, SMALL))
+
+
+if __name__ == "__main__":
+    for name, found in compared():
+        times = f"E2E mean {found['mean']:4.1f} s, p99 {found['p99']:4.1f} s"
+        large = f"{found['visits']:4,} visits of the large, {found['gpu_seconds']:4.1f} GPU s of it"
+        print(f"{name:22} {times}; {large} each")

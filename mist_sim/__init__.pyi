@@ -14,8 +14,8 @@ from mist_sim.clients import TimedFunction as TimedFunction
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
 from mist_sim.clients.rag.client import PassageStore as PassageStore
+from mist_sim.clients.rag.encoder_passes import EncoderPass as EncoderPass
 from mist_sim.clients.rag.latency_table import LatencyTable as LatencyTable
-from mist_sim.clients.rag.passes import EncoderPass as EncoderPass
 from mist_sim.clients.retrieval.levels import StorageLevel as StorageLevel
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
 from mist_sim.clients.scheduling import ChunkedScheduler as ChunkedScheduler
@@ -64,6 +64,7 @@ from mist_sim.hardware.predictors import PredictorTraits as PredictorTraits
 from mist_sim.hardware.predictors import RegressionPredictor as RegressionPredictor
 from mist_sim.hardware.predictors import RooflinePredictor as RooflinePredictor
 from mist_sim.hardware.predictors import TablePredictor as TablePredictor
+from mist_sim.hardware.sampling import Sampling as Sampling
 from mist_sim.hardware.vector_search import FlatIndex as FlatIndex
 from mist_sim.hardware.vector_search import HnswIndex as HnswIndex
 from mist_sim.hardware.vector_search import IvfPqIndex as IvfPqIndex

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mist_sim.clients import Client
-from mist_sim.clients.rules.shared_parts import check_shared_parts
-from mist_sim.clients.rules.shared_tiers import check_shared_tiers
+from mist_sim.clients.rules.sharing import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage

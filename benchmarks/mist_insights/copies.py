@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 import mist_sim as mist
+from benchmarks.mist_insights import SAMPLING
 
 MODEL = "llama-3.1-70b"
 TOKEN = mist.load_model(MODEL).kv_bytes_per_token
@@ -82,7 +83,9 @@ def copies(
         num_workers=1,
         service_time=lambda stage: 1e-3 + stage.num_tokens * TOKEN / NETWORK,
     )
-    llm = mist.llm_client("llm", model=MODEL, gpu="h100-sxm", tensor_parallel_size=4)
+    llm = mist.llm_client(
+        "llm", model=MODEL, gpu="h100-sxm", tensor_parallel_size=4, sampling=SAMPLING
+    )
     work = mist.Workload.from_lists(
         [CONTEXT + NEW] * requests,
         [1] * requests,

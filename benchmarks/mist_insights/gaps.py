@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 import mist_sim as mist
+from benchmarks.mist_insights import SAMPLING
 from mist_sim.rng import Streams
 
 LONG = (512, 2_048, 8_192, 32_768)
@@ -55,6 +56,7 @@ def _clients(chunk: int | None) -> list[mist.LlmClient]:
     scheduler = mist.ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=chunk or 2048)
     roles = [None] * 8 if chunk else ["prefill"] + ["decode"] * 7
     options = {"model": "qwen3-14b", "gpu": "h100-sxm", "scheduler": scheduler}
+    options |= {"sampling": SAMPLING}
     return [mist.llm_client(f"llm-{n}", role=role, **options) for n, role in enumerate(roles)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import mist_sim as mist
+from benchmarks.mist_insights import SAMPLING
 
 INDEX = mist.IvfPqIndex(
     num_vectors=500_000_000, dimensions=768, num_lists=65_536, num_probes=64, pq_bytes=64
@@ -33,7 +34,9 @@ def retrieval(where: str, probes: int, prompt: str, rate: float, requests: int) 
     law = PROMPTS[prompt] or mist.MeanMedianP95Length(mean=19260, median=11284, p95=59497)
     answers = mist.MeanMedianP95Length(mean=218, median=232, p95=332)
     llms = [
-        mist.llm_client(f"llm-{n}", model="qwen3-4b", gpu="h100-sxm", max_model_len=262144)
+        mist.llm_client(
+            f"llm-{n}", model="qwen3-4b", gpu="h100-sxm", max_model_len=262144, sampling=SAMPLING
+        )
         for n in range(8)
     ]
     work = mist.Workload(

@@ -104,9 +104,10 @@ def engines(number, mfu, fp8):
         tensor_parallel_size=2,
         quantization="fp8" if fp8 else None,
         kv_cache=mist.KvCacheConfig(
-            gpu_memory_utilization=0.93, kv_cache_dtype="fp8" if fp8 else "auto"
+            gpu_memory_utilization=0.95, kv_cache_dtype="fp8" if fp8 else "auto"
         ),
         scheduler=mist.ChunkedScheduler(max_num_batched_tokens=2048, max_num_seqs=256),
+        sampling=mist.Sampling(generation_config="vllm"),  # the paper times no top-p
         max_model_len=-1,  # the longest that fits
     )
     return llm_clients([f"llm-{n}" for n in range(number)], config)

@@ -21,7 +21,7 @@ TUNED_SEQS, TUNED_CHUNKS = (128, 256), (512, 1024, 2048, 4096)
 
 NIC = 400e9 / 8  # bytes/s of a GPU's network card: 400 Gb/s, as in an HGX server
 PRICES = Path(__file__).parent / "aws_prices.csv"
-_SHORT = {"h100-sxm": "H100", "a100-80gb-sxm": "A100", "l40s": "L40S"}
+SHORT = {"h100-sxm": "H100", "a100-80gb-sxm": "A100", "l40s": "L40S"}
 
 
 class Engine(NamedTuple):
@@ -37,7 +37,7 @@ class Engine(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{_SHORT[self.sku]} TP{self.tp}" + (f" PP{self.pp}" if self.pp > 1 else "")
+        return f"{SHORT[self.sku]} TP{self.tp}" + (f" PP{self.pp}" if self.pp > 1 else "")
 
 
 class Batching(NamedTuple):
@@ -76,7 +76,7 @@ class Design:
     @property
     def group(self) -> str:
         """What it is drawn as."""
-        skus = {_SHORT[engine.sku] for _, engine in self.pools}
+        skus = {SHORT[engine.sku] for _, engine in self.pools}
         if self.answers is None:
             return skus.pop()
         return f"{skus.pop()} apart" if len(skus) == 1 else "two kinds apart"

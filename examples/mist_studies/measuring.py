@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from designs import Design, Engine, Prices
 
-from mist_sim import Scenario, simulate
+from mist_sim import Scenario, load_model, simulate
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
@@ -36,12 +36,14 @@ class Question:
     """A use case: its scenario, whose slo is the p90 of TTFT, its p50, and the paper's answer.
 
     whole: tokens of a step with whole prompts, which the longest computed one has at most.
+    paper, fastest: designs that the paper finds to be the cheapest, and to have most throughput.
     """
 
     path: Path
     p50: str
     whole: int
     paper: Design
+    fastest: Design | None = None
     prices: Prices | None = None
     asked_requests: int | None = None
 
@@ -65,11 +67,12 @@ class Question:
     @property
     def title(self) -> str:
         limits = f"TTFT p50 {self.p50}, p90 {self.p90:g} s"
-        engine = self.said["clients"][0]
-        dtype = engine["kv_cache"]["kv_cache_dtype"]
-        kv = "as the model" if dtype == "auto" else dtype
+        model = load_model(self.said["model"])
+        kv = self.said["clients"][0]["kv_cache"]["kv_cache_dtype"]
+        weights = model.quantization.name if model.quantization else "bf16"
         return (
-            f"{self.path.stem}: {self.said['model']}, KV entries {kv}, {self.rate:g} /s, {limits}"
+            f"{self.path.stem}: {model.name}, weights {weights}, KV entries "
+            f"{weights if kv == 'auto' else kv}, no prefix in common; {self.rate:g} /s, {limits}"
         )
 
     @property
@@ -92,11 +95,14 @@ class Question:
         return int(self.said["workload"]["lengths"]["num_requests"])
 
     def settings(self, design: Design) -> dict[str, Any]:
-        """Return what a design sets in the scenario, whose other clients and KV entries stay."""
+        """Return what a design sets in the scenario, whose other clients stay.
+
+        So do KV entries and sampling of its engines.
+        """
         engine, *others = self.said["clients"]
         found = design.settings(engine["max_model_len"], self.whole, self.prices, others)
         for client in found["clients"][: len(design.pools)]:
-            client["kv_cache"] = engine["kv_cache"]
+            client |= {key: engine[key] for key in ("kv_cache", "sampling")}
         return found
 
     def make(self, design: Design, **more: Any) -> Scenario:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -19,7 +20,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from designs import APART, GPUS, SKUS, Batching, Design, Engine, Prices, apart, together, tuned
+from designs import (
+    APART,
+    GPUS,
+    SHORT,
+    SKUS,
+    Batching,
+    Design,
+    Engine,
+    Prices,
+    apart,
+    together,
+    tuned,
+)
 from figures import draw, table
 from measuring import Measured, Question, measure_all
 from race import AHEAD, LENGTHS, Race, attempt
@@ -34,12 +47,14 @@ STUDIES = {
         p50="2 s",
         whole=163_840,
         paper=Design((6, Engine("a100-80gb-sxm", 1)), (2, Engine("l40s", 1)), APART),
+        fastest=Design((3, Engine("h100-sxm", 1)), (5, Engine("h100-sxm", 1)), APART),
     ),
     "reasoning": Question(
         HERE / "reasoning.yaml",
         p50="50 ms",
         whole=8_192,
         paper=Design((1, Engine("h100-sxm", 1)), (7, Engine("l40s", 1)), APART),
+        fastest=Design((GPUS, Engine("h100-sxm", 1)), batching=Batching("chunked", 2048)),
     ),
     "code": Question(
         HERE / "code.yaml",
@@ -94,11 +109,12 @@ def study(question: Question, asked: argparse.Namespace) -> None:
     measured = measure_all(question, bounds, asked.jobs)
     at_rate(question, measured)
     found = raced(question, measured, bounds, tuned_by_sku, asked)
-    at_goodput(found, ["the paper's", *(f"auto-tune {sku}" for sku in SKUS)])
-    costs(question, measured, tuned_by_sku)
-    print(f"\ntook {time.perf_counter() - began:.0f} s")
+    at_goodput(found, ["the paper's", *(f"auto-tune {SHORT[sku]}" for sku in SKUS)])
+    spent = costs(question, measured, tuned_by_sku)
+    processors = sum(os.times()[:4])
+    print(f"\ntook {time.perf_counter() - began:.0f} s, {processors:.0f} s of processor time")
     if asked.out is not None:
-        save(asked.out / question.path.stem, question, measured, found)
+        save(asked.out / question.path.stem, question, measured, found, spent)
 
 
 def raced(
@@ -118,7 +134,7 @@ def raced(
         bounds,
         partial(attempt, question, lengths),
     )
-    grids = {f"auto-tune {sku}": set(grid) for sku, grid in tuned_by_sku.items()}
+    grids = {f"auto-tune {SHORT[sku]}": set(grid) for sku, grid in tuned_by_sku.items()}
     grids = {"the paper's": {question.paper}} | grids
     some = [[each.design for each in order if each.design in grid] for grid in grids.values()]
     with ProcessPoolExecutor(asked.jobs) as pool:
@@ -128,7 +144,7 @@ def raced(
         print(f"\n{len(order)} designs are tried against {len(known)} baselines", flush=True)
         whole = replace(race, run_all=pool.map, tell=lead)
         winner = whole.best([each.design for each in order], best)
-    found = {"search": winner} | dict(zip(grids, heats, strict=True))
+    found = {"winner": winner} | dict(zip(grids, heats, strict=True))
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -140,14 +156,14 @@ def at_rate(question: Question, measured: list[Measured]) -> None:
     """Print the best designs at the printed rate, and whether any keeps the limits."""
     keep = [each for each in measured if each.keeps(question)]
     print(f"\nAt {question.rate:g} /s: {len(keep)} keep the limits and are not unstable", end="; ")
-    print(f"{sum(each.stability == 'unstable' for each in measured)} are unstable")
+    print(f"{sum('unstable' in each.stability for each in measured)} are unstable")
     if keep:
         order = sorted(keep, key=lambda each: -each.tokens_per_dollar)
     else:
         print("Nobody keeps them: ranked by attainment, then by tokens for a dollar.")
         order = sorted(measured, key=lambda e: (-round(e.attainment, 2), -e.tokens_per_dollar))
     fastest = max(measured, key=lambda each: each.throughput)
-    named = [REFERENCE, question.paper, fastest.design]
+    named = [REFERENCE, question.paper, question.fastest, fastest.design]
     shown = order[:5] + [each for each in measured if each.design in named]
     reference = next(each for each in measured if each.design == REFERENCE).throughput
     print(table(
@@ -173,14 +189,27 @@ def at_goodput(found: dict[str, Measured], baselines: list[str]) -> None:
         f"\nAt the highest rate that keeps the limits, in a long run; no other design gives "
         f"{AHEAD - 1:.0%} more"
     )
-    best = found["search"].tokens_per_dollar
+    best = found["winner"].tokens_per_dollar
+    titles = [
+        "",
+        "design",
+        "/s",
+        "$/h",
+        "tokens/$",
+        "winner is",
+        "saves",
+        "busy",
+        "TTFT p50",
+        "p90",
+    ]
     print(table(
-        ["", "design", "/s", "$/h", "tokens/$", "search is", "busy", "TTFT p50", "p90", ""],
+        [*titles, ""],
         [
             [
                 name, each.design.name, f"{each.rate:.3g}", f"{each.dollars:.2f}",
                 f"{each.tokens_per_dollar:,.0f}",
-                f"{best / each.tokens_per_dollar:.2f} x" if each.tokens_per_dollar else "-",
+                f"{best / each.tokens_per_dollar:.2f} x",
+                f"{1 - each.tokens_per_dollar / best:.0%}",
                 f"{each.utilisation:.0%}", f"{each.p50:.3f} s", f"{each.p90:.3f} s",
                 "" if each.stability == "stable" else each.stability,
             ]
@@ -194,18 +223,25 @@ def at_goodput(found: dict[str, Measured], baselines: list[str]) -> None:
 
 def costs(
     question: Question, measured: list[Measured], tuned_by_sku: dict[str, list[Design]]
-) -> None:
-    """Print what it would cost to run all designs on GPUs (Fig. 11, footnote 13)."""
+) -> dict[str, float]:
+    """Print and return what it would cost to run designs on GPUs (Fig. 11, footnote 13)."""
     dollars = {each.design: each.benchmark_dollars for each in measured}
     grid = [design for designs in tuned_by_sku.values() for design in designs if design in dollars]
-    every = sum(dollars.values())
+    spent = {
+        f"all {len(dollars)} designs": sum(dollars.values()),
+        f"auto-tune's {len(grid)}": sum(dollars[design] for design in grid),
+    }
     print(f"\nOn GPUs, {question.num_requests:,} requests of each design and 5 min to start:")
-    tuned_cost = sum(dollars[design] for design in grid)
-    print(f"  all {len(dollars)} designs {every:,.0f} $, the auto-tune grids {tuned_cost:,.0f} $")
+    print("  " + ", ".join(f"{name} {value:,.0f} $" for name, value in spent.items()))
+    return spent
 
 
 def save(
-    folder: Path, question: Question, measured: list[Measured], found: dict[str, Measured]
+    folder: Path,
+    question: Question,
+    measured: list[Measured],
+    found: dict[str, Measured],
+    spent: dict[str, float],
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in (("at_8_per_s.csv", measured), ("at_goodput.csv", list(found.values()))):
@@ -214,7 +250,7 @@ def save(
             writer.writeheader()
             writer.writerows(each.row() for each in rows)
     if can_draw():
-        draw(folder / "study.png", question, measured, found, REFERENCE)
+        draw(folder / "study.png", question, measured, found, REFERENCE, spent)
     hint = "" if can_draw() else "; pip install 'mist-sim[plot]' draws them"
     print(f"tables are in {folder}{hint}")
 

@@ -4,7 +4,7 @@ Hu et al., "BestServe: Serving Strategies with Optimal Goodput in Collocation an
 Architectures" (2025): `docs/background/bestserve.md`.
 """
 
-from mist_sim.bestserve.goodput import search_rate
+from mist_sim.bestserve.largest_rate import search_rate
 from mist_sim.bestserve.optimizer import FEASIBLE, rank_strategies
 from mist_sim.bestserve.oracle import Batch, Oracle, Times
 from mist_sim.bestserve.ranking import Entry, Ranking

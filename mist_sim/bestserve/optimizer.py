@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.bestserve.engines import Engines, Template
-from mist_sim.bestserve.goodput import at_rate, most_a_second, search_rate, served_alone
+from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
 from mist_sim.bestserve.ranking import Entry, Ranking
 from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method

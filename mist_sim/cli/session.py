@@ -37,6 +37,10 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def _nothing(text: str) -> None:
+    """Say nothing."""
+
+
 def _usual_files(found: Findings, folder: Path) -> None:
     found.write_files(folder)
 
@@ -66,10 +70,12 @@ class Session:
 
         The folder is claimed before anything runs; when something goes wrong, it stays as it was.
         """
+        from mist_sim.cli.forewarning import Forewarning
         from mist_sim.scenario import simulate
 
+        say = _nothing if self.quiet else note
         return self._kept(
-            lambda how: simulate(scenario, progress=how["progress"]),
+            lambda how: simulate(scenario, progress=Forewarning(scenario, how["progress"], say)),
             total=scenario.workload.num_requests,
             write=self._write_run,
         )

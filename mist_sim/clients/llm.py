@@ -26,9 +26,9 @@ from mist_sim.clients.layouts.layout import EngineLayout, check_domain
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
-from mist_sim.clients.scheduling.adapters import AdapterQueue, AdapterSlots
+from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
-from mist_sim.clients.scheduling.flowing import flowing_of
+from mist_sim.clients.scheduling.flowing_answers import flowing_of
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_limits import step_limits

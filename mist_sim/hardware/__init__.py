@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.device_loading import device_of, gpu_from_table, gpu_names, load_gpu
 from mist_sim.hardware.devices.hosts import host_from_table, host_names, load_host
-from mist_sim.hardware.devices.loading import device_of, gpu_from_table, gpu_names, load_gpu
 from mist_sim.hardware.devices.specs import Efficiency, GpuSpec, HostSpec, Interconnect
 from mist_sim.on_demand import on_demand
 

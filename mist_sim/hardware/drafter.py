@@ -8,7 +8,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.layers import keeps_entries, num_with_experts
-from mist_sim.models.loading import load_generating
+from mist_sim.models.model_loading import load_generating
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
 

@@ -20,7 +20,7 @@ from mist_sim.lifecycle.endless import Endless
 from mist_sim.lifecycle.failures import Drain, Failures
 from mist_sim.lifecycle.fleet import Fleet
 from mist_sim.lifecycle.gateway import Gateway
-from mist_sim.lifecycle.options import Lifecycle
+from mist_sim.lifecycle.lifecycle_options import Lifecycle
 from mist_sim.lifecycle.start_up import StartTimes
 from mist_sim.lifecycle.starts import Starts
 from mist_sim.network import Cable, Network, Ways

@@ -17,10 +17,9 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.requests.answers_moved import answers_moved
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_group import by_group
-from mist_sim.metrics.requests.communication import communication
+from mist_sim.metrics.requests.communication import answers_moved, communication
 from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
 from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.requests.window_rates import Mask, throughput

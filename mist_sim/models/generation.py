@@ -12,7 +12,7 @@ from pathlib import Path
 from mist_sim.bounds import CONFIG_BYTES
 from mist_sim.errors import MistError, ScenarioError
 from mist_sim.inputs.files import text_of
-from mist_sim.models.loading import repository_of
+from mist_sim.models.model_loading import repository_of
 from mist_sim.user_paths import user_path
 
 FILE = "generation_config.json"

@@ -20,7 +20,7 @@ from mist_sim.network.connectors import (
 from mist_sim.network.fabric import Fabric
 from mist_sim.network.links import Link
 from mist_sim.network.topology.graph import Topology
-from mist_sim.network.topology.loading import load_topology, topology_names
+from mist_sim.network.topology.topology_loading import load_topology, topology_names
 
 __all__ = [
     "CONNECTORS",

@@ -30,8 +30,8 @@ from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.fair_shares import Path
 from mist_sim.network.hidden import HiddenTransfers
 from mist_sim.network.topology.graph import Topology
-from mist_sim.network.topology.loading import load_topology
 from mist_sim.network.topology.places import find_places
+from mist_sim.network.topology.topology_loading import load_topology
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.network.ways.crossings import Crossings
 from mist_sim.network.ways.outages import Outages

@@ -12,8 +12,8 @@ from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.sliders import Sliders, all_sliders
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import InvariantError
-from mist_sim.reconfiguration.options import Change, OnChange, Reconfigure
-from mist_sim.reconfiguration.rules import sliding
+from mist_sim.reconfiguration.reconfiguration_options import Change, OnChange, Reconfigure
+from mist_sim.reconfiguration.slider_rules import sliding
 from mist_sim.reconfiguration.traffic import Traffic, TrafficWatch, differ
 
 Search = Callable[[Traffic, Sequence[Sliders]], Sliders]

@@ -24,7 +24,7 @@ from mist_sim.search.verdicts.request_times import target_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.replications import run_with_seed
+from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Failure, Row, Task
 

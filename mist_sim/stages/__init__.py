@@ -13,8 +13,8 @@ from mist_sim.stages.growing import (
 from mist_sim.stages.llm import Decode, Prefill, Prompted, Reasoning, Recomputation
 from mist_sim.stages.pipeline import completion, validate_pipeline
 from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
-from mist_sim.stages.registry import STAGES
 from mist_sim.stages.retrieval import KvRetrieval, Rag
+from mist_sim.stages.stage_kinds import STAGES
 
 __all__ = [
     "STAGES",

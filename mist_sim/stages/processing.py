@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mist_sim.core.request import Stage
-from mist_sim.stages.registry import STAGES
+from mist_sim.stages.stage_kinds import STAGES
 from mist_sim.units import Seconds
 
 

@@ -2,7 +2,7 @@
 
 from mist_sim.studies.executor import Executor
 from mist_sim.studies.findings import Study
-from mist_sim.studies.replications import replicate
+from mist_sim.studies.replicating import replicate
 from mist_sim.studies.study import study
 
 __all__ = ["Executor", "Study", "replicate", "study"]

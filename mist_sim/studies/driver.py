@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.studies.decided_question import named_files, plain
 from mist_sim.studies.executor import Executor, InTurn
 from mist_sim.studies.journal import Journal, journal_at
-from mist_sim.studies.question import named_files, plain
 from mist_sim.studies.task import Failure, Key, Row, Task
 from mist_sim.studies.workers import Workers, num_cores
 

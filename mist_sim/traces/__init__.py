@@ -43,7 +43,7 @@ from mist_sim.traces.workload import Rows, Workload
 
 if TYPE_CHECKING:
     from mist_sim.traces.readers.own_csv import CsvReader
-    from mist_sim.traces.readers.parquet import ChatParquetReader, MistReader
+    from mist_sim.traces.readers.parquet_reader import ChatParquetReader, MistReader
     from mist_sim.traces.readers.servegen import ServeGenReader
     from mist_sim.traces.readers.serving_sim import LlmServingSimReader
     from mist_sim.traces.readers.sharegpt import ShareGptReader
@@ -122,8 +122,8 @@ __getattr__ = on_demand(
     __name__,
     {
         "CsvReader": "readers.own_csv",
-        "ChatParquetReader": "readers.parquet",
-        "MistReader": "readers.parquet",
+        "ChatParquetReader": "readers.parquet_reader",
+        "MistReader": "readers.parquet_reader",
         "ServeGenReader": "readers.servegen",
         "LlmServingSimReader": "readers.serving_sim",
         "ShareGptReader": "readers.sharegpt",

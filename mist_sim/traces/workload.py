@@ -16,7 +16,7 @@ from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import validate_pipeline
-from mist_sim.traces.adapters import with_adapters
+from mist_sim.traces.adapter_shares import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,

@@ -20,7 +20,7 @@ from mist_sim.hardware.resharding import (
     prefill_layer,
     time_per_request,
 )
-from mist_sim.hardware.resharding.predictor import SeesawPredictor
+from mist_sim.hardware.resharding.resharded_times import SeesawPredictor
 from mist_sim.hardware.resharding.throughput import weight_bytes
 from mist_sim.models import load_model
 

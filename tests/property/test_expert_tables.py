@@ -7,7 +7,7 @@ import pandas as pd
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.hardware.tables.experts import AXES
+from mist_sim.hardware.tables.expert_tables import AXES
 from mist_sim.hardware.tables.reading import measured_grid
 from tests.effort import examples
 

@@ -10,11 +10,11 @@ from mist_sim.core.batch import AdapterWork, StepBatch
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors.adapters import AdapterTimes
+from mist_sim.hardware.predictors.adapter_times import AdapterTimes
 from mist_sim.models import load_model
 from mist_sim.models.adapters import LoraConfig, adapter_bytes, adapter_moves
 from mist_sim.rng import Streams
-from mist_sim.traces.adapters import with_adapters
+from mist_sim.traces.adapter_shares import with_adapters
 from tests.reference.scenarios import PRESSED, scenario
 
 LLAMA = load_model("llama-3.1-8b")

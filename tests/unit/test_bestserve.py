@@ -24,7 +24,7 @@ from mist_sim.bestserve import (
     simulate_strategy,
 )
 from mist_sim.bestserve.engines import Engines, Template
-from mist_sim.bestserve.goodput import most_a_second, served_alone
+from mist_sim.bestserve.largest_rate import most_a_second, served_alone
 from mist_sim.bestserve.orders import order_of
 from mist_sim.bestserve.simulators import pseudo_batches
 from mist_sim.hardware.predictors import PipelinePredictor

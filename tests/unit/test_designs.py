@@ -15,8 +15,8 @@ from mist_sim.network import Fabric
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import designs_of
+from mist_sim.search.designs.assumed_fabric import assumed_network
 from mist_sim.search.designs.chunks import MOST, USUAL, chunks_to_try
-from mist_sim.search.designs.fabric import assumed_network
 from mist_sim.search.designs.hybrids import ratios_to_try
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.studies.built import Built

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mist_sim.calibration.kernels.calibrate import catalog_figures
+from mist_sim.calibration.kernels.kernel_calibration import catalog_figures
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
 from mist_sim.hardware.devices.specs import TYPICAL_DECODE, TYPICAL_PREFILL

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mist_sim.calibration import calibrate_kernels
-from mist_sim.calibration.kernels.fit import fit_kernel
+from mist_sim.calibration.kernels.kernel_fit import fit_kernel
+from mist_sim.calibration.kernels.kernel_rows import kernel_rows, shapes_of
 from mist_sim.calibration.kernels.layer_tables import read_layers
-from mist_sim.calibration.kernels.rows import kernel_rows, shapes_of
 from mist_sim.cli.app import app
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu

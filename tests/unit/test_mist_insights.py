@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from benchmarks.mist_insights.copies import CONTEXT, NETWORK, TOKEN, copies
 from benchmarks.mist_insights.gaps import gaps
+from benchmarks.mist_insights.placement import placement
 from benchmarks.mist_insights.retrieval import retrieval
+from tests.conftest import ROOT
 
 
 def p99_gain(probes: int, prompt: str) -> float:
@@ -57,6 +61,39 @@ def test_copies_at_once_turn_where_both_share_a_slow_outlet():
             for at_once in (False, True)
         )
         assert (once < turn) == is_better
+
+
+def test_answers_beside_their_prompts_spare_a_crowded_spine():
+    """A rack's bandwidth over the spine's: 4 cost milliseconds, with 200 everything waits."""
+    wide, crowded, beside = (
+        placement(where, over, 300)
+        for where, over in (
+            ("in another rack", 4),
+            ("in another rack", 200),
+            ("beside the prompts", 200),
+        )
+    )
+    assert 5 < wide["hand_over"] / beside["hand_over"] < 15
+    assert wide["p90_e2el"] == pytest.approx(beside["p90_e2el"], rel=0.01)
+    assert crowded["hand_over"] > 0.5
+    assert crowded["p90_e2el"] > 1.2 * beside["p90_e2el"]
+
+
+def test_a_small_model_first_saves_nothing_where_most_answers_go_on():
+    """Twice as many GPU seconds of the large model are saved with one in ten, none with six."""
+    names, found = zip(*escalate().compared((0.1, 0.6)), strict=True)
+    assert names[0] == "always the large one"
+    always, few, most = (each["gpu_seconds"] for each in found)
+    assert few < 0.6 * always
+    assert 0.9 * always < most < 1.1 * always
+    assert found[0]["mean"] < found[1]["mean"] < found[2]["mean"]
+
+
+def escalate():
+    spec = importlib.util.spec_from_file_location("escalate", ROOT / "examples" / "escalate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.deep

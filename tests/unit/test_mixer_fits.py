@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mist_sim.calibration.mixers.calibrate import calibrations
-from mist_sim.calibration.mixers.fit import fit_mixer, left_out
+from mist_sim.calibration.mixers.mixer_calibration import calibrations
+from mist_sim.calibration.mixers.mixer_fit import fit_mixer, left_out
+from mist_sim.calibration.mixers.mixer_rows import MixerRows, Part
+from mist_sim.calibration.mixers.mixer_sources import Tables
 from mist_sim.calibration.mixers.modules import Module, _layer, read_modules
 from mist_sim.calibration.mixers.recurrences import read_states
-from mist_sim.calibration.mixers.rows import MixerRows, Part
-from mist_sim.calibration.mixers.sources import Tables
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mist_sim import AllAtOnce, ChunkedScheduler, Simulation, Workload, llm_client, load_model
-from mist_sim.calibration.power.fit import fit_draw, left_out_errors, of_runs
-from mist_sim.calibration.power.runs import argonne_runs, mlenergy_runs, splitwise_runs
+from mist_sim.calibration.power.power_fit import fit_draw, left_out_errors, of_runs
+from mist_sim.calibration.power.power_runs import argonne_runs, mlenergy_runs, splitwise_runs
 from mist_sim.calibration.power.token_energy import token_energy
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu

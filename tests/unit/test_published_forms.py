@@ -15,15 +15,15 @@ import pytest
 from mist_sim import Cluster, RooflinePredictor, ScenarioError, load_gpu, load_model
 from mist_sim.calibration import catalog_figures, read_splitwise
 from mist_sim.calibration.fitted_figures import with_figures
-from mist_sim.calibration.power.fit import fit_draw, left_out_errors, of_kernels, of_runs
-from mist_sim.calibration.power.runs import (
+from mist_sim.calibration.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
+from mist_sim.calibration.power.power_runs import (
     argonne_runs,
     kernel_power,
     mlenergy_runs,
     splitwise_runs,
 )
 from mist_sim.calibration.power.token_energy import modelled_step, token_energy
-from mist_sim.calibration.splitwise import FIGURES, calibrate_splitwise
+from mist_sim.calibration.splitwise_fit import FIGURES, calibrate_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import PowerDraw
 from mist_sim.validation import known

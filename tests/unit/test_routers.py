@@ -18,8 +18,8 @@ from mist_sim import (
     Workload,
 )
 from mist_sim.clients.roster import Roster
+from mist_sim.clients.roster.client_counts import LoadIndex, bits_of
 from mist_sim.clients.roster.live_candidates import LiveCandidates
-from mist_sim.clients.roster.load_index import LoadIndex, bits_of
 from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState

@@ -17,7 +17,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.explained import explained
 from mist_sim.hardware.sampling import SAMPLERS, Sampling, SamplingTimes
 from mist_sim.models.generation import asked_by_model
-from mist_sim.models.loading import repository_of
+from mist_sim.models.model_loading import repository_of
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from tests.effort import examples
 from tests.reference.predictors import EVEN

@@ -10,7 +10,7 @@ from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.ranking import NEAR
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Preparation
-from mist_sim.search.spaces.result import SpaceSearch
+from mist_sim.search.spaces.space_result import SpaceSearch
 from mist_sim.search.verdicts.trials import Trial
 from tests.reference.random_spaces import space
 

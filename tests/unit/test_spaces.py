@@ -17,8 +17,8 @@ from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.fronts import Rival, dominates, front, rate_to_beat
 from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
 from mist_sim.search.spaces.ranges import values_of
+from mist_sim.studies.decided_question import digest
 from mist_sim.studies.executor import Done, InTurn
-from mist_sim.studies.question import digest
 from tests.reference.random_spaces import ASKED, random_space, space
 
 TOLERANCE = 0.02

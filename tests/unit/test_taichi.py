@@ -14,7 +14,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.scheduling import LaneState, StepPlan
-from mist_sim.clients.scheduling.flowing import LongestFlowing, SlowestFlowing
+from mist_sim.clients.scheduling.flowing_answers import LongestFlowing, SlowestFlowing
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.candidates import Candidates
@@ -26,7 +26,7 @@ from mist_sim.routers import FlowingPolicy
 from mist_sim.scenario.build import build
 from mist_sim.scenario.headline import imitated
 from mist_sim.stages import completion
-from mist_sim.testing.doubles.views import FakeView
+from mist_sim.testing.doubles.fake_views import FakeView
 from tests.reference.scenarios import of_profile
 
 # --- Algorithm 1: who leaves ------------------------------------------------------------------

@@ -7,7 +7,8 @@ import json
 import pytest
 
 import mist_sim as mist
-from mist_sim.calibration.text import measure, tasks
+from mist_sim.calibration.text import tasks
+from mist_sim.calibration.text import timed_texts as measure
 from mist_sim.clients.workers.growing import num_until_growth
 from mist_sim.clients.workers.text.times import LONG, TaskTime, load_times
 from mist_sim.errors import ScenarioError

@@ -11,8 +11,8 @@ import pytest
 from mist_sim.errors import ScenarioError
 from mist_sim.network import Tenant, Topology, load_topology, topology_names
 from mist_sim.network.topology.drawing import drawing
-from mist_sim.network.topology.loading import topology_from_table
 from mist_sim.network.topology.places import find_places
+from mist_sim.network.topology.topology_loading import topology_from_table
 from mist_sim.network.ways.routes import Routes
 
 FIGURES = {"gpus", "nvlink", "pcie", "gpus_per_switch", "nics", "nic", "nodes", "nodes_per_rack"}

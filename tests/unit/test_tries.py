@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from mist_sim import ScenarioError, load_gpu
 from mist_sim.cli.app import app
-from mist_sim.studies.question import named_files
+from mist_sim.studies.decided_question import named_files
 
 OWN = """
 memory = "288 GB"

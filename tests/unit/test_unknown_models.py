@@ -107,7 +107,7 @@ def test_an_unknown_kind_of_layer_is_taken_as_the_nearest(kind, taken):
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "minimax-m3", "kimi-k3", "glm-5.3-flash"])
 def test_a_known_model_is_read_as_it_is(name, tmp_path):
     """What is known is not approximated, whoever asks for it."""
-    from mist_sim.models.loading import _catalog
+    from mist_sim.models.model_loading import _catalog
 
     path = tmp_path / "config.json"
     path.write_text(json.dumps(dict(_catalog()[name])))

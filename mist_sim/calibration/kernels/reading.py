@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.bounds import NUMBER
-from mist_sim.calibration.kernels.rows import KernelRows
+from mist_sim.calibration.kernels.kernel_rows import KernelRows
 from mist_sim.errors import ScenarioError
 from mist_sim.inputs.parquet import read_parquet
 

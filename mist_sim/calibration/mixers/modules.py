@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mist_sim.calibration.mixers.rows import Array, MixerRows, Part, joined
+from mist_sim.calibration.mixers.mixer_rows import Array, MixerRows, Part, joined
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.predictors.analytic.compile import Phase

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mist_sim.calibration.mixers.rows import Array, MixerRows, Part, joined
+from mist_sim.calibration.mixers.mixer_rows import Array, MixerRows, Part, joined
 from mist_sim.hardware import GpuSpec
 from mist_sim.models import load_model
 from mist_sim.models.layers import LayerSpec

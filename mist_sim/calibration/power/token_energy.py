@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mist_sim.calibration.power.runs import PowerRun
+from mist_sim.calibration.power.power_runs import PowerRun
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import step_watts
 from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor

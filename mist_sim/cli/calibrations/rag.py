@@ -40,8 +40,8 @@ def _measure(csv: Path, force: bool) -> None:
     from rich.console import Console
 
     from mist_sim.calibration.rag import notes_of, searches_text
-    from mist_sim.calibration.rag.measure import faiss_version, machine_name
-    from mist_sim.calibration.rag.measure import measure as timed
+    from mist_sim.calibration.rag.timed_searches import faiss_version, machine_name
+    from mist_sim.calibration.rag.timed_searches import measure as timed
     from mist_sim.output import output_file
 
     notes = notes_of(
@@ -56,7 +56,7 @@ def _print(found: SearchFit) -> None:
     """Print the errors by kind of index, and how cores scale."""
     from rich.console import Console
 
-    from mist_sim.calibration.rag.fit import KINDS
+    from mist_sim.calibration.rag.search_fit import KINDS
     from mist_sim.report.elements.widths import listed
 
     coefficients = found.coefficients

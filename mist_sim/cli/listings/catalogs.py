@@ -14,7 +14,7 @@ from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
 from mist_sim.hardware.devices.hosts import bus_rate
 from mist_sim.hardware.prices import PriceKind, offers
 from mist_sim.models import load_model, model_names
-from mist_sim.models.loading import family_of
+from mist_sim.models.model_loading import family_of
 from mist_sim.network import load_topology, topology_names
 from mist_sim.network.topology.drawing import drawing
 from mist_sim.report.elements.widths import listed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from mist_sim.bounds import BUNDLE
-from mist_sim.cli.bundles import options
+from mist_sim.cli.bundles import bundle_options as options
 
 
 def afd(
@@ -49,9 +49,9 @@ def afd(
     Estimates from a trace how many tokens a slot holds, and prints the best ratios and what
     bundles of workers would do.
     """
+    from mist_sim.cli.bundles.bundle_tables import as_data, show
     from mist_sim.cli.bundles.hardware import HardwareOptions
     from mist_sim.cli.bundles.input import Limits, chosen, read_coefficients, read_lengths
-    from mist_sim.cli.bundles.tables import as_data, show
     from mist_sim.cli.lists import whole_numbers
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
 

@@ -226,7 +226,7 @@ def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
     from rich.console import Console
 
     from mist_sim.calibration import calibrate_kernels
-    from mist_sim.calibration.kernels.tables import written
+    from mist_sim.calibration.kernels.kernel_tables import written
     from mist_sim.models import load_model
     from mist_sim.report.elements.widths import listed
 
@@ -254,7 +254,7 @@ def _texts(folder: Path) -> str:
 
     from rich.console import Console
 
-    from mist_sim.calibration.text.measure import calibrate_text
+    from mist_sim.calibration.text.timed_texts import calibrate_text
     from mist_sim.report.elements.widths import listed
 
     with Console(stderr=True).status("timing ..."):

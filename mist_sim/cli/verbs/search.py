@@ -166,7 +166,7 @@ def _check_judged(space: Space, given: list[str]) -> None:
 
 def _check_row(space: Space, explain: str) -> None:
     """Raise ScenarioError, before anything runs, for a row that will not be there."""
-    from mist_sim.search.spaces.result import row_of
+    from mist_sim.search.spaces.space_result import row_of
 
     row_of([{"number": each.number, "name": each.name} for each in space.configurations()], explain)
 
@@ -176,7 +176,7 @@ def _explain_results(folder: Path, explain: str | None) -> None:
     import json
 
     from mist_sim.errors import ScenarioError
-    from mist_sim.search.spaces.result import row_of
+    from mist_sim.search.spaces.space_result import row_of
 
     path = folder / _RESULTS
     if explain is None or not path.is_file():

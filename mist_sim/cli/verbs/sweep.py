@@ -68,7 +68,7 @@ def sweep(
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import goodput_sweep
     from mist_sim.search.sweeps import sweep as run
-    from mist_sim.search.sweeps.result import GOOD
+    from mist_sim.search.sweeps.sweep_result import GOOD
 
     require_out(force, out, resume)
     of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}

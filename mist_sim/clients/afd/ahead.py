@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from mist_sim.clients.afd.bundle import Bundle
-from mist_sim.clients.afd.clock import Pass
+from mist_sim.clients.afd.bundle_clock import Pass
 
 
 class Ahead(NamedTuple):

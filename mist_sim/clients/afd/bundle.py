@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mist_sim.clients.afd.clock import BundleClock, JointClock, Pass, Phases
-from mist_sim.clients.afd.config import BundleConfig
+from mist_sim.clients.afd.bundle_clock import BundleClock, JointClock, Pass, Phases
+from mist_sim.clients.afd.bundle_config import BundleConfig
 from mist_sim.clients.afd.slots import BatchSlots, Resident
 
 

@@ -8,13 +8,13 @@ from typing import Literal
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.afd.bundle import Bundle
-from mist_sim.clients.afd.config import BundleConfig
-from mist_sim.clients.afd.engine import AfdStay, BundleEngine
+from mist_sim.clients.afd.bundle_config import BundleConfig
+from mist_sim.clients.afd.bundle_engine import AfdStay, BundleEngine
 from mist_sim.clients.afd.gpus import WorkerGpus
-from mist_sim.clients.afd.links import linked
-from mist_sim.clients.afd.placement import PLACEMENTS
 from mist_sim.clients.afd.seats import Seats
 from mist_sim.clients.afd.track import BatchTrack
+from mist_sim.clients.afd.worker_links import linked
+from mist_sim.clients.afd.worker_placement import PLACEMENTS
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, inf
 
-from mist_sim.clients.afd.config import BundleConfig
+from mist_sim.clients.afd.bundle_config import BundleConfig
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.afd import AttentionGpus, BundleMachine, BundleShape, FfnGpus
 from mist_sim.models import ModelSpec

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mist_sim.clients.afd.bundle import Bundle
-from mist_sim.clients.afd.placement import Placement
+from mist_sim.clients.afd.worker_placement import Placement
 
 
 class Seat(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mist_sim.clients.afd.clock import Pass
+from mist_sim.clients.afd.bundle_clock import Pass
 from mist_sim.clients.afd.slots import BatchSlots
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords

@@ -10,7 +10,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.admission import bring_entries
-from mist_sim.clients.scheduling.flowing import Flowing, flowing_of
+from mist_sim.clients.scheduling.flowing_answers import Flowing, flowing_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.flowing import FlowRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.moves.lower_memory import SwapSpace
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.errors import ScenarioError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager
-from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.moves.lower_memory import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers

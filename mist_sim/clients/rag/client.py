@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.rag.batches import BatchedClient
+from mist_sim.clients.rag.encoder_passes import EncoderPass, TextPass
 from mist_sim.clients.rag.latency_table import LatencyTable
-from mist_sim.clients.rag.machine import PassMachine
-from mist_sim.clients.rag.passes import EncoderPass, TextPass
+from mist_sim.clients.rag.search_machine import PassMachine
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.traits import ClientTraits, TimesOrigin

@@ -10,15 +10,15 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache import SerialLink, SwapSpace
-from mist_sim.clients.kv_cache.moves.store_room import Room
+from mist_sim.clients.kv_cache.moves.lower_memory import Room
 from mist_sim.clients.layouts import EngineLayout
 from mist_sim.clients.layouts.laid_out import Transition
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.resharding.buffer import HostBuffer
 from mist_sim.clients.resharding.due import DuePrompts
-from mist_sim.clients.resharding.lane import StagedLane
 from mist_sim.clients.resharding.phases import PHASES, Phases, StageName
 from mist_sim.clients.resharding.prefetch import Prefetched
+from mist_sim.clients.resharding.resharding_lane import StagedLane
 from mist_sim.clients.resharding.scheduler import StagedScheduler
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import LaneState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from mist_sim.clients.kv_cache.moves.store_room import Room
+from mist_sim.clients.kv_cache.moves.lower_memory import Room
 from mist_sim.clients.resharding.due import DuePrompts
 from mist_sim.clients.resharding.prefetch import Prefetched
 from mist_sim.clients.resharding.queue_heads import next_prompt

@@ -14,7 +14,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS, Eviction
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.retrieval.arrived import Arrived
-from mist_sim.clients.retrieval.contents import Contents, contents_of, num_blocks_of
+from mist_sim.clients.retrieval.contents import Contents, Keeper, contents_of, num_blocks_of
 from mist_sim.clients.retrieval.hits import (
     KINDS,
     DrawnHits,
@@ -24,9 +24,8 @@ from mist_sim.clients.retrieval.hits import (
     Kind,
     StoredHits,
 )
-from mist_sim.clients.retrieval.keeper import Keeper
+from mist_sim.clients.retrieval.level_links import LevelLink, link_of
 from mist_sim.clients.retrieval.levels import StorageLevel, check_levels, described, shares
-from mist_sim.clients.retrieval.links import LevelLink, link_of
 from mist_sim.clients.stores.base import StoredKv
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.devices import Device

@@ -9,7 +9,7 @@ from numpy.random import Generator as Rng
 from simpy.events import Event
 
 from mist_sim.clients.retrieval.contents import Contents
-from mist_sim.clients.retrieval.links import LevelLink
+from mist_sim.clients.retrieval.level_links import LevelLink
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment
 

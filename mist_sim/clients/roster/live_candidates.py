@@ -9,8 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.clients.roster.count_column import CountColumn
-from mist_sim.clients.roster.load_index import LoadIndex, bits_of
+from mist_sim.clients.roster.client_counts import CountColumn, LoadIndex, bits_of
 from mist_sim.clients.roster.polls import PolledState, Polls
 from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.candidates import Candidates

@@ -14,7 +14,7 @@ from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.scheduling.adapters import AdapterSlots
+from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.overruns import Overruns

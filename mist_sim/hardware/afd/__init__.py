@@ -1,9 +1,9 @@
 """Attention-FFN disaggregation (AFD): times and power of the parts of a bundle's cycle."""
 
+from mist_sim.hardware.afd.bundle_coefficients import PRESETS, AfdCoefficients
+from mist_sim.hardware.afd.bundle_machine import AttentionGpus, BundleMachine, BundleShape, FfnGpus
 from mist_sim.hardware.afd.choice import chosen_coefficients, named_coefficients
-from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients
 from mist_sim.hardware.afd.derivation import FfnCards, activation_bytes, derive_coefficients
-from mist_sim.hardware.afd.machine import AttentionGpus, BundleMachine, BundleShape, FfnGpus
 
 __all__ = [
     "PRESETS",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients
+from mist_sim.hardware.afd.bundle_coefficients import PRESETS, AfdCoefficients
 
 
 def named_coefficients(name: str) -> AfdCoefficients:

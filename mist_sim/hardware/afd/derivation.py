@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.afd.coefficients import AfdCoefficients
+from mist_sim.hardware.afd.bundle_coefficients import AfdCoefficients
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.models import ModelSpec, MoeSpec
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 
+from mist_sim.hardware.devices.device_loading import gpu_names, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel
-from mist_sim.hardware.devices.loading import gpu_names, load_gpu
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.spec_files import Table, read_table, tables_in
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.loading import device_of, load_gpu
+from mist_sim.hardware.devices.device_loading import device_of, load_gpu
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.inputs.files import text_of
-from mist_sim.models.loading import load_model
+from mist_sim.models.model_loading import load_model
 from mist_sim.models.spec import ModelSpec
 
 _ENTRY = re.compile(r"(\w+):(.*)")

@@ -1,7 +1,7 @@
 """Autoscaling: policies, and the controller that starts and drains clients for them."""
 
+from mist_sim.lifecycle.autoscaling.autoscaling_options import Autoscaling
 from mist_sim.lifecycle.autoscaling.base import AUTOSCALERS, Autoscaler, GroupView
-from mist_sim.lifecycle.autoscaling.options import Autoscaling
 from mist_sim.lifecycle.autoscaling.policies import (
     QueueLength,
     Schedule,

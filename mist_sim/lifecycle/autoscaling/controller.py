@@ -12,8 +12,8 @@ from mist_sim.core.states import State
 from mist_sim.core.views import ClientState
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.lifecycle.autoscaling.autoscaling_options import Autoscaling
 from mist_sim.lifecycle.autoscaling.base import GroupView
-from mist_sim.lifecycle.autoscaling.options import Autoscaling
 from mist_sim.lifecycle.endless import Endless
 from mist_sim.lifecycle.fleet import Fleet, Member
 

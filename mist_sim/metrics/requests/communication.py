@@ -1,4 +1,4 @@
-"""Transfers for requests: their number, bytes and seconds."""
+"""What moved for requests: their transfers, and answers that moved while decoding."""
 
 from __future__ import annotations
 
@@ -47,3 +47,24 @@ def _retrieved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict
         "seconds": float((rows["end"] - rows["start"])[mine].sum()),
     }
     return {"retrieval": came}
+
+
+def answers_moved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
+    """Return how often answers moved: the mean over all requests, and the largest number.
+
+    The hand-over from the client of the prompt to the first decode client does not count. Empty if
+    no answer moved.
+    """
+    visits = recorder.visits.columns()
+    pipelines: list[Any] = recorder.pipelines.values
+    num_stages = np.array([len(kinds) for kinds in pipelines], dtype=int)
+    left_some = visits["num_served_stages"] < num_stages[visits["stages"]]
+    movers = visits["request_id"][visits["served"] & left_some]
+    movers = movers[np.isin(movers, request_ids)]
+    if not len(movers):
+        return {}
+    _, counts = np.unique(movers, return_counts=True)
+    return {
+        "mean_moves_per_request": len(movers) / len(request_ids),
+        "max_moves_per_request": int(counts.max()),
+    }

@@ -17,7 +17,7 @@ from mist_sim.models.operators.eager import (
     eager_projections,
 )
 from mist_sim.models.operators.experts import routed_experts
-from mist_sim.models.operators.step import logits, token_operators
+from mist_sim.models.operators.step_operators import logits, token_operators
 
 __all__ = [
     "Attends",

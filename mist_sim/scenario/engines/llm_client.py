@@ -25,7 +25,7 @@ from mist_sim.hardware.setting import ADAPTED, CAPPED, IN_PARTS, Borrowed, Setti
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
-from mist_sim.scenario.engines.hosts import with_host
+from mist_sim.scenario.engines.engine_hosts import with_host
 from mist_sim.scenario.engines.kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.memory import (
     PREFIXES,

@@ -21,7 +21,7 @@ from mist_sim.hardware.predictors import (
     pipeline_predictor,
     with_drafting,
 )
-from mist_sim.hardware.predictors.adapters import AdapterTimes
+from mist_sim.hardware.predictors.adapter_times import AdapterTimes
 from mist_sim.hardware.predictors.analytic.context_parallel import with_context_exchange
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
 from mist_sim.hardware.predictors.base import sustained_rates
@@ -37,8 +37,8 @@ from mist_sim.scenario.engines.default_overhead import (
     hides_host,
     own_time,
 )
+from mist_sim.scenario.engines.engine_hosts import assumed_host, check_times_links
 from mist_sim.scenario.engines.engine_version import SAMPLER
-from mist_sim.scenario.engines.hosts import assumed_host, check_times_links
 from mist_sim.scenario.engines.kernels import times_kernels
 from mist_sim.scenario.engines.sampling import drawing
 from mist_sim.scenario.engines.version_defaults import largest_graph

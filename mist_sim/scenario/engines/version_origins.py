@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.hosts import DEFAULT_HOST
+from mist_sim.scenario.engines.engine_hosts import goes_by_host, in_contact
 from mist_sim.scenario.engines.engine_version import (
     KERNELS,
     LARGEST_GRAPH,
@@ -20,7 +21,6 @@ from mist_sim.scenario.engines.engine_version import (
     RULES,
     EngineVersion,
 )
-from mist_sim.scenario.engines.hosts import goes_by_host, in_contact
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mist_sim.errors import MistError
-from mist_sim.models.loading import load_model, model_names, names_of
+from mist_sim.models.model_loading import load_model, model_names, names_of
 from mist_sim.models.quantization import WeightDtype
 
 _IN_A_CACHE = re.compile(r"models--(.+?)--([^/]+)(?:/snapshots/[^/]+)?")

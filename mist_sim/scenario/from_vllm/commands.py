@@ -9,8 +9,8 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
+from mist_sim.scenario.from_vllm.command_texts import read
 from mist_sim.scenario.from_vllm.serve import read_server
-from mist_sim.scenario.from_vllm.texts import read
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
 from mist_sim.scenario.from_vllm.wrappers.images import engine_of
 

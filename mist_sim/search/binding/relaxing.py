@@ -16,7 +16,7 @@ from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
 from mist_sim.hardware.devices.hosts import DEFAULT_HOST
 from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.engines.hosts import host_of
+from mist_sim.scenario.engines.engine_hosts import host_of
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.sections.clients import ClientPart
 

@@ -15,7 +15,7 @@ from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
 from mist_sim.scenario import Scenario
 from mist_sim.search.afd.joint import BundleChoice, best_bundles
 from mist_sim.search.afd.slot_load import SlotLoad
-from mist_sim.search.designs.fleet import Client, Fleet, Side
+from mist_sim.search.designs.design_fleet import Client, Fleet, Side
 from mist_sim.search.designs.hybrids import ratios_to_try
 from mist_sim.search.designs.lengths import lengths_of
 from mist_sim.search.designs.proposal import Proposal, impossible

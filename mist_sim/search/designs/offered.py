@@ -11,9 +11,8 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.bundles import bundles
-from mist_sim.search.designs.fleet import Fleet
-from mist_sim.search.designs.hybrids import hybrids
-from mist_sim.search.designs.of_hybrid import around_hybrid
+from mist_sim.search.designs.design_fleet import Fleet
+from mist_sim.search.designs.hybrids import around_hybrid, hybrids
 from mist_sim.search.designs.proposal import Proposal, impossible
 from mist_sim.search.designs.pure import apart, together
 from mist_sim.search.designs.resharded import can_re_shard, resharded

@@ -8,7 +8,7 @@ from functools import partial
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.search.designs.chunks import chunks_to_try
-from mist_sim.search.designs.fleet import Client, Fleet, Side
+from mist_sim.search.designs.design_fleet import Client, Fleet, Side
 from mist_sim.search.designs.proposal import Proposal
 
 _NOTHING_HANDED_OVER = {

@@ -14,7 +14,7 @@ from mist_sim.hardware.resharding import device_of
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.fleet import Client, Fleet, Group
+from mist_sim.search.designs.design_fleet import Client, Fleet, Group
 from mist_sim.search.designs.lengths import lengths_of
 from mist_sim.search.designs.proposal import Proposal
 from mist_sim.search.designs.pure import without_sides

@@ -122,30 +122,52 @@ def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False)
     """
     simulation = built.simulation
     workload: Any = simulation.workload
-    source = workload.source
     longer = lengthened(simulation, target, _ROWS)
     is_steady = longer is not None and not as_is
-    if isinstance(source, TraceReader):
-        rows = list(source.rows())
-    else:
-        drawn: Any = longer.source if longer is not None and is_steady else source
-        generator = Streams(simulation.streams.seed).generator("lengths")
-        rows = list(islice(drawn.sample_rows(generator), _ROWS if is_steady else None))
-    if not rows:
-        raise ScenarioError("workload must have a request, got none")
+    drawn: Any = longer.source if longer is not None and is_steady else workload.source
+    rows = _rows(built, drawn, _ROWS if is_steady else None)
     times = [row.arrival_time for row in rows if row.arrival_time is not None]
     span = inf
     if isinstance(workload.arrivals, TraceArrivals) and times:
         span = (len(rows) - 1) / rate
-    lengths = np.array([row[:2] for row in rows], dtype=float)
-    return Demand(
-        prompts=lengths[:, 0],
-        answers=lengths[:, 1],
+    return _of_rows(
+        built,
+        rows,
         rate=rate,
         share=target.least_asked,
         limits=target.slo.loosest,
         is_steady=is_steady,
         span=span,
+    )
+
+
+def own_demand(built: Built, rate: float) -> Demand:
+    """Return the demand of all requests of a scenario, whenever they end, at their rate (1/s)."""
+    rows = _rows(built, built.workload.source, None)
+    return _of_rows(built, rows, rate=rate, share=1.0, limits=Limits())
+
+
+def _rows(built: Built, source: Any, most: int | None) -> list[Any]:
+    """Return the rows of a trace, or the first ones that the scenario's own seed draws.
+
+    Raises ScenarioError where there are none.
+    """
+    if isinstance(source, TraceReader):
+        rows = list(source.rows())
+    else:
+        generator = Streams(built.simulation.streams.seed).generator("lengths")
+        rows = list(islice(source.sample_rows(generator), most))
+    if not rows:
+        raise ScenarioError("workload must have a request, got none")
+    return rows
+
+
+def _of_rows(built: Built, rows: list[Any], **more: Any) -> Demand:
+    lengths = np.array([row[:2] for row in rows], dtype=float)
+    return Demand(
+        prompts=lengths[:, 0],
+        answers=lengths[:, 1],
         cached=any(row.content for row in rows),
         is_plain=built.scenario.workload.pipeline == ("prefill", "decode"),
+        **more,
     )

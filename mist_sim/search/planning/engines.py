@@ -14,7 +14,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.search.designs.chunks import chunks_to_try
-from mist_sim.search.designs.fleet import Fleet
+from mist_sim.search.designs.design_fleet import Fleet
 from mist_sim.search.planning.question import Question
 from mist_sim.studies.built import Built
 

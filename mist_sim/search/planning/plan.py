@@ -18,10 +18,10 @@ from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
 from mist_sim.search.planning.hunt import Clock, Hunt, Tried
 from mist_sim.search.planning.plan_result import Plan, Row
+from mist_sim.search.planning.plan_words import lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.refining import Refining
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
-from mist_sim.search.planning.words import lines_of, runner_up
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
 

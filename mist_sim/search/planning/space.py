@@ -9,7 +9,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.bundles import with_best_bundle
-from mist_sim.search.designs.fleet import Fleet
+from mist_sim.search.designs.design_fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrid, ratios_to_try
 from mist_sim.search.designs.pure import in_two, without_sides
 from mist_sim.search.designs.resharded import with_best_pair

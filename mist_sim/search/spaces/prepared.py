@@ -8,14 +8,14 @@ from math import inf, nan
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.machine import Machine
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.planning.demand import Demand, demand_on
-from mist_sim.search.planning.upper_bounds import Least, Needs, alone, least_of_client, most
+from mist_sim.search.planning.proved_rate import engines_of
+from mist_sim.search.planning.upper_bounds import alone, most
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.space import Configuration
@@ -132,7 +132,7 @@ class Preparation:
         """Note what is proved: an upper bound of its rate, or that it cannot keep the limits."""
         target = self._goodput.target(built.scenario)
         demand = self._demand(built, target)
-        engines = _engines(built)
+        engines = engines_of(built)
         if engines is None:
             return
         least, numbers = engines
@@ -163,35 +163,3 @@ class Preparation:
 def target_key(target: Target) -> tuple[object, ...]:
     """Return a key of the target."""
     return *target.slo.named_limits.items(), target.least_asked
-
-
-def _engines(built: Built) -> tuple[Least, Needs] | None:
-    """Return bounds of a scenario's engines, and their numbers by role.
-
-    Engines of several kinds count as one kind with the best of each. None if one of them has no
-    proved bound.
-    """
-    found: list[tuple[Least, str | None]] = []
-    for client in built.simulation.clients:
-        machine = client.traits.machine
-        if machine is None and client.traits.times is None:
-            continue
-        if not isinstance(machine, Machine):
-            return None
-        least = least_of_client(client, machine)
-        if least is None:
-            return None
-        found.append((least, client.traits.role))
-    if not found:
-        return None
-    kinds = [least for least, _ in found]
-    best = Least(
-        token=min(each.token for each in kinds),
-        matrices=min(each.matrices for each in kinds),
-        key=min(each.key for each in kinds),
-        seats=max(each.seats for each in kinds),
-        per_step=max(each.per_step for each in kinds),
-    )
-    prompts = sum(role != "decode" for _, role in found)
-    answers = sum(role != "prefill" for _, role in found)
-    return best, Needs(len(found), prompts, answers)

@@ -15,7 +15,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.replications import run_with_seed
+from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.task import Failure, Row, Task
 
 _LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts for little

@@ -10,7 +10,7 @@ from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.scenario import Scenario
 from mist_sim.search.designs.bundles import bundles
-from mist_sim.search.designs.fleet import Fleet
+from mist_sim.search.designs.design_fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrids
 from mist_sim.search.designs.proposal import Proposal
 from mist_sim.search.designs.pure import apart, together

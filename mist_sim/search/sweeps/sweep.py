@@ -17,7 +17,7 @@ from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.searching import SearchOptions, search_space
 from mist_sim.search.spaces.space import Space
-from mist_sim.search.sweeps.result import GOOD, At, Sweep
+from mist_sim.search.sweeps.sweep_result import GOOD, At, Sweep
 from mist_sim.search.verdicts.request_times import asked_share, check_attainment
 from mist_sim.studies.findings import Study
 from mist_sim.studies.study import plan_study

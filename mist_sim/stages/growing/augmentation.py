@@ -11,7 +11,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Longer, Served
 from mist_sim.stages.growing.base import Growing, require
 from mist_sim.stages.llm import Prompted
-from mist_sim.stages.registry import STAGES
+from mist_sim.stages.stage_kinds import STAGES
 
 
 @STAGES.register("augment")

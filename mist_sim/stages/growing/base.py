@@ -12,7 +12,7 @@ from mist_sim.core.content_ids import OF_BRANCH, content_id, leading
 from mist_sim.core.request import Content, Request, Stage
 from mist_sim.core.visit import Served
 from mist_sim.stages.llm import Decode, Prefill
-from mist_sim.stages.registry import STAGES
+from mist_sim.stages.stage_kinds import STAGES
 
 _MOST_BRANCHES = 2**20  # stages per request: ten times the limit of growth
 

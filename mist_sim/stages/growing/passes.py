@@ -11,7 +11,7 @@ from mist_sim.core.request import Content, Request, Stage
 from mist_sim.core.visit import Served
 from mist_sim.stages.growing.base import Growing, require
 from mist_sim.stages.llm import Prefill
-from mist_sim.stages.registry import STAGES
+from mist_sim.stages.stage_kinds import STAGES
 
 Text = Literal["prompt", "answer", "both"]
 

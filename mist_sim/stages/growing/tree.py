@@ -20,7 +20,7 @@ from mist_sim.stages.growing.base import (
 )
 from mist_sim.stages.growing.passes import ModelPass
 from mist_sim.stages.llm import Decode, Prefill, Prompted
-from mist_sim.stages.registry import STAGES
+from mist_sim.stages.stage_kinds import STAGES
 
 
 @STAGES.register("tree_search")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -58,7 +58,7 @@ class MeanMedianP95Length:
                 f"p95 must be > median ({self.median:g}), got {self.p95:g}; "
                 "fixed or uniform are for lengths that hardly vary"
             )
-        object.__setattr__(self, "_skew", self._solved())
+        object.__setattr__(self, "_skew", _skew(self))
 
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n lengths."""
@@ -68,15 +68,16 @@ class MeanMedianP95Length:
     @property
     def longest(self) -> float:
         """The end of the tail, tokens."""
-        return self.p95 * math.exp(_TAIL * self._slope * self._skew)
+        return self.p95 * math.exp(_TAIL * self.slope * self._skew)
 
     @property
-    def _slope(self) -> float:
+    def slope(self) -> float:
+        """Of the logarithm of the length between the median and p95, for each unit of z."""
         return math.log(self.p95 / self.median) / _Z95
 
     def _lengths(self, normal: Floats, uniform: Floats, skew: float) -> Tokens:
         """Return the lengths of normal draws; in the tail, of uniform draws."""
-        slope = self._slope
+        slope = self.slope
         bend = max(1.0, 1 / skew)
         middle = _Z95 * slope * np.clip(normal / _Z95, 0, 1) ** bend
         logs = np.where(normal < 0, normal * (slope / skew), middle)
@@ -84,39 +85,44 @@ class MeanMedianP95Length:
         logs = np.where(normal > _Z95, tail, logs)
         return np.maximum(np.rint(self.median * np.exp(logs)), 1).astype(np.int64)
 
-    def _solved(self) -> float:
-        """Return the skew that gives the mean in whole tokens; the mean grows with the skew."""
-        least = 0.5 + 0.45 * self.median + 0.05 * self.p95
-        if self.mean < least:
-            raise ValueError(
-                f"mean must be >= {least:g} with median {self.median:g} and p95 {self.p95:g}, got "
-                f"{self.mean:g}: half of the lengths are >= 1, 45 % >= the median, 5 % >= p95"
-            )
-        normal, uniform = _points()
-        low, high = 1 / _MOST_SKEW, 1.0
-        while self._mean(normal, uniform, high) < self.mean:
-            low, high = high, 2 * high
-            if high * self._slope * _TAIL > math.log(1e9):
-                raise ValueError(
-                    f"mean must be smaller with median {self.median:g} and p95 {self.p95:g}, got "
-                    f"{self.mean:g}: the longest twentieth would have more than 1e9 tokens each"
-                )
-        for _ in range(60):
-            middle = math.sqrt(low * high)
-            if self._mean(normal, uniform, middle) < self.mean:
-                low = middle
-            else:
-                high = middle
-        if abs(self._mean(normal, uniform, high) / self.mean - 1) > _ERROR:
-            raise ValueError(
-                f"mean, median and p95 must be figures that whole tokens can have, got "
-                f"{self.mean:g}, {self.median:g} and {self.p95:g}; lengths so short are better "
-                "given as uniform or geometric"
-            )
-        return high
+    def mean_at(self, skew: float) -> float:
+        """Return the mean in whole tokens with a skew."""
+        return float(self._lengths(*_points(), skew).mean())
 
-    def _mean(self, normal: Floats, uniform: Floats, skew: float) -> float:
-        return float(self._lengths(normal, uniform, skew).mean())
+
+@lru_cache(maxsize=128)
+def _skew(law: MeanMedianP95Length) -> float:
+    """Return the skew that gives the mean in whole tokens; the mean grows with the skew.
+
+    Kept, since a scenario with the same three figures is often built many times.
+    """
+    least = 0.5 + 0.45 * law.median + 0.05 * law.p95
+    if law.mean < least:
+        raise ValueError(
+            f"mean must be >= {least:g} with median {law.median:g} and p95 {law.p95:g}, got "
+            f"{law.mean:g}: half of the lengths are >= 1, 45 % >= the median, 5 % >= p95"
+        )
+    low, high = 1 / _MOST_SKEW, 1.0
+    while law.mean_at(high) < law.mean:
+        low, high = high, 2 * high
+        if high * law.slope * _TAIL > math.log(1e9):
+            raise ValueError(
+                f"mean must be smaller with median {law.median:g} and p95 {law.p95:g}, got "
+                f"{law.mean:g}: the longest twentieth would have more than 1e9 tokens each"
+            )
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        if law.mean_at(middle) < law.mean:
+            low = middle
+        else:
+            high = middle
+    if abs(law.mean_at(high) / law.mean - 1) > _ERROR:
+        raise ValueError(
+            f"mean, median and p95 must be figures that whole tokens can have, got "
+            f"{law.mean:g}, {law.median:g} and {law.p95:g}; lengths so short are better "
+            "given as uniform or geometric"
+        )
+    return high
 
 
 @cache

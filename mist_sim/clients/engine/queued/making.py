@@ -16,7 +16,7 @@ from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.scheduling.flowing import Flowing
+from mist_sim.clients.scheduling.flowing_answers import Flowing
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.core.recorder import Recorder
 from mist_sim.hardware.predictors.ranks import PipelinePredictor

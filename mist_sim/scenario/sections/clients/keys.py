@@ -13,7 +13,7 @@ from mist_sim.clients.workers.devices import Device
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
 from mist_sim.models import load_generating, load_model
-from mist_sim.models.loading import APPROXIMATE
+from mist_sim.models.model_loading import APPROXIMATE
 from mist_sim.scenario.engines.version_names import NAMES, known_name
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import Settings

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError
-from mist_sim.reconfiguration.options import Reconfigure
+from mist_sim.reconfiguration.reconfiguration_options import Reconfigure
 
 
 def sliding(clients: Iterable[Client]) -> list[Client]:

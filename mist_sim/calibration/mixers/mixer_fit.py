@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.calibration.mixers.rows import Array, Figures, MixerRows
+from mist_sim.calibration.mixers.mixer_rows import Array, Figures, MixerRows
 from mist_sim.errors import ScenarioError
 
 _FEWEST_ROWS = 20

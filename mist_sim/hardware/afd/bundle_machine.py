@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from mist_sim.hardware.afd.coefficients import AfdCoefficients
+from mist_sim.hardware.afd.bundle_coefficients import AfdCoefficients
 from mist_sim.hardware.afd.step_work import attention_work, ffn_work
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.specs import GpuSpec

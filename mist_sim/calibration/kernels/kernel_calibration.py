@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mist_sim.calibration.kernels.aiconfigurator import read_system
-from mist_sim.calibration.kernels.fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
+from mist_sim.calibration.kernels.kernel_tables import gpu_text
 from mist_sim.calibration.kernels.layer_tables import read_layers
-from mist_sim.calibration.kernels.rows import KernelRows, joined
-from mist_sim.calibration.kernels.tables import gpu_text
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel, kernel_of

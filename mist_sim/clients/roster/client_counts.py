@@ -1,9 +1,11 @@
-"""Which of many clients has the smallest count, without a look at each."""
+"""Counts of many clients, without a look at each: which is the smallest, and all as an array."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
+
+import numpy as np
 
 from mist_sim.core.views import ClientState, ClientView, Count
 
@@ -85,3 +87,19 @@ def _numbers(bits: int) -> Iterator[int]:
         bit = bits & -bits
         bits ^= bit
         yield bit.bit_length() - 1
+
+
+class CountColumn:
+    """A count of some clients.
+
+    numbers: that of each client, in their order; live.
+    """
+
+    def __init__(self, states: Sequence[ClientState], count: Count) -> None:
+        self._count: Callable[[ClientState], int] = attrgetter(count)
+        self._places = {state.client_id: place for place, state in enumerate(states)}
+        self.numbers = np.array([self._count(state) for state in states], np.int64)
+
+    def note(self, state: ClientState) -> None:
+        """Take over a client's count."""
+        self.numbers[self._places[state.client_id]] = self._count(state)

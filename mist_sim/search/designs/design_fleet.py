@@ -13,7 +13,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.fabric import assumed_network
+from mist_sim.search.designs.assumed_fabric import assumed_network
 
 Client = dict[str, Any]
 """A client's entry in a scenario file."""

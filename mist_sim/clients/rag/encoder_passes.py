@@ -9,7 +9,7 @@ from typing import Protocol
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.loading import load_gpu
+from mist_sim.hardware.devices.device_loading import load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
 from mist_sim.models import load_model

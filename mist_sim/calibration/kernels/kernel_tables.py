@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mist_sim.calibration.kernels.fit import KernelFit
+from mist_sim.calibration.kernels.kernel_fit import KernelFit
 
 _SECONDS = ("floor", "serial", "per_input")
 _PHASES = ("prefill", "decode")

@@ -13,7 +13,7 @@ from simpy.events import Event
 
 from mist_sim.clients.afd.ahead import Ahead, look_ahead
 from mist_sim.clients.afd.bundle import Bundle, StepEnd
-from mist_sim.clients.afd.clock import Pass
+from mist_sim.clients.afd.bundle_clock import Pass
 from mist_sim.clients.afd.seats import Seat, Seats
 from mist_sim.clients.afd.slots import Resident
 from mist_sim.clients.afd.track import BatchTrack

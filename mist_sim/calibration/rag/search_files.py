@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from mist_sim.calibration.rag.fit import KINDS, SearchFit
+from mist_sim.calibration.rag.search_fit import KINDS, SearchFit
 from mist_sim.hardware.vector_search.coefficients import Rates
 
 
