@@ -109,6 +109,7 @@ def figures_of(number: int, folder: Path | None) -> list[dict[str, float]]:
     rows = search_space(space_of(number), SearchOptions(), jobs=1).rows
     found = [dict(row["figures"]) for row in rows]
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
     return found
 

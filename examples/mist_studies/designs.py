@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ TUNED_SEQS, TUNED_CHUNKS = (128, 256), (512, 1024, 2048, 4096)
 
 NIC = 400e9 / 8  # bytes/s of a GPU's network card: 400 Gb/s, as in an HGX server
 PRICES = Path(__file__).parent / "aws_prices.csv"
+COLUMNS = ("gpu", "machine", "num_gpus", "on_demand", "date")  # of a price file
 SHORT = {"h100-sxm": "H100", "a100-80gb-sxm": "A100", "l40s": "L40S"}
 
 
@@ -134,7 +136,7 @@ class Prices:
     """Dollars of a GPU an hour: of the machine that holds an engine at least cost a GPU.
 
     path: rows of machines with their date. whole: only machines of eight GPUs count.
-    Raises ScenarioError where the file is not there.
+    Raises ScenarioError where the file is not there, or is no list of prices.
     """
 
     def __init__(self, path: Path = PRICES, *, whole: bool = False) -> None:
@@ -144,9 +146,8 @@ class Prices:
                 "num_gpus, on_demand, date), from instances.vantage.sh; the project has it in "
                 "examples/mist_studies"
             )
-        lines = [line for line in path.read_text("utf-8").splitlines() if line[:1] != "#"]
         least = GPUS if whole else 1
-        self._rows = [row for row in csv.DictReader(lines) if int(row["num_gpus"]) >= least]
+        self._rows = [row for row in _rows(path) if int(row["num_gpus"]) >= least]
         self.dates = sorted({row["date"] for row in self._rows})
 
     def of(self, engine: Engine) -> float:
@@ -158,6 +159,29 @@ class Prices:
         if not found:
             raise ScenarioError(f"the price file has no machine for {engine.name}")
         return min(found)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the machines of a price file."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if line[:1] != "#"]
+    rows = list(csv.DictReader(lines))
+    for row in rows or [{}]:
+        lacks = [name for name in COLUMNS if not row.get(name)]
+        if lacks:
+            raise ScenarioError(
+                f"{path}: a row has no {lacks[0]}; columns must be {', '.join(COLUMNS)}, as in "
+                "examples/mist_studies/aws_prices.csv"
+            )
+        try:
+            is_valid = int(row["num_gpus"]) >= 1 and 0 < float(row["on_demand"]) < inf
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise ScenarioError(
+                f"{path}: num_gpus must be a whole number >= 1 and on_demand dollars an hour > 0, "
+                f"got {row['num_gpus'][:40]!r} and {row['on_demand'][:40]!r}"
+            )
+    return rows
 
 
 def layouts() -> list[tuple[int, int]]:

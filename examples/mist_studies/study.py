@@ -81,13 +81,22 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--out", type=Path, help="folder for tables and the plot")
-    parser.add_argument("--jobs", type=int, help="processes; one a core without it")
+    parser.add_argument("--jobs", type=count, help="processes; one a core without it")
     parser.add_argument("--prices", type=Path, default=HERE / "aws_prices.csv")
     parser.add_argument("--whole", action="store_true", help="price machines of eight GPUs alone")
-    parser.add_argument("--requests", type=int, help="of a run at 8 /s; the scenario's without it")
-    parser.add_argument("--long", type=int, default=LENGTHS[-1], help="of the runs that decide")
-    parser.add_argument("--every", type=int, default=1, help="take every n-th design alone")
+    parser.add_argument(
+        "--requests", type=count, help="of a run at 8 /s; the scenario's without it"
+    )
+    parser.add_argument("--long", type=count, default=LENGTHS[-1], help="of the runs that decide")
+    parser.add_argument("--every", type=count, default=1, help="take every n-th design alone")
     return parser.parse_args()
+
+
+def count(text: str) -> int:
+    """Return a whole number that is at least 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text[:40]!r}")
+    return int(text)
 
 
 def study(question: Question, asked: argparse.Namespace) -> None:

@@ -78,6 +78,8 @@ class Template:
             "tensor_parallel_size": strategy.tensor_parallel_size,
             "pipeline_parallel_size": strategy.pipeline_parallel_size,
         }
+        if strategy.gpu is not None:
+            first["gpu"] = strategy.gpu
         if strategy.pipeline_parallel_size > 1 and first["async_scheduling"]:
             del first["async_scheduling"]  # not with whole prompts, and not set by the user
         prompts = strategy.prefill_batch * longest

@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from mist_sim.bestserve.dollars_and_joules import powered, priced
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
-from mist_sim.bestserve.ranking import Entry, Ranking
+from mist_sim.bestserve.ranking import Ranking
 from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.errors import ScenarioError, first_problem
+from mist_sim.bestserve.strategy_result import Entry, Per
+from mist_sim.errors import ScenarioError, brief, first_problem
+from mist_sim.hardware import load_gpu
 from mist_sim.output.texts import json_text
 from mist_sim.report.elements.cells import duration
 from mist_sim.scenario import Scenario
@@ -57,6 +60,7 @@ def rank_strategies(
     options: GoodputOptions = FEASIBLE,
     *,
     method: Method | None = None,
+    by: Per = "gpu",
     check: int = 0,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -64,6 +68,10 @@ def rank_strategies(
     resume: bool = False,
 ) -> Ranking:
     """Return the strategies of a space by their goodput per GPU (Algorithms 8 and 9, Figure 11).
+
+    by: "usd" ranks them by the goodput for a dollar, at the scenario's prices, else at those of the
+    catalog; "joule" by that for a joule, of a run of each strategy at its goodput in the full
+    simulation.
 
     scenario: workload, limits, and one client entry, whose engine the instances have; with
     replications every one is searched. options: what counts as attained, which rates are tried and
@@ -78,6 +86,10 @@ def rank_strategies(
     template, space, method = Template(scenario), space or Space(), method or Method()
     if check < 0:
         raise ScenarioError(f"check must be >= 0, got {check}")
+    if by not in (known := get_args(Per)):
+        raise ScenarioError(f"by must be one of {', '.join(known)}, got {brief(by)}")
+    for gpu in space.gpus:
+        load_gpu(gpu)  # an unknown one is bad input, not a strategy that does not fit
     strategies = space.strategies(template.layout)
     target = options.target(scenario)
     requests = requests_of(scenario, scenario.seed)
@@ -93,7 +105,7 @@ def rank_strategies(
     with studying(
         "bestserve",
         {"scenario": data},
-        {**vars(options), "space": space, "method": method, "check": check},
+        {**vars(options), "space": space, "method": method, "check": check, "by": by},
         jobs=jobs,
         progress=progress,
         journal=journal,
@@ -107,7 +119,11 @@ def rank_strategies(
             for k, strategy in enumerate(strategies)
         ]
         _raise_if_none(entries, rows)
-        ranking = Ranking.of(entries, requests, target, scenario.headline, seeds)
+        longest = int(requests.prompt.max())
+        entries = list(priced(entries, template, longest, is_needed=by == "usd"))
+        if by == "joule":
+            entries = powered(entries, template, longest, driver)
+        ranking = Ranking.of(entries, requests, target, scenario.headline, seeds, by)
         return _checked(ranking, template, options, check, driver) if check else ranking
 
 
@@ -203,7 +219,7 @@ def _entry(
 
 
 def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
-    """Raise where every strategy was left out: the first reason, and how many there are."""
+    """Raise ScenarioError, with the first reason, if every strategy was left out."""
     if any(entry.left_out is None for entry in entries):
         return
     error = next((row.error for row in rows if row.error is not None), None)

@@ -31,6 +31,7 @@ class Shuffled:
         self._orders = _permutations(num_instances, rng)
 
     def next(self) -> Sequence[int]:
+        """Return the next order drawn."""
         return next(self._orders)
 
     def took(self, instance: int) -> None:
@@ -46,9 +47,11 @@ class InTurn:
         self._first = 0
 
     def next(self) -> Sequence[int]:
+        """Return all instances, beginning with the one whose turn it is."""
         return self._turns[self._first]
 
     def took(self, instance: int) -> None:
+        """Give the next turn to the instance after this one."""
         self._first = (instance + 1) % len(self._turns)
 
 

@@ -1,4 +1,4 @@
-"""Result of the Optimizer: strategies by goodput per GPU, and reasons why others were left out."""
+"""Result of the Optimizer: strategies by goodput, and reasons why others were left out."""
 
 from __future__ import annotations
 
@@ -9,68 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.bestserve.requests import Requests
-from mist_sim.bestserve.strategy import Strategy
+from mist_sim.bestserve.strategy_result import Entry, Per
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import BESTSERVE
-from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Target
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The result of a strategy.
-
-    goodput: in BestServe's simulators. full: in the full simulation, if requested;
-    full_failure: why there is none. left_out: why it is impossible, such as a model that does not
-        fit.
-    too_slow: why it attains no rate at all.
-    """
-
-    strategy: Strategy
-    goodput: Goodput | None = None
-    full: Goodput | None = None
-    full_failure: str | None = None
-    left_out: str | None = None
-    too_slow: str | None = None
-
-    @property
-    def label(self) -> str:
-        """Name, layout, and batches of prompts and answers, such as "2m-tp4 4/16"."""
-        strategy = self.strategy
-        return f"{strategy.label} {strategy.prefill_batch}/{strategy.decode_batch}"
-
-    @property
-    def rate(self) -> float:
-        """The goodput, requests per second; 0 if no rate is attained, NaN if unknown."""
-        if self.too_slow:
-            return 0.0
-        if self.goodput is None:
-            return nan
-        return 0.0 if self.goodput.status == "all missed" else self.goodput.rate
-
-    @property
-    def per_gpu(self) -> float:
-        """The paper's normalised goodput: requests per second and GPU."""
-        return self.rate / self.strategy.num_gpus
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Interval of the goodput, requests per second."""
-        if self.goodput is None:
-            return (0.0, 0.0) if self.too_slow else (nan, nan)
-        return self.goodput.interval
-
-
 @dataclass(frozen=True, repr=False)
 class Ranking(Findings):
-    """Strategies by goodput per GPU, the best first; those that were left out are last.
+    """Strategies by goodput per GPU, dollar or joule, the best first; those left out are last.
 
     target: the condition of attainment. num_requests: per run. mean_prompt, mean_output,
-    longest_prompt: tokens. seeds: of the searches. title: what was simulated, in words.
+    longest_prompt: tokens. seeds: of the searches. title: what was simulated, in words. by: what
+    the goodput is divided by.
     """
 
     presenter = BESTSERVE
@@ -83,6 +38,7 @@ class Ranking(Findings):
     longest_prompt: int
     seeds: tuple[int, ...]
     title: str = ""
+    by: Per = "gpu"
 
     @classmethod
     def of(
@@ -92,12 +48,14 @@ class Ranking(Findings):
         target: Target,
         title: str,
         seeds: Sequence[int],
+        by: Per = "gpu",
     ) -> Self:
         """Return a ranking of entries in any order; of equal ones, the fewer GPUs come first."""
 
         def place(entry: Entry) -> tuple[bool, float, int]:
-            is_unknown = isnan(entry.per_gpu)
-            return is_unknown, 0.0 if is_unknown else -entry.per_gpu, entry.strategy.num_gpus
+            value = entry.per(by)
+            is_unknown = isnan(value)
+            return is_unknown, 0.0 if is_unknown else -value, entry.strategy.num_gpus
 
         return cls(
             tuple(sorted(entries, key=place)),
@@ -108,6 +66,7 @@ class Ranking(Findings):
             int(requests.prompt.max()),
             tuple(seeds),
             title,
+            by,
         )
 
     def with_entries(self, entries: Sequence[Entry]) -> Self:
@@ -116,12 +75,12 @@ class Ranking(Findings):
 
     @property
     def best(self) -> Entry | None:
-        """The strategy with the largest goodput per GPU; None if none attains any rate."""
+        """The strategy with the largest goodput per GPU, dollar or joule; None if none has any."""
         first = self.entries[0]
-        return first if first.rate > 0 else None
+        return first if first.per(self.by) > 0 else None
 
     def is_close(self, entry: Entry) -> bool:
-        """Whether an entry's interval of goodput per GPU overlaps the best one's.
+        """Whether an entry's interval of goodput, divided alike, overlaps the best one's.
 
         With one seed intervals are the search's own, and do not cover other seeds.
         """
@@ -129,7 +88,7 @@ class Ranking(Findings):
         if best is None or isnan(entry.rate):
             return False
         high, low = entry.interval[1], best.interval[0]
-        return high / entry.strategy.num_gpus >= low / best.strategy.num_gpus
+        return high / entry.divisor(self.by) >= low / best.divisor(self.by)
 
     @property
     def num_runs(self) -> int:
@@ -153,15 +112,19 @@ class Ranking(Findings):
         full = entry.full.rate if entry.full else nan
         return {
             "strategy": strategy.name,
+            "gpu": strategy.gpu or "",
             "tensor_parallel_size": strategy.tensor_parallel_size,
             "pipeline_parallel_size": strategy.pipeline_parallel_size,
             "prefill_batch": strategy.prefill_batch,
             "decode_batch": strategy.decode_batch,
             "num_gpus": strategy.num_gpus,
+            "usd_per_hour": entry.usd_per_hour,
             "goodput": entry.rate,
             "low": entry.interval[0],
             "high": entry.interval[1],
             "goodput_per_gpu": entry.per_gpu,
+            "goodput_per_usd": entry.per("usd"),
+            "goodput_per_joule": entry.per("joule"),
             "output_tokens_per_s": entry.rate * self.mean_output,
             "output_tokens_per_s_per_gpu": entry.per_gpu * self.mean_output,
             "total_tokens_per_s_per_gpu": entry.per_gpu * (self.mean_prompt + self.mean_output),
@@ -202,6 +165,7 @@ class Ranking(Findings):
             "mean_prompt_tokens": self.mean_prompt,
             "mean_output_tokens": self.mean_output,
             "seeds": list(self.seeds),
+            "by": self.by,
             "slo_ms": {name: limit * 1e3 for name, limit in target.slo.limits.items()},
             "attainment_asked": target.attainment,
             "relaxation": target.relaxation,

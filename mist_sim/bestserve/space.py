@@ -16,7 +16,8 @@ class Space:
     """The strategies to compare: all combinations.
 
     names: such as "2m" and "1p2d"; empty: all of at most `instances` instances.
-    tensor_parallel_sizes, pipeline_parallel_sizes: empty: as the scenario's client has it.
+    gpus: of the instances of a strategy, which are alike. gpus, tensor_parallel_sizes,
+    pipeline_parallel_sizes: empty: as the scenario's client has it.
     prefill_batches, decode_batches: as in `Strategy`; the paper fixes one of each, 4 and 16 in its
     Table 4. max_gpus: of a strategy; None: any number.
 
@@ -25,6 +26,7 @@ class Space:
 
     names: tuple[str, ...] = ()
     instances: int = 5
+    gpus: tuple[str, ...] = ()
     tensor_parallel_sizes: tuple[int, ...] = ()
     pipeline_parallel_sizes: tuple[int, ...] = ()
     prefill_batches: tuple[int, ...] = (4,)
@@ -42,8 +44,9 @@ class Space:
         for name in ("prefill_batches", "decode_batches"):
             if not getattr(self, name):
                 raise ScenarioError(f"{name} must be one or more numbers, got none")
-        if len(set(self.names)) < len(self.names):
-            raise ScenarioError(f"names must differ, got {brief(list(self.names))}")
+        for name in ("names", "gpus"):
+            if len(set(found := getattr(self, name))) < len(found):
+                raise ScenarioError(f"{name} must differ, got {brief(list(found))}")
         for name in self.names:
             Strategy.parse(name)
         if not self.names:
@@ -77,9 +80,12 @@ class Space:
         stages = self.pipeline_parallel_sizes or layout[1:]
         names = list(self.names) or list(names_up_to(self.instances))
         batches = product(self.prefill_batches, self.decode_batches)
-        for (prefill, decode), tensor, stage, name in product(batches, tensors, stages, names):
+        gpus = self.gpus or (None,)
+        every = product(batches, gpus, tensors, stages, names)
+        for (prefill, decode), gpu, tensor, stage, name in every:
             yield Strategy.parse(
                 name,
+                gpu=gpu,
                 tensor_parallel_size=tensor,
                 pipeline_parallel_size=stage,
                 prefill_batch=prefill,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from mist_sim.bounds import COPIES, COUNT
 from mist_sim.errors import ScenarioError, brief
@@ -21,6 +21,7 @@ class Strategy:
     together: instances that prefill and decode (m of "xm"); 0: they are apart. prefill, decode:
     instances of each kind (y and z of "ypzd").
     tensor_parallel_size, pipeline_parallel_size: of every instance.
+    gpu: of every instance; None: as the scenario says.
     prefill_batch: prompts that an instance computes at a time, at most. decode_batch: answers that
     it generates at a time, the boxes of the paper's section 3.4.2.
 
@@ -34,6 +35,7 @@ class Strategy:
     pipeline_parallel_size: int = 1
     prefill_batch: int = 4
     decode_batch: int = 16
+    gpu: str | None = None
 
     def __post_init__(self) -> None:
         counts = (self.together, self.prefill, self.decode)
@@ -54,7 +56,7 @@ class Strategy:
                 raise ScenarioError(f"{name} of strategy {self.name} must be >= 1, got {value}")
 
     @classmethod
-    def parse(cls, name: str, **layout: int) -> Self:
+    def parse(cls, name: str, **layout: Any) -> Self:
         """Return the strategy of a name such as "2m" or "1p2d". layout: the other fields.
 
         Raises ScenarioError for other names.
@@ -77,9 +79,10 @@ class Strategy:
 
     @property
     def layout(self) -> str:
-        """The layout of an instance, such as "tp4" or "tp4-pp2"."""
+        """The layout of an instance, such as "tp4", "tp4-pp2" or "h200-tp4"."""
+        gpu = f"{self.gpu}-" if self.gpu else ""
         stages = self.pipeline_parallel_size
-        return f"tp{self.tensor_parallel_size}" + (f"-pp{stages}" if stages > 1 else "")
+        return f"{gpu}tp{self.tensor_parallel_size}" + (f"-pp{stages}" if stages > 1 else "")
 
     @property
     def label(self) -> str:

@@ -85,8 +85,17 @@ def _fixed(tokens: int | None) -> dict[str, Any] | None:
     return None if tokens is None else {"type": "fixed", "tokens": tokens}
 
 
+def names_in(option: str, text: str | None) -> tuple[str, ...]:
+    """Return the names of a list, such as "h100,l40s". Raises ScenarioError for an empty name."""
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ScenarioError(f"{option} must be NAME or NAME,NAME,..., got {text!r}")
+    return names
+
+
 def space_of(
     *,
+    gpus: tuple[str, ...],
     strategies: str | None,
     instances: int | None,
     tp: str | None,
@@ -104,6 +113,7 @@ def space_of(
         )
     return Space(
         names=tuple(strategies.split(",")) if strategies is not None else (),
+        gpus=gpus if len(gpus) > 1 else (),
         instances=5 if instances is None else instances,
         tensor_parallel_sizes=_sizes("--tp", tp),
         pipeline_parallel_sizes=_sizes("--pp", pp),

@@ -23,10 +23,12 @@ Vary = Annotated[
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 
 
-def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
+def vary_of(
+    options: list[str], settings: Collection[str] = (), named: str = "--vary "
+) -> dict[str, list[Any]]:
     """Return the values of each key; each is read as YAML, as it would be in the file.
 
-    settings: keys set by other options.
+    settings: keys set by other options. named: the option's name, for messages.
     Raises ScenarioError for text that is not KEY=A,B,..., for a key that is repeated or set, and
     for values that are not YAML.
     """
@@ -37,13 +39,14 @@ def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
         key, equals, text = option.partition("=")
         key = key.strip()
         if not (equals and key and text.strip()):
-            raise ScenarioError(f"--vary {option}: must be KEY=A,B,..., such as router=random,load")
+            raise ScenarioError(f"{named}{option}: must be KEY=A,B,..., such as router=random,load")
         if key in found:
-            raise ScenarioError(f"--vary {key}: must be given once, with all values")
+            raise ScenarioError(f"{named}{key}: must be given once, with all values")
         if key in settings:
-            raise ScenarioError(f"--set {key} has no effect, since --vary sets it; leave one out")
-        pieces = pieces_of(text, f"--vary {key}")
-        values = [yaml_text.parse(piece, f"--vary {key}") for piece in pieces]
+            who = named or "the sweep "
+            raise ScenarioError(f"--set {key} has no effect, since {who}sets it; leave one out")
+        pieces = pieces_of(text, f"{named}{key}")
+        values = [yaml_text.parse(piece, f"{named}{key}") for piece in pieces]
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
         found[key] = values
@@ -63,10 +66,12 @@ def axes_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
         key, _, text = option.partition("=")
         is_range = ":" in text and not any(sign in text for sign in (",", *_OPENING, *_QUOTES))
         if not is_range or not key.strip():
-            found |= _apart(vary_of([option], settings), found)
+            found |= _apart(vary_of([option], settings, named=""), found)
             continue
         if key.strip() in settings:
-            raise ScenarioError(f"--set {key} has no effect, since the sweep sets it")
+            raise ScenarioError(
+                f"--set {key} has no effect, since the sweep sets it; leave one out"
+            )
         found |= _apart({key.strip(): spread(key.strip(), text)}, found)
     return found
 

@@ -103,13 +103,20 @@ class KeptEntries(Protocol):
     """
 
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """Name of the client that keeps them."""
+
     @property
-    def engine(self) -> int: ...
+    def engine(self) -> int:
+        """Number of the engine there."""
+
     @property
-    def num_tokens(self) -> int: ...
+    def num_tokens(self) -> int:
+        """Tokens that have entries."""
+
     @property
-    def num_bytes(self) -> float: ...
+    def num_bytes(self) -> float:
+        """Bytes of all entries; 0: not known."""
 
 
 def token_totals(stages: Iterable[Stage]) -> tuple[int, int]:

@@ -49,7 +49,7 @@ class Sliders:
 
     @property
     def design(self) -> Design:
-        """Its kind, one of the three."""
+        """The kind of position: aggregation, disaggregation or hybrid."""
         if self.s_d == self.s_p:
             return "aggregation"
         return "hybrid" if self.s_d else "disaggregation"

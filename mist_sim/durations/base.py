@@ -26,7 +26,8 @@ DURATIONS = Registry("durations")
 class DurationDistribution(Protocol):
     """Draw times: `n` of them, each > 0 s, from `rng` alone."""
 
-    def sample(self, rng: np.random.Generator, n: int) -> Floats: ...
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        """Return `n` times in seconds, shape (n,), each > 0."""
 
 
 SecondsOrLaw: TypeAlias = Seconds | DurationDistribution

@@ -40,6 +40,7 @@ class Policy:
     def wait(
         self, request: Request, kind: str, near: frozenset[str] | None = None
     ) -> Generator[Event, Any, Failure | None]:
+        """Wait at the gateway until a client is up; return a Failure if none will be."""
         return self._gateway.wait(request, kind, near)
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:

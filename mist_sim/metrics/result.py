@@ -158,7 +158,7 @@ class Result(Findings):
         return found | spending_summary(
             self.recorder,
             self.ledger,
-            self._bill,
+            self.bill,
             slo=self.slo,
             warmup=self.warmup,
             summary=found,
@@ -198,7 +198,8 @@ class Result(Findings):
         return self.cost is not None or self.power != PowerOptions()
 
     @cached_property
-    def _bill(self) -> Bill | None:
+    def bill(self) -> Bill | None:
+        """Dollars by client and request; None if no cost is asked for."""
         return Bill(self.ledger, self.cost) if self.cost is not None else None
 
     @cached_property
@@ -251,7 +252,7 @@ class Result(Findings):
         recorder, names = self.recorder, self.client_names
         match table:
             case "requests":
-                spent = spent_on_requests(recorder, self.ledger, self._bill)
+                spent = spent_on_requests(recorder, self.ledger, self.bill)
                 found = result_columns.requests_columns(recorder)
                 return found | class_columns(recorder, list(self.slo.groups)) | spent
             case "stages":
@@ -262,7 +263,7 @@ class Result(Findings):
                 models, blocks = self.client_models or [""] * len(names), self.num_gpu_blocks
                 found = result_columns.clients_columns(recorder, names, models, blocks)
                 found |= room_columns(self.rooms)
-                return found | spent_by_clients(recorder, self.ledger, self._bill, self.slo)
+                return found | spent_by_clients(recorder, self.ledger, self.bill, self.slo)
             case "transfers":
                 return result_columns.transfers_columns(recorder, names)
             case "retrievals":

@@ -36,6 +36,6 @@ class Prompts:
     def _drawn(
         self, kind: int, number: int, length: int
     ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the first ids of a stream; a longer part of it begins with a shorter one."""
+        """Return the first token ids of a stream; shorter prompts begin longer ones."""
         rng = np.random.Generator(np.random.PCG64([self.seed, kind, number]))
         return rng.integers(_FIRST, self.vocabulary, length)

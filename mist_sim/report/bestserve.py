@@ -14,15 +14,19 @@ from mist_sim.report.elements.cells import count, number, section, warnings, who
 from mist_sim.report.elements.widths import Fitting, columns
 from mist_sim.report.goodput import asked
 
+_UNITS = {"gpu": "GPU", "usd": "dollar", "joule": "joule"}
+_DIVIDED = {"usd": "requests per $", "joule": "requests per J"}
+
 
 def bestserve_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a ranking. summary: `Ranking.summary`."""
+    unit = _UNITS[summary["by"]]
     rows = summary["strategies"]
     ranked = [row for row in rows if not row["left_out"]]
     left_out = [row for row in rows if row["left_out"]]
     runs = f"{count(summary['num_runs'])} runs of {count(summary['num_requests'])} requests"
     table = Fitting(_ranked(ranked, summary, wide=True), _ranked(ranked, summary, wide=False))
-    parts = [*section(f"Strategies by goodput per GPU ({runs})", table)]
+    parts = [*section(f"Strategies by goodput per {unit} ({runs})", table)]
     parts.append(Text(f"{_first_capital(asked(summary))}."))
     parts += [Text(note) for note in _notes(ranked, summary)]
     parts.append(Text())
@@ -36,14 +40,15 @@ def _ranked(
 ) -> RenderableType:
     has_full = any(not isnan(row["full_goodput"]) for row in rows)
     titles = ["", "batches", "GPUs", "goodput, /s", "per GPU"]
+    titles += [_DIVIDED[summary["by"]]] if summary["by"] != "gpu" else []
     titles += ["between, /s", "output tokens/s/GPU", "first to miss"] if wide else []
     titles += ["full, /s", "differs"] if has_full else []
-    cells = [_cells(row, wide=wide, has_full=has_full) for row in rows]
+    cells = [_cells(row, summary["by"], wide=wide, has_full=has_full) for row in rows]
     right = [k for k, title in enumerate(titles) if title not in ("", "first to miss")]
     return columns(titles, cells, right=right)
 
 
-def _cells(row: Mapping[str, Any], *, wide: bool, has_full: bool) -> list[str]:
+def _cells(row: Mapping[str, Any], by: str, *, wide: bool, has_full: bool) -> list[str]:
     label = strategy_label(row) + (" *" if row["is_close"] else "")
     found = [
         label,
@@ -52,6 +57,9 @@ def _cells(row: Mapping[str, Any], *, wide: bool, has_full: bool) -> list[str]:
         _rate(row["goodput"]),
         _rate(row["goodput_per_gpu"]),
     ]
+    if by != "gpu":
+        per = row[f"goodput_per_{by}"]
+        found.append(number(per) if per > 1 else _rate(per))
     if wide:
         found += [
             f"{_rate(row['low'])} to {_rate(row['high'])}" if row["goodput"] else "-",
@@ -68,8 +76,9 @@ def _cells(row: Mapping[str, Any], *, wide: bool, has_full: bool) -> list[str]:
 def strategy_label(row: Mapping[str, Any]) -> str:
     """Return name and layout of a row, as in the paper's Figure 11."""
     stages = row["pipeline_parallel_size"]
+    gpu = f"-{row['gpu']}" if row["gpu"] else ""
     depth = f"-pp{stages}" if stages > 1 else ""
-    return f"{row['strategy']}-tp{row['tensor_parallel_size']}{depth}"
+    return f"{row['strategy']}{gpu}-tp{row['tensor_parallel_size']}{depth}"
 
 
 def _notes(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
@@ -83,6 +92,8 @@ def _notes(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> lis
         found.append(f"A goodput of 0{what if len(same) == 1 else what + ' misses a limit'}.")
     if not rows or not rows[0]["goodput"]:
         found.append("No strategy attains the limits at any rate.")
+    if summary["by"] == "joule":
+        found.append("Joules are those of a run at the goodput in the full simulation.")
     if any(not isnan(row["full_goodput"]) for row in rows):
         found.append("full: the goodput of the same strategy in the full simulation.")
     return found

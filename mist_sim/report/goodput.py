@@ -10,16 +10,19 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import SHORT_NAMES, limit_title
-from mist_sim.report.elements.cells import count, duration, percent, section, warnings
+from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns
 from mist_sim.report.run.expected import expected_of_each
+
+_MILLION = 1e6
 
 
 def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a search. summary: `Goodput.summary`."""
     return Group(
         *section("Goodput", pairs(_figures(summary))),
+        *_spending(summary),
         *section("Rates tried", _trials(summary)),
         *_what_binds(summary.get("binding")),
         *expected_of_each({"": summary["expected_errors"]}),
@@ -60,6 +63,22 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         count(runs),
         long if summary["is_steady"] else f"of {count(requests)} requests each",
     )
+
+
+def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what a dollar and a joule give at the goodput, where the scenario asks for either."""
+    there = summary.get("at_goodput")
+    if not there:
+        return
+    rate, gpus = there["output_tokens_per_s"], summary["num_gpus"]
+    rows = [("output tokens", number(rate), "/s" + (f", {number(rate / gpus)} a GPU" * bool(gpus)))]
+    for key, unit in (("usd", "$"), ("joule", "J")):
+        if f"requests_per_{key}" in there:
+            tokens = there[f"output_tokens_per_{key}"]
+            million = f", {_three(_MILLION / tokens)} {unit} a million" if tokens else ""
+            rows.append(("requests", _three(there[f"requests_per_{key}"]), f"per {unit}"))
+            rows.append(("output tokens", number(tokens), f"per {unit}{million}"))
+    yield from section("At the goodput", pairs(rows))
 
 
 def _trials(summary: Mapping[str, Any]) -> RenderableType:
@@ -103,6 +122,11 @@ def _remark(trial: Mapping[str, Any]) -> str:
     if not trial["is_whole"]:
         return ", ended early"
     return f", {trial['stability']}" if trial["stability"] else ""
+
+
+def _three(value: float) -> str:
+    """Return a number that may be small, with three digits."""
+    return f"{value:.3g}" if value < 1 else number(value)
 
 
 def _rate(value: float) -> str:

@@ -74,6 +74,7 @@ class SessionAffinityRouter(LoadBound):
         self._homes: dict[str, dict[int, int]] = {}
 
     def seed(self, rng: Generator) -> None:
+        """Forget the homes of all sessions."""
         self._homes = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:

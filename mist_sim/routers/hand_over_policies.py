@@ -42,6 +42,7 @@ class ConditionalPolicy:
         _at_least_0(self, "max_local_tokens", "max_waiting")
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
+        """Return which role no client has, or None."""
         return _lacks(roles, {"with role prefill": "prefill", "without a role": None})
 
     def begin(self) -> None:
@@ -81,6 +82,7 @@ class OverflowPolicy:
         _at_least_0(self, "max_waiting")
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
+        """Return which role no client has, or None."""
         return _lacks(roles, {"with role decode": "decode", "without a role": None})
 
     def begin(self) -> None:
@@ -127,6 +129,7 @@ class FlippingPolicy:
         self.begin()
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
+        """Return what is missing if fewer than two clients have no role, or None."""
         return None if list(roles).count(None) > 1 else "two clients without a role"
 
     def begin(self) -> None:

@@ -66,6 +66,7 @@ class LengthAwareRouter:
         self._spread = sqrt(log1p(self.estimate_error**2))  # of the logarithm
 
     def seed(self, rng: Generator) -> None:
+        """Draw late prompts, ties and errors of estimates from streams of their own."""
         self._rng = rng  # where late prompts go
         self._ties, self._errors = rng.spawn(2)
 

@@ -38,6 +38,7 @@ class PowerOfTwoRouter:
     """
 
     def seed(self, rng: Generator) -> None:
+        """Draw from this stream."""
         self._rng = rng
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
@@ -103,6 +104,7 @@ class HeavyLightRouter:
         self._medians: dict[str, RunningMedian] = {}
 
     def seed(self, rng: Generator) -> None:
+        """Forget the medians of all groups."""
         self._medians = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:

@@ -36,10 +36,12 @@ class PolledRouter:
             raise ValueError(f"view_interval must be finite and > 0 s, got {self.view_interval}")
 
     def seed(self, rng: Generator) -> None:
+        """Seed the router inside, if it draws or remembers."""
         if isinstance(self.router, Seeded):
             self.router.seed(rng)
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the choice of the router inside, which sees the state of the latest poll."""
         seen = candidates.polled(self.view_interval, counts_sent=self.counts_sent)
         client_id = self.router.choose(request, stage, seen)
         seen.note_sent(client_id, request)

@@ -17,9 +17,11 @@ class RandomRouter:
     """Send each visit to a candidate drawn uniformly at random."""
 
     def seed(self, rng: Generator) -> None:
+        """Draw from this stream."""
         self._rng = rng
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return a candidate drawn uniformly at random."""
         return candidates[int(self._rng.random() * len(candidates))].client_id
 
 
@@ -35,9 +37,11 @@ class RoundRobinRouter:
         self._turns: dict[tuple[str, str | None], int] = {}
 
     def seed(self, rng: Generator) -> None:
+        """Begin every group of clients with its first one."""
         self._turns = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate whose turn it is in its group."""
         group = group_of(request, stage), candidates[0].pool if stage.continues else None
         turn = self._turns.get(group, 0)
         self._turns[group] = turn + 1

@@ -61,7 +61,7 @@ class Case:
     """One scenario of a comparison.
 
     summaries: of its runs, one per seed; empty if one failed. goodput: None if not requested, or a
-        run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a
+        run failed. failure: why there are no figures, or no goodput. at_goodput: the spending of a
         run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
         None without limits.

@@ -14,6 +14,7 @@ from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
@@ -30,8 +31,6 @@ from mist_sim.studies.task import Failure, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts for little
 
 
 @dataclass(frozen=True, repr=False)
@@ -260,13 +259,7 @@ def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:
         asked = any(key in summary for summary in case.summaries for key in AT_GOODPUT)
         if case.goodput is None or isnan(case.goodput.rate) or not asked:
             continue
-        scenario = case.built.scenario
-        changes = Rates(scenario, case.built).at(case.goodput.rate) | {"replications": 1}
-        if case.goodput.is_steady:
-            number = max(case.goodput.num_requests, _LONG_RUN)
-            changes["workload.lengths.num_requests"] = number
-        data = as_data(Scenario.from_dict(as_data(scenario), changes))
-        tasks.append(Task((name, "at goodput"), run_with_seed, (data, scenario.seed)))
+        tasks.append(at_goodput((name, "at goodput"), case.built, case.goodput))
     for row in driver.run(tasks, keep_errors=True):
         if row.failure is None:
             cases[str(row.key[0])].at_goodput = row.result

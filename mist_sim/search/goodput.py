@@ -17,6 +17,7 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding.lone_runs import lone_run
 from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
@@ -166,7 +167,7 @@ def find_goodputs(
         found = [each for each in rows if isinstance(each, Goodput)]
         if why:
             found = [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
-    return found
+        return _with_spending(builts, found, driver)
 
 
 def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
@@ -174,6 +175,20 @@ def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
     if found.status != "found":
         return found
     return replace(found, binding=search_binding(built, found, driver))
+
+
+def _with_spending(
+    builts: Sequence[Built], found: Sequence[Goodput], driver: Driver
+) -> list[Goodput]:
+    """Return goodputs with the spending of a run there, where their scenarios ask for it."""
+    asked = [
+        k
+        for k, (built, each) in enumerate(zip(builts, found, strict=True))
+        if built.asks_for_spending and each.status == "found"
+    ]
+    tasks = [at_goodput((k, "at goodput"), builts[k], found[k]) for k in asked]
+    told = dict(zip(asked, driver.results(tasks), strict=True))
+    return [replace(each, spending=told[k]) if k in told else each for k, each in enumerate(found)]
 
 
 def search_goodputs(

@@ -87,6 +87,8 @@ class Goodput(Findings):
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
     lone_requests: how requests that are alone fare, where no rate is attained; else None.
+    spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
+        scenario says nothing of power and cost.
     """
 
     presenter = GOODPUT
@@ -103,6 +105,7 @@ class Goodput(Findings):
     binding: Binding | None = None
     is_coarse: bool = False
     lone_requests: LoneRequests | None = None
+    spending: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -206,6 +209,7 @@ class Goodput(Findings):
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
             **({"binding": self.binding.summary} if self.binding else {}),
+            **({"at_goodput": dict(self.spending)} if self.spending else {}),
             "seeds": [_seed_data(search) for search in self.searches],
             "warnings": self.warnings,
         }

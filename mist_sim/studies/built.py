@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from mist_sim.hardware import gpu_group
+from mist_sim.metrics import PowerOptions
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
@@ -34,6 +35,11 @@ class Built:
         """Expected errors of its clients' TTFT and TPOT against a real engine."""
         origins = {client.name: client.traits.times for client in self.simulation.clients}
         return expected_errors({name: known.settings for name, known in origins.items() if known})
+
+    @property
+    def asks_for_spending(self) -> bool:
+        """Whether power or cost was set in the scenario."""
+        return self.scenario.cost is not None or self.scenario.power.make() != PowerOptions()
 
     @cached_property
     def num_gpus(self) -> int | None:

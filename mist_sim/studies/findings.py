@@ -166,7 +166,7 @@ class Study(Findings):
         known = {name for each in self.points for name in each.estimates}
         if metric not in known:
             raise ScenarioError(
-                f"metric must be a number of the runs, got {brief(metric)}"
+                f"metric must be a number of the runs, such as p99_ttft_ms, got {brief(metric)}"
                 f"{did_you_mean(metric, sorted(known))}"
             )
         found = [each.estimates.get(metric, Estimate(nan, nan)) for each in self.points]

@@ -30,7 +30,8 @@ class ArrivalProcess(Protocol):
     generators give equal times.
     """
 
-    def times(self, rng: np.random.Generator) -> Iterator[float]: ...
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds since the start of the run, without end."""
 
 
 def _accumulate(draw: Callable[[], Gaps]) -> Iterator[float]:

@@ -80,7 +80,8 @@ class TraceReader(Protocol):
     decrease. Raises ScenarioError for an unusable file, TraceError (file, line) for a bad row.
     """
 
-    def rows(self) -> Iterator[TraceRow]: ...
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows, in order of arrival; streams."""
 
 
 @runtime_checkable
@@ -90,7 +91,8 @@ class RowSampler(Protocol):
     Equal generators give equal rows, and the first rows of a long run are those of a short one.
     """
 
-    def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]: ...
+    def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
+        """Yield rows drawn with a generator."""
 
 
 @runtime_checkable

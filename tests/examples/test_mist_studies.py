@@ -63,6 +63,33 @@ def test_a_price_file_that_is_missing_is_named_with_its_source():
     assert not done.stdout
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "has no gpu"),
+        ("gpu,price\nl40s,1\n", "has no machine"),
+        ("gpu,machine,num_gpus,on_demand,date\nl40s,g6e,few,1,2025\n", "got 'few' and '1'"),
+        ("gpu,machine,num_gpus,on_demand,date\nl40s,g6e,1,-3,2025\n", "got '1' and '-3'"),
+        ("gpu,machine,num_gpus,on_demand,date\nl40s,g6e,0,3,2025\n", "got '0' and '3'"),
+    ],
+)
+def test_a_file_that_is_no_list_of_prices_is_refused(text, problem, modules, tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ScenarioError, match=problem):
+        modules["designs"].Prices(path)
+
+
+@pytest.mark.parametrize("option", ["--jobs", "--requests", "--long", "--every"])
+@pytest.mark.parametrize("value", ["0", "-3", "x", "1.5"])
+def test_numbers_of_a_study_are_at_least_one(option, value, modules, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["study.py", "code", option, value])
+    with pytest.raises(SystemExit) as left:
+        modules["study"].main()
+    assert left.value.code == 2
+    assert f"{option}: must be a whole number >= 1, got '{value}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_scenarios_have_the_lengths_of_table_3(name, modules):
     """Within 2 %, as the presets (tests/golden/test_mist_lengths.py); no other file is needed."""

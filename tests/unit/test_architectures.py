@@ -265,7 +265,7 @@ def test_kv_cache_of_a_checkpoint():
 @pytest.mark.parametrize(
     ("base", "changes", "problem"),
     [
-        (MIXTRAL, {"model_type": "grok"}, "num_local_experts means a mixture.* 'grok'. Known: mix"),
+        (MIXTRAL, {"model_type": "grok"}, "'grok' is not known.*the nearest known is .*mixtral"),
         (DEEPSEEK, {"sliding_window": 64}, "sliding_window is not simulated with multi-head"),
         (MIXTRAL, {"num_experts_per_tok": 9}, "num_experts_per_token must be from 1 to the 8"),
         (MIXTRAL, {"num_experts_per_tok": ...}, "num_experts_per_tok is missing"),
@@ -274,7 +274,7 @@ def test_kv_cache_of_a_checkpoint():
         (QWEN, {"decoder_sparse_step": 9}, "dense_layers must leave one of the 4 layers"),
         (DEEPSEEK, {"v_head_dim": 0}, "v_head_dim must be an integer > 0, got 0"),
         (DEEPSEEK, {"attention_bias": True}, "attention_bias is not simulated with"),
-        (DEEPSEEK, {"model_type": "deepseek_v9"}, "kv_lora_rank means .* 'deepseek_v9'"),
+        (DEEPSEEK, {"model_type": "deepseek_v9"}, "'deepseek_v9' is not known.*is .*deepseek_v3"),
     ],
 )
 def test_what_is_not_simulated(base, changes, problem):

@@ -536,3 +536,64 @@ def test_bad_input_is_one_message(bestserve, words, message):
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
+
+
+# --- per dollar and per joule -------------------------------------------------------------------
+
+
+def test_strategies_are_ranked_for_a_dollar():
+    """Two kinds of GPUs at given prices: the ranking is that of rate over dollars, by hand."""
+    gpus = ("h100-sxm", "l40s")
+    names = ("1m", "1p1d")
+    cheap = small(cost={}, **{"slo.tpot": "60 ms"})
+    ranking = rank_strategies(cheap, Space(names=names, gpus=gpus), by="usd", jobs=1)
+    hourly = {"h100-sxm": 2.95, "l40s": 1.5484}  # mist list prices
+    rows = ranking.table.to_dict("records")
+    assert {(row["strategy"], row["gpu"]) for row in rows} == {(n, g) for n in names for g in gpus}
+    for row in rows:
+        assert row["usd_per_hour"] == pytest.approx(hourly[row["gpu"]] * row["num_gpus"])
+        assert row["goodput_per_usd"] == pytest.approx(row["goodput"] * 3600 / row["usd_per_hour"])
+    values = [row["goodput_per_usd"] for row in rows]
+    assert values == sorted(values, reverse=True)
+    assert ranking.summary["by"] == "usd"
+    assert "requests per $" in ranking._repr_html_()
+
+
+def test_strategies_are_ranked_for_a_joule():
+    """A request takes what a full run at the goodput takes between its ramp and its last arrival.
+
+    The 300 requests come in 300 / rate seconds; of a longer run the whole energy is near that.
+    """
+    ranking = rank_strategies(small(), Space(names=("1m", "2m")), by="joule", jobs=1)
+    values = ranking.table["goodput_per_joule"].tolist()
+    assert values == sorted(values, reverse=True)
+    assert "full simulation" in ranking._repr_html_()
+    entry = next(e for e in ranking.entries if e.strategy.name == "1m")
+    longer = {
+        "workload.lengths.num_requests": 6000,
+        "workload.arrivals.rate": f"{entry.rate} /s",
+    }
+    run = simulate(Template(small()).full(entry.strategy, 1024).changed(longer))
+    assert entry.joules == pytest.approx(run.summary["energy_j"] / 6000, rel=0.05)
+
+
+def test_a_dollar_takes_prices():
+    scenario = small(**{"clients.0.gpu": "ascend-910b3"})
+    with pytest.raises(ScenarioError, match="price"):
+        rank_strategies(scenario, Space(names=("1m",)), by="usd", jobs=1)
+    unknown = rank_strategies(scenario, Space(names=("1m",)), jobs=1).table
+    assert unknown["usd_per_hour"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("space", "by", "message"),
+    [
+        (Space(names=("1m",)), "euro", "by must be one of gpu, usd, joule, got 'euro'"),
+        (Space(names=("1m",), gpus=("h100-sxm", "h999")), "gpu", "is named 'h999'"),
+    ],
+)
+def test_rankings_that_cannot_be(space, by, message):
+    with pytest.raises(ScenarioError, match=message):
+        rank_strategies(small(), space, by=by, jobs=1)
+    with pytest.raises(ScenarioError, match="gpus must differ"):
+        Space(gpus=("l40s", "l40s"))

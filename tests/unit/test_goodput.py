@@ -19,6 +19,7 @@ from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import spending_at
 from mist_sim.search.bracketing import LADDER, Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
@@ -582,3 +583,50 @@ def test_vllm_may_say_the_scenario(mist):
     code, out, err = mist("--rates", "1:4")
     assert (code, out) == (2, "")
     assert "SCENARIO is required: a file, a preset (mist list presets) or -" in err
+
+
+def test_what_a_dollar_and_a_joule_give_at_the_goodput():
+    """Dollars are the rent over the rate, however short the run is."""
+    scenario = Scenario.from_dict(LLM, {"cost": {}, "slo.ttft": "1 s"})
+    found = find_goodput(scenario, AS_IS, jobs=1)
+    there = found.spending
+    hourly = 2.95
+    assert there["requests_per_usd"] == pytest.approx(found.rate * 3600 / hourly)
+    tokens = there["output_tokens_per_s"]
+    assert there["output_tokens_per_usd"] == pytest.approx(tokens * 3600 / hourly)
+    assert there["cost_per_million_output_tokens_usd"] == pytest.approx(
+        1e6 / there["output_tokens_per_usd"]
+    )
+    steady = find_goodput(scenario, GoodputOptions(most_requests=3000), jobs=1)
+    assert steady.summary["at_goodput"] == steady.spending
+    assert "At the goodput" in steady._repr_html_()
+
+
+def test_joules_at_the_goodput_are_those_of_a_long_run():
+    """With equal requests at equal distances a short run has them, once ramp and end are left out.
+
+    The whole short run takes more, since it lasts longer than its arrivals.
+    """
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 1000,
+        "prompt": {"type": "fixed", "tokens": 512},
+        "output": {"type": "fixed", "tokens": 256},
+    }
+    changes = {
+        "workload.lengths": lengths,
+        "workload.arrivals": {"type": "constant", "rate": "40 /s"},
+    }
+    scenario = Scenario.from_dict(LLM, changes)
+    short = spending_at(as_data(scenario), 4, 40.0)["energy_per_output_token_j"]
+    ledger = simulate(scenario.changed({"workload.lengths.num_requests": 4000})).ledger
+    in_its_middle = ledger.energy_after(40.0) - ledger.energy_after(60.0)
+    long_run = in_its_middle / (20.0 * 40 * 256)
+    assert short == pytest.approx(long_run, rel=0.005)
+    assert simulate(scenario).summary["energy_per_output_token_j"] > 1.03 * long_run
+
+
+def test_a_scenario_without_cost_and_power_has_no_run_more():
+    found = find_goodput(Scenario.from_dict(LLM), AS_IS, jobs=1)
+    assert not found.spending
+    assert "at_goodput" not in found.summary

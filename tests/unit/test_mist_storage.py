@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 
@@ -100,6 +101,25 @@ def test_the_whole_study_in_small(tmp_path):
     assert done.stdout.count("by P90: ") == 4
     assert len(re.findall(r"^  [A-E] .* unstable$", done.stdout, re.MULTILINE)) > 10
     assert (tmp_path / "cdf.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("--requests", "5", "must be a whole number >= 640, got '5'"),
+        ("--jobs", "0", "must be a whole number >= 1, got '0'"),
+        ("--rate", "0", "must be a number >= 0.001, got '0'"),
+        ("--mfu", "nan", "must be a number >= 0.01 and <= 1, got 'nan'"),
+        ("--zipf", "x", "must be a number >= 0 and <= 10, got 'x'"),
+        ("--corpus", "10", "must be a number >= 24576, got '10'"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(option, value, problem, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mist_storage", option, value])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(FOLDER), run_name="__main__")
+    assert left.value.code == 2
+    assert f"{option}: {problem}" in capsys.readouterr().err
 
 
 def test_a_trace_that_is_not_there_is_named_with_its_source(tmp_path):

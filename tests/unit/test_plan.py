@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -28,7 +29,7 @@ from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.refining import confidence_of, without_one
 from mist_sim.search.planning.space import candidates, scenario_of
 from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
-from mist_sim.search.verdicts.trials import try_rate
+from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.driver import Driver
 from tests.reference.scenarios import of_profile
 
@@ -107,6 +108,31 @@ def test_nothing_cheaper_is_passed_over(first):
 @pytest.mark.deep
 def test_nothing_cheaper_is_passed_over_in_fifty_spaces():
     assert sum(check_against_all(number) for number in range(100, 150)) > 15
+
+
+def test_hybrids_are_all_looked_at_before_one_runs_long(monkeypatch):
+    """First runs of slow designs are short; what tells nothing comes last when runs get longer."""
+    options = PlanOptions(
+        gpus=("h100-sxm",), max_gpus=2, designs=("apart", "hybrid"), tensor_parallel_sizes=(1,)
+    )
+    question, shop, space = measured(asked(), options)
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+    nothing = Trial(1.0, 0, None, nan, is_whole=True, margins=(-inf, inf))
+    near = replace(nothing, attainment=0.89, margins=(-0.1, 0.2))
+    runs = []
+
+    def trials(chosen, most, rate):
+        runs.extend((each.design, most) for each in chosen)
+        return {each: near if each.design == "apart" else nothing for each in chosen}
+
+    monkeypatch.setattr(hunt, "_trials", trials)
+    hunt.run(space)
+    assert {most for design, most in runs if design == "hybrid"} == {1500}
+    assert {most for design, most in runs if design == "apart"} == {6000}
+    order = [each.candidate.design for each in hunt._undecided()]
+    assert order == sorted(order)
+    assert set(order) == {"apart", "hybrid"}
+    assert all(each.is_short for each in hunt.tried.values())
 
 
 def test_what_a_bound_leaves_out_misses():

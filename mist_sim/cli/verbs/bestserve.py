@@ -12,7 +12,11 @@ def bestserve(
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     model: str | None = typer.Option(None, help="The model, one of mist list models or a path."),
-    gpu: str | None = typer.Option(None, help="The GPU, one of mist list gpus or a path."),
+    gpu: str | None = typer.Option(
+        None,
+        metavar="NAME,...",
+        help="The GPU, one of mist list gpus or a path; several are tried one by one.",
+    ),
     input_len: int | None = typer.Option(None, metavar="N", help="Tokens of each prompt."),
     output_len: int | None = typer.Option(None, metavar="N", help="Tokens of each answer."),
     requests: int | None = typer.Option(
@@ -56,6 +60,10 @@ def bestserve(
     routing: str = typer.Option(
         "shuffle", help="Order in which instances are asked: shuffle or round_robin."
     ),
+    by: str = typer.Option(
+        "gpu",
+        help="Rank by goodput per gpu, per usd, or per joule, which takes a full run of each.",
+    ),
     check: int = typer.Option(
         0, metavar="N", help="Search the N best in the full simulation as well."
     ),
@@ -70,7 +78,7 @@ def bestserve(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rank strategies by their goodput per GPU, in BestServe's fast simulators.
+    """Rank strategies by their goodput per GPU, dollar or joule, in BestServe's fast simulators.
 
     Instances that do both, or prefill and decode apart; how many, how they are laid out, and how
     large their batches are. SCENARIO has the workload, the limits and one client, of which the
@@ -82,10 +90,13 @@ def bestserve(
     from mist_sim.cli.search_input import goodput_options, interval_of
     from mist_sim.cli.session import Session
     from mist_sim.cli.settings import overrides_of
-    from mist_sim.cli.strategy_input import Given, space_of
+    from mist_sim.cli.strategy_input import Given, names_in, space_of
 
     require_out(force, out, resume)
-    given = Given(model, gpu, input_len, output_len, requests, ttft_ms, tpot_ms)
+    gpus = names_in("--gpu", gpu)
+    given = Given(
+        model, gpus[0] if gpus else None, input_len, output_len, requests, ttft_ms, tpot_ms
+    )
     overrides = given.keys(is_alone=scenario is None) | overrides_of(settings)
     if replications is not None:
         overrides["replications"] = replications
@@ -97,6 +108,7 @@ def bestserve(
         tolerance=tolerance,
     )
     space = space_of(
+        gpus=gpus,
         strategies=strategies,
         instances=instances,
         tp=tp,
@@ -111,6 +123,13 @@ def bestserve(
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: rank_strategies(
-            loaded, space, options, method=method, check=check, jobs=jobs, **how
+            loaded,
+            space,
+            options,
+            method=method,
+            by=by,  # type: ignore[arg-type] # it checks the name
+            check=check,
+            jobs=jobs,
+            **how,
         )
     )

@@ -64,7 +64,7 @@ class BatchSlots:
         self._free(resident)
 
     def steps_to_next_end(self) -> int | None:
-        """A lower bound on the steps until the next request leaves; None without requests."""
+        """Steps that pass at least before the next request leaves; None without requests."""
         return self._due_steps[0] - self.num_steps if self._due_steps else None
 
     def advance(self, num_steps: int = 1) -> list[Resident]:

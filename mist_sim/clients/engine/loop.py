@@ -29,7 +29,8 @@ class Scored(Protocol):
     """A lane or an engine, when the least loaded one is chosen (see `Lane.score`)."""
 
     @property
-    def score(self) -> int: ...
+    def score(self) -> int:
+        """Its load: the lower one is chosen."""
 
 
 AnyPart = TypeVar("AnyPart", bound=Scored)

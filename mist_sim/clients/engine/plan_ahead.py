@@ -25,10 +25,13 @@ class PlanningLane(RunningLane, Protocol):
     env: Environment
     ahead: PlanAhead | None
 
-    def abort_late(self, sequence: SequenceState, /) -> None: ...
+    def abort_late(self, sequence: SequenceState, /) -> None:
+        """Forget a sequence that was given up a step ago."""
+
     def plan(
         self, limit: int | None, plan_on_the_spot: Callable[[], bool] | None, /
-    ) -> StepPlan | None: ...
+    ) -> StepPlan | None:
+        """Return the next steps, at most `limit` of them; None: nothing to do."""
 
 
 class PlanAhead:

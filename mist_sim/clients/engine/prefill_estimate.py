@@ -32,7 +32,11 @@ class PrefillEstimate:
 
     def num_tokens(self) -> int:
         """Tokens of all its prompts that are still to be computed."""
-        return sum([num_left for num_left, _ in _prompts(self._engines.next_lane())])
+        lane = self._engines.next_lane()
+        state, ahead = lane.state, lane.ahead
+        if not (state.waiting or state.prefilling or (ahead is not None and ahead.arrived)):
+            return 0  # as most often, and routers ask for every request and client
+        return sum([num_left for num_left, _ in _prompts(lane)])
 
     def seconds(self, num_tokens: int) -> float:
         """Return the seconds from now until a prompt with so many tokens to compute is done."""

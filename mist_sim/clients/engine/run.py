@@ -20,9 +20,14 @@ class RunningLane(Protocol):
     """A lane, as runs use it (see `Lane`)."""
 
     @property
-    def state(self) -> LaneState: ...
-    def end(self, run: Run, plan: StepPlan, batch: StepBatch, /) -> None: ...
-    def lose_step(self, plan: StepPlan, /) -> None: ...
+    def state(self) -> LaneState:
+        """Its sequences, and the memory that they hold."""
+
+    def end(self, run: Run, plan: StepPlan, batch: StepBatch, /) -> None:
+        """Account for the lane's part in a run that has ended."""
+
+    def lose_step(self, plan: StepPlan, /) -> None:
+        """Give back the blocks of a planned step that is lost."""
 
 
 Part = tuple[RunningLane, StepPlan, StepBatch]

@@ -35,7 +35,8 @@ _BLOCK = 64  # draws at once
 class TokenLaw(Protocol):
     """Draws numbers of tokens: `n` of them, each >= 1, from `rng` alone."""
 
-    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]: ...
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+        """Return `n` numbers of tokens, shape (n,), each >= 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

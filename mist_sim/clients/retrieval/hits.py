@@ -42,6 +42,7 @@ class ExpectedHits:
         self._shares = shares
 
     def find(self, request: Request, num_tokens: int) -> Found:
+        """Return the expected tokens from each level."""
         return [share * num_tokens for share in self._shares]
 
     def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
@@ -91,4 +92,5 @@ class StoredHits(_SideBySide):
         self._contents = contents
 
     def find(self, request: Request, num_tokens: int) -> Found:
+        """Return the tokens that lie in each level now."""
         return self._contents.find(request.content, num_tokens)

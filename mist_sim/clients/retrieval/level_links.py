@@ -36,6 +36,7 @@ class OwnLink:
     seconds: Callable[[float], float]
 
     def read(self, num_bytes: float, share: float = 1.0) -> Event:
+        """Begin a read that takes the level's own time, whatever others read."""
         return self.env.at(self.env.now + share * self.seconds(num_bytes), ARRIVE)
 
 

@@ -1,4 +1,4 @@
-"""The view of a gateway that polls its clients at regular intervals."""
+"""What a gateway sees that polls its clients at regular intervals."""
 
 from __future__ import annotations
 

@@ -92,8 +92,9 @@ def _has_taker(client: Client, roster: Roster) -> bool:
 
 def let_flow(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:
     """Tell clients when their answers leave in the run that begins."""
+    flowing = policy if isinstance(policy, FlowPolicy) else None
     for client in clients:
         client.has_taker = None
         client.flow = None
-        if isinstance(policy, FlowPolicy) and client.traits.slider is not None:
-            client.flow = policy.flow(client.traits.role)
+        if flowing is not None and client.traits.slider is not None:
+            client.flow = flowing.flow(client.traits.role)

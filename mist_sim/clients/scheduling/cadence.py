@@ -73,5 +73,5 @@ def cadence_of(scheduler: object, count: StepCount | None = None) -> Cadence | N
 
 
 def interval_of(scheduler: object) -> int:
-    """Return of how many steps one is for prompts; 1 for a scheduler without such an option."""
+    """Return the interval of steps with prompts; 1 for a scheduler without such an option."""
     return int(getattr(scheduler, "prefill_schedule_interval", 1))

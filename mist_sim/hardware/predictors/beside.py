@@ -44,6 +44,7 @@ class Beside:
         return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
 
     def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of a step, with those of the work beside it."""
         return self.predictor.step_time(batch) + self.times.seconds(batch)
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
@@ -52,6 +53,7 @@ class Beside:
         return on_the_spot(batch) + self.times.seconds(batch)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the seconds of every step of a run, with those of the work beside it."""
         seconds, times = self.predictor.run(batch, growth, num_steps), self.times
         if not times.changes(batch):
             return np.add(seconds, times.seconds(batch), seconds)

@@ -36,6 +36,7 @@ class WithSampling:
         return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
 
     def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of a step, with those of drawing its tokens."""
         rows = len(batch.chunks) + batch.num_decodes * (1 + batch.num_drafts)  # no call
         return self.predictor.step_time(batch) + self.times[rows]
 
@@ -45,11 +46,13 @@ class WithSampling:
         return on_the_spot(batch) + self._seconds(batch)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the seconds of every step of a run, with those of drawing its tokens."""
         seconds = self.predictor.run(batch, growth, num_steps)
         rows = len(batch.chunks) + batch.num_decodes * (1 + batch.num_drafts)  # no call
         return np.add(seconds, self.times[rows], seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
+        """Return the line of decode steps, with those seconds; None if the predictor has none."""
         inside = getattr(self.predictor, "decode_line", None)
         line: DecodeLine | None = inside(num_decodes) if inside is not None else None
         return line and line.with_more(self.times[num_decodes])

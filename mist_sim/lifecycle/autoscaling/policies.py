@@ -34,6 +34,7 @@ class QueueLength:
             raise ValueError(f"target must be finite and > 0 requests, got {self.target}")
 
     def wanted(self, group: GroupView) -> int:
+        """Return the number at which each client has the target number of requests."""
         running = group.num_running if self.counts == "outstanding" else 0
         return _ceil((group.num_waiting + running) / self.target)
 
@@ -131,6 +132,7 @@ class Schedule:
             raise ValueError(f"period must be finite and > {self.at[-1]} s, got {self.period}")
 
     def wanted(self, group: GroupView) -> int:
+        """Return the number that the schedule gives for this time."""
         time = group.now if self.period is None else group.now % self.period
         return self.clients[bisect_right(self.at, time) - 1]
 

@@ -98,5 +98,5 @@ class InterferenceLaw:
         return cls(float(line.slope), float(line.intercept), float(line.rvalue) ** 2)
 
     def most(self, tpot: Seconds) -> float:
-        """Return the intensity at which TPOT is so long, prompt tokens an output token."""
+        """Return the intensity (prompt tokens an output token) at which TPOT reaches a value."""
         return (tpot - self.intercept) / self.slope

@@ -186,6 +186,19 @@ def gpu_prices(
     ]
 
 
+def dollars_an_hour(machines: Sequence[GpuMachine | None], options: CostOptions) -> float:
+    """Return the dollars of all GPUs an hour. Raises ScenarioError for a GPU without a price."""
+    prices = gpu_prices(machines, options)
+    return float(
+        sum(
+            price.dollars * group.num_gpus
+            for machine, each in zip(machines, prices, strict=True)
+            if machine
+            for price, group in zip(each, machine.groups, strict=True)
+        )
+    )
+
+
 def _price(group: GpuGroup, options: CostOptions) -> Price:
     if group.price is not None:
         return Price(group.price, "given")

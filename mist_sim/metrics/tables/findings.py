@@ -40,15 +40,19 @@ class OneLine:
     """Shows findings as `print` does, if no other presenter was set."""
 
     def show(self, found: Any) -> None:
+        """Print the findings in one line."""
         print(found)  # noqa: T201 - on demand
 
     def as_html(self, found: Any) -> str:
+        """Return the same line as HTML."""
         return f"<pre>{escape(repr(found))}</pre>"
 
     def report(self, found: Any) -> str:
+        """Raise ScenarioError: no presenter was set that makes pages."""
         raise ScenarioError(_NO_PRESENTER)
 
     def plot(self, found: Any, name: str) -> Figure:
+        """Raise ScenarioError: no presenter was set that draws."""
         raise ScenarioError(_NO_PRESENTER)
 
 

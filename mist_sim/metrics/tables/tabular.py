@@ -72,7 +72,7 @@ def texts(values: Iterable[str]) -> NDArray[np.object_]:
 
 
 def num_rows(columns: Columns) -> int:
-    """Return how long the columns are."""
+    """Return the number of rows of a table."""
     return len(next(iter(columns.values()), ()))
 
 

@@ -68,7 +68,7 @@ class Routes:
         return self if gone == self._gone else Routes(self.graph, gone)
 
     def surely_connect(self, accelerators: Iterable[str]) -> bool:
-        """Tell whether each of some accelerators surely reaches each other, without any route.
+        """Tell, without computing a route, whether these accelerators surely reach one another.
 
         True where all lead into one part of the graph in which every place reaches every other.
         False where that is not so, or where they are linked directly: then `between` tells.

@@ -19,7 +19,7 @@ def show(title: str, body: RenderableType) -> None:
 
 
 def as_html(title: str, body: RenderableType, *, width: int = _WIDTH) -> str:
-    """Return the same as HTML. width: columns."""
+    """Return what the terminal shows as HTML. width: of the terminal, in columns."""
     console = Console(
         record=True, width=width, file=StringIO(), highlight=False, force_jupyter=False
     )

@@ -99,7 +99,7 @@ class _Gpus:
 
     @classmethod
     def of(cls, fleet: Fleet, num_p: int) -> _Gpus:
-        """Return those that are left when `num_p` engines compute prompts.
+        """Return the GPUs left for the bundle when `num_p` engines compute prompts.
 
         Raises ScenarioError for GPUs of several kinds.
         """

@@ -12,7 +12,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, first_problem
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.machine import Machine
-from mist_sim.metrics.spending.cost import gpu_prices
+from mist_sim.metrics.spending.cost import dollars_an_hour
 from mist_sim.search.designs.chunks import chunks_to_try
 from mist_sim.search.designs.design_fleet import Fleet
 from mist_sim.search.planning.question import Question
@@ -60,12 +60,9 @@ class Engine:
     def dollars(self) -> float:
         """Dollars of it an hour. Raises ScenarioError for a GPU without a price."""
         cost = self.built.scenario.cost
-        machine = self.machine
         if cost is None:
             raise ScenarioError("cost must be set for a plan, got null")
-        (prices,) = gpu_prices([machine], cost.make())
-        groups = zip(prices, machine.groups, strict=True)
-        return float(sum(price.dollars * group.num_gpus for price, group in groups))
+        return dollars_an_hour([self.machine], cost.make())
 
     @cached_property
     def fleet(self) -> Fleet:

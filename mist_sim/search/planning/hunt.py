@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf, isnan
 from time import monotonic
 from typing import Any
 
@@ -30,6 +31,7 @@ from mist_sim.studies.task import Task
 
 _ROUND = 4  # runs at a time: two rounds of two cores, one of four
 _SHORT = 6_000  # requests of a first run; undecided candidates run longer later
+_SHORTER = 1_500  # those of a slow design, so that all of them are looked at before one runs long
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
@@ -72,7 +74,9 @@ class Tried:
 
 
 def _slack(trial: Trial) -> float:
-    return sum(trial.margins) / 2 if trial.margins is not None else -trial.attainment
+    """Return `Tried.slack` of a run; infinite if it tells nothing, since too many never ended."""
+    found = sum(trial.margins) / 2 if trial.margins is not None else -trial.attainment
+    return inf if isnan(found) else found
 
 
 @dataclass
@@ -231,7 +235,7 @@ class Hunt:
         return "have too few engines for the work" if too_few else ""
 
     def _prune(self) -> None:
-        """Exclude candidates that cost as much as the best, or have less than one that missed."""
+        """Exclude candidates no cheaper than the best, or smaller than one that missed."""
         best = self.best
         price = best.candidate.rank[0] if best else float("inf")
         by_family: dict[tuple[object, ...], list[Candidate]] = {}
@@ -280,13 +284,19 @@ class Hunt:
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
         """Simulate candidates at the required rate, and note the results."""
-        most = min(most, self._question.options.most_requests)
-        for candidate, found in self._trials(chosen, most, None).items():
-            if isinstance(found, Trial):
-                is_short = found.attained is None and most < self._question.options.most_requests
-                self.tried[candidate] = Tried(candidate, found, is_short=is_short)
-            else:
-                self.tried[candidate] = Tried(candidate, None, found)
+        longest = self._question.options.most_requests
+        by_length: dict[int, list[Candidate]] = {}
+        for candidate in chosen:
+            is_brief = most == _SHORT and candidate.design in _SLOW
+            length = min(_SHORTER if is_brief else most, longest)
+            by_length.setdefault(length, []).append(candidate)
+        for length, several in by_length.items():
+            for candidate, found in self._trials(several, length, None).items():
+                if isinstance(found, Trial):
+                    is_short = found.attained is None and length < longest
+                    self.tried[candidate] = Tried(candidate, found, is_short=is_short)
+                else:
+                    self.tried[candidate] = Tried(candidate, None, found)
 
     def _trials(
         self, chosen: Iterable[Candidate], most: int, rate: float | None

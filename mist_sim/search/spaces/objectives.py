@@ -61,7 +61,9 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("goodput", "more", "rate", "goodput", "/s"),
         Objective("goodput_per_gpu", "more", "rate", "goodput", "/s a GPU", per="num_gpus"),
         Objective("goodput_per_usd", "more", "rate", "goodput", "a $", per="usd_per_hour"),
-        Objective("goodput_per_joule", "more", "at goodput", "goodput", "a J"),
+        Objective(
+            "goodput_per_joule", "more", "at goodput", "goodput", "a J", "requests_per_joule"
+        ),
         Objective(
             "cost_per_million_output_tokens_at_goodput_usd",
             "less",
@@ -116,10 +118,6 @@ def at_rate(objective: Objective, summary: Mapping[str, Any]) -> float:
     return float(summary.get(objective.key or objective.name, nan))
 
 
-def at_goodput(objective: Objective, summary: Mapping[str, Any]) -> float:
-    """Return the figure of a run at the goodput; NaN without one."""
-    if objective.name == "goodput_per_joule":
-        joules = float(summary.get("energy_j", nan))
-        good = float(summary.get("good_request_fraction", nan)) * summary["completed"]
-        return good / joules if joules else nan
-    return at_rate(objective, summary)
+def at_goodput(objective: Objective, spending: Mapping[str, float]) -> float:
+    """Return the figure of a run at the goodput; NaN without one. spending: `spending_at`."""
+    return float(spending.get(objective.key, nan))

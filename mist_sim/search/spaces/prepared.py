@@ -10,7 +10,7 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.spending.cost import gpu_prices
+from mist_sim.metrics.spending.cost import dollars_an_hour
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.planning.demand import Demand, demand_on
@@ -120,8 +120,7 @@ class Preparation:
         dollars = nan
         if self._needs_dollars:
             options = built.scenario.cost.make() if built.scenario.cost else CostOptions()
-            prices = [price for each in gpu_prices(machines, options) for price in each]
-            dollars = sum(p.dollars * g.num_gpus for p, g in zip(prices, groups, strict=True))
+            dollars = dollars_an_hour(machines, options)
         return {
             "num_gpus": nan if gpus is None else float(gpus),
             "usd_per_hour": dollars,

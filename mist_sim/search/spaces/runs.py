@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.prepared import Prepared
@@ -18,7 +18,6 @@ from mist_sim.studies.rates import Rates
 from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.task import Failure, Row, Task
 
-_LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts for little
 _NO_RUN = Failure("ScenarioError", "a run failed")
 
 Summary = Mapping[str, Any]
@@ -40,15 +39,11 @@ class Runs:
         return self._results(tasks)
 
     def at_goodput(self, several: Sequence[tuple[Prepared, Goodput]]) -> list[Summary | Failure]:
-        """Return the summary of a run of each at its goodput."""
-        tasks = []
-        for each, goodput in several:
-            changes = Rates(each.scenario).at(goodput.rate)
-            if goodput.is_steady:
-                number = max(goodput.num_requests, _LONG_RUN)
-                changes["workload.lengths.num_requests"] = number
-            data = as_data(Scenario.from_dict(as_data(each.scenario), changes))
-            tasks.append(Task((*_key(each), "at goodput"), run_with_seed, (data, each.seed)))
+        """Return the spending of a run of each at its goodput."""
+        tasks = [
+            at_goodput((*_key(each), "at goodput"), Built(each.scenario), goodput)
+            for each, goodput in several
+        ]
         return self._results(tasks)
 
     def trials(self, several: Sequence[tuple[Prepared, float]]) -> list[Trial | Failure]:

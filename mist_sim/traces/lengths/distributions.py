@@ -20,7 +20,8 @@ Tokens = npt.NDArray[np.int64]
 class LengthDistribution(Protocol):
     """Draw numbers of tokens: `n` of them, each >= 1, from `rng` alone."""
 
-    def sample(self, rng: np.random.Generator, n: int) -> Tokens: ...
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens:
+        """Return `n` lengths in tokens, shape (n,), each >= 1."""
 
 
 def _require_mean_and_std(mean: float, std: float) -> None:

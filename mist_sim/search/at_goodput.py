@@ -1,0 +1,66 @@
+"""A run at the goodput: what requests and tokens take there, in dollars and joules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mist_sim.metrics import Result
+from mist_sim.metrics.stats import share
+from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.loading import as_data
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.studies.built import Built
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.task import Key, Task
+
+_LONG_RUN = 3000  # requests, so that chance counts for little
+_RAMP = 0.2  # of the time in which requests arrive: it is left out, and so is the end without any
+_MILLION = 1e6
+
+
+def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
+    """Return the task of a run at a goodput that was found; its result: `spending_at`."""
+    scenario = built.scenario
+    changes = Rates(scenario, built).at(goodput.rate)
+    if goodput.is_steady:
+        changes["workload.lengths.num_requests"] = max(goodput.num_requests, _LONG_RUN)
+    data = as_data(Scenario.from_dict(as_data(scenario), changes))
+    return Task(key, spending_at, (data, scenario.seed, goodput.rate))
+
+
+def spending_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, float]:
+    """Run a scenario; return what a rate takes while it lasts, as far as GPUs and prices are known.
+
+    data: the scenario, at that rate (requests per second). Dollars and joules are those between the
+    ramp and the last arrival, so that they are of the rate, however short the run is.
+    """
+    result = build(Scenario.from_dict(data, {"seed": seed, "replications": 1})).run()
+    summary = result.summary
+    tokens = share(summary["output_throughput"] * summary["duration"], summary["completed"])
+    found = {"output_tokens_per_s": rate * tokens}
+    if "energy_j" in summary:
+        watts = _per_second(result, result.ledger.energy_after)
+        found["requests_per_joule"] = share(rate, watts)
+        found["output_tokens_per_joule"] = share(rate * tokens, watts)
+        found["energy_per_output_token_j"] = share(watts, rate * tokens)
+    if (bill := result.bill) is not None and "cost_usd" in summary:
+        dollars = _per_second(result, bill.cost_after)
+        found["requests_per_usd"] = share(rate, dollars)
+        found["output_tokens_per_usd"] = share(rate * tokens, dollars)
+        found["cost_per_million_output_tokens_usd"] = share(_MILLION * dollars, rate * tokens)
+    return found
+
+
+def _per_second(result: Result, total_after: Callable[[float], float]) -> float:
+    """Return the mean of a total a second, between the ramp and the last arrival.
+
+    total_after: the total from a time on.
+    """
+    last = float(np.max(result.recorder.requests.columns()["arrival_time"], initial=0.0))
+    begin = max(result.warmup, _RAMP * last)
+    if begin >= last:
+        begin, last = 0.0, result.ledger.end
+    return share(total_after(begin) - total_after(last), last - begin)
