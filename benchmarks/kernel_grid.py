@@ -289,16 +289,17 @@ def main() -> None:
     gpu_of: Any = left_out if options.left_out else (lambda _, gpu: load_gpu(gpu))
     ours = simulated(grid, gpu_of)
     ratio = ratios(grid, ours)
-    _print("all", ratio)
+    show("all", ratio)
     for keys in (["step"], ["gpu"], ["model", "dtype"]):
         for name, part in grid.groupby(keys):
-            _print(" ".join(map(str, name)), ratio[part.index])
+            show(" ".join(map(str, name)), ratio[part.index])
     for term in TERMS:
         there = grid[grid[term] > 0].index
-        _print(term, ours[term][there] / grid[term][there])
+        show(term, ours[term][there] / grid[term][there])
 
 
-def _print(name: str, ratio: pd.Series) -> None:
+def show(name: str, ratio: pd.Series) -> None:
+    """Print the score of some points."""
     found = score(ratio)
     print(
         f"{name:28} {found['points']:7.0f} points  median {found['median']:6.1%}  nine in ten "

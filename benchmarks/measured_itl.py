@@ -9,6 +9,7 @@ by the host where the default host time is longer than the kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ PROMPTS: Mapping[str, int] = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fi
 GPUS = {"H100": "h100-sxm", "B200": "b200"}
 ASKED = Sampling(temperature=0.8, top_p=0.95)  # ml-energy/benchmark's client
 _EVEN = 1.25
+_BLOCKS = "fp8, scales of blocks"  # as Qwen's checkpoints of 2025 store it
 # ours by theirs; a format where the checkpoint of the name has another one
 MODELS: Mapping[str, tuple[str, str | None]] = {
     "Qwen/Qwen3-8B": ("qwen3-8b", None),
@@ -44,7 +46,7 @@ MODELS: Mapping[str, tuple[str, str | None]] = {
     "Qwen/Qwen3-235B-A22B-Thinking-2507-FP8": ("qwen3-235b-a22b-fp8", None),
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": ("qwen3-30b-a3b", None),
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": ("qwen3-coder-480b-a35b", None),
-    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", "fp8"),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", _BLOCKS),
     "deepseek-ai/DeepSeek-R1-0528": ("deepseek-v3", None),
     "deepseek-ai/DeepSeek-V3.1": ("deepseek-v3", None),
     "google/gemma-3-12b-it": ("gemma-3-12b", None),
@@ -69,7 +71,7 @@ def compared(file: Path = FILE) -> pd.DataFrame:
 
 def _row(run: Mapping[str, object]) -> dict[str, object]:
     name, weights = MODELS[str(run["model_id"])]
-    model = load_model(name).with_dtypes(weights=weights)
+    model = _stored(load_model(name), weights)
     replicas, spread = int(str(run["dp"])), model.moe is not None and int(str(run["ep"])) > 1
     ranks = int(str(run["num_gpus"])) // replicas
     plain = Cluster(load_gpu(GPUS[str(run["gpu_model"])]), ranks, replicas, spread)
@@ -100,6 +102,12 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
         "series": f"{model.name} on {run['num_gpus']} {cluster.gpu.name}, {run['task']}",
         "even": float(str(run["p90_itl_ms"])) <= _EVEN * float(str(run["median_itl_ms"])),
     }
+
+
+def _stored(model: ModelSpec, weights: str | None) -> ModelSpec:
+    if weights == _BLOCKS:
+        return replace(model, quantization=load_model("qwen3-235b-a22b-fp8").quantization)
+    return model.with_dtypes(weights=weights)
 
 
 def chosen_by_0_12(model: ModelSpec, cluster: Cluster) -> KernelChoice:
