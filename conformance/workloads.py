@@ -44,7 +44,8 @@ class WorkloadClass:
     and memory of its own, to which jobs are dealt in turn; not those that follow others.
     aborts: whether senders of jobs go away. ties: whether many jobs come at one time.
     block_size: tokens. drafts: method that drafts tokens, as vLLM names it; empty: none.
-    num_window_groups: groups of layers with a sliding window, beside one of full attention.
+    num_window_groups, num_state_groups: groups of layers with a sliding window, or with a state,
+    beside one of full attention.
     """
 
     jobs: Callable[[Draw, int, float], list[Spec]]
@@ -61,6 +62,7 @@ class WorkloadClass:
     block_size: int = BLOCK_SIZE
     drafts: str = ""
     num_window_groups: int = 0
+    num_state_groups: int = 0
 
 
 CLASSES = {
@@ -162,6 +164,17 @@ CLASSES = {
     "windows in 3 groups, scarce, prefixes": WorkloadClass(
         prefixes, scarce=True, num_window_groups=3
     ),
+    "states, ample": WorkloadClass(plain, caching=False, num_state_groups=3),
+    "states, ample, threshold": WorkloadClass(
+        plain, threshold=True, caching=False, num_state_groups=3
+    ),
+    "states, scarce": WorkloadClass(plain, scarce=True, caching=False, num_state_groups=3),
+    "states, scarce, priority": WorkloadClass(
+        plain, scarce=True, policy="priority", caching=False, num_state_groups=3
+    ),
+    "states in 1 group, scarce": WorkloadClass(
+        plain, scarce=True, caching=False, num_state_groups=1
+    ),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -199,6 +212,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         ]
     window = draw.one_of(24, 100, 128, 500) if kind.num_window_groups else 0
     num_blocks *= 1 + kind.num_window_groups
+    num_blocks += kind.num_state_groups * (1 if kind.scarce else len(jobs))
     if num_drafts:
         rate = draw.one_of(0.0, 0.4, 0.7, 1.0)
         jobs = _with_paths(jobs, rate, num_drafts)
@@ -210,6 +224,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "num_gpu_blocks": num_blocks + NULL_BLOCKS,
         "block_size": size,
         "windows": [kind.num_window_groups, window],
+        "states": kind.num_state_groups,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(seats, budget // (1 + num_drafts)),
         "long_prefill_token_threshold": threshold,

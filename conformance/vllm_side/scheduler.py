@@ -6,6 +6,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+_LONGEST = 10**7  # tokens of a context
 INTERVAL = "prefill_schedule_interval"  # since 0.24; in engines of their own since 0.33
 
 
@@ -42,6 +43,7 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
         FullAttentionSpec,
         KVCacheConfig,
         KVCacheGroupSpec,
+        MambaSpec,
         SlidingWindowSpec,
     )
 
@@ -50,6 +52,9 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
     num_window_groups, window = spec["windows"]
     layers = [FullAttentionSpec(**shape)]
     layers += [SlidingWindowSpec(**shape, sliding_window=window) for _ in range(num_window_groups)]
+    whole = size * (_LONGEST // size)  # without prefix caching a state's block is the context
+    state = {"shapes": ((1,),), "dtypes": (torch.float32,), "block_size": whole}
+    layers += [MambaSpec(**state) for _ in range(spec["states"])]
     kv_cache = KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=[],
@@ -59,14 +64,23 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
     )
     config = config_of(spec, asynchronous, options)
     kind = AsyncScheduler if asynchronous else Scheduler
-    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
+    hashes = {"hash_block_size": size} if spec["states"] else {}
+    return kind(
+        config,
+        kv_cache,
+        NoGrammar(),
+        whole if hashes else size,
+        **hashes,
+        mm_registry=NoImages(),
+        log_stats=False,
+    )
 
 
 def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
     """Return what the schedulers of vLLM 0.12 to 0.33 read of a `VllmConfig`."""
     from vllm.config import SchedulerConfig
 
-    longest, interval = 10**7, spec[INTERVAL]
+    longest, interval = _LONGEST, spec[INTERVAL]
     method, num_drafts = spec["drafts"]
     is_eagle = method == "eagle"
     has_interval = INTERVAL in inspect.signature(SchedulerConfig).parameters

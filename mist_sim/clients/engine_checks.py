@@ -66,6 +66,7 @@ def check_options(config: EngineOptions) -> None:
         raise ScenarioError(f"step_loop has no {config.step_loop!r}{hint} Known: {known}")
     _check_flowing(config)
     _check_adapters(config)
+    _check_images(config)
     _check_contexts(config)
     _check_planning_ahead(config)
     if config.resharding is not None:
@@ -120,6 +121,20 @@ def _check_adapters(config: EngineOptions) -> None:
             raise ScenarioError(
                 f"{name} must {rule} with lora; adapters are not simulated otherwise"
             )
+
+
+def _check_images(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated together with images."""
+    if config.images is None:
+        return
+    for name, is_wrong, rule in (
+        ("role", config.role in ("decode", *FLOWING_ROLES), "be prefill or left out"),
+        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
+        ("resharding", config.resharding is not None, "be left out"),
+        ("step_loop", config.step_loop == "plain", "not be plain"),
+    ):
+        if is_wrong:
+            raise ScenarioError(f"{name} must {rule} with images; they are not simulated otherwise")
 
 
 def _check_contexts(config: EngineOptions) -> None:

@@ -36,6 +36,7 @@ from mist_sim.models.attention_backends import AttentionBackend
 from mist_sim.models.moe_backends import MoeBackend
 from mist_sim.models.quantization import WeightDtype
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.models.vision import ImagesConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
 
@@ -71,8 +72,6 @@ class EngineOptions:
     quantization: quantizes the weights in this way instead of the checkpoint's.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each hold some of the layers.
-    decode_context_parallel_size: of the GPUs that share every layer, those that share out the
-        tokens of each context, where all would hold the same KV entries.
     virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
         (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
         of which are v1, where that is simulated (docs/background/parallelism.md).
@@ -80,6 +79,8 @@ class EngineOptions:
         from one to the other on the network. p_heavy or d_heavy for a client with large or small
         chunks that serves both, and whose answers may move to the other kind (TaiChi; needs
         hand_over.policy: flowing). Without a role it serves both, in one visit.
+    decode_context_parallel_size: of the GPUs that share every layer, those that share out the
+        tokens of each context, where all would hold the same KV entries.
     data_parallel_size: engines of the client, each with that many GPUs and a cache of its own; a
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
@@ -95,6 +96,8 @@ class EngineOptions:
         the results show the effect of this assumption.
     speculative_config: drafts tokens, and verifies several per request in one step.
     lora: serves LoRA adapters beside the model; requests name them (workload.adapters).
+    images: encodes images of prompts on its GPUs, with the vision tower of the model
+        (workload.images).
     resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
         continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
@@ -148,6 +151,7 @@ class EngineOptions:
     host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
     lora: LoraConfig | None = None
+    images: ImagesConfig | None = None
     resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()

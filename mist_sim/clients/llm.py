@@ -29,6 +29,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.flowing_answers import flowing_of
+from mist_sim.clients.scheduling.image_times import ImageTimes
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_limits import step_limits
@@ -49,6 +50,7 @@ from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
+from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.network import Network
 from mist_sim.stages import Decode, Prefill, Recomputation
@@ -66,7 +68,7 @@ class LlmClient(LaidOutClient):
     memory: the KV cache of each engine.
     rules: rules of the engines' version; None: those of vLLM 0.12.
     machine: its GPUs; None: unknown. origin: where its step times come from; None: only what the
-        predictor says.
+        predictor says. tower: encodes images; None: it serves none.
     Raises ScenarioError for parts that contradict one another.
     """
 
@@ -82,6 +84,7 @@ class LlmClient(LaidOutClient):
         rules: EngineRules | None = None,
         machine: Machine | None = None,
         origin: TimesOrigin | None = None,
+        tower: TowerTimes | None = None,
     ) -> None:
         if config.scheduler is None:
             raise ScenarioError("scheduler must be given; llm_client chooses one by the GPU")
@@ -122,6 +125,7 @@ class LlmClient(LaidOutClient):
         self.kv_block_bytes = memory.kv_block_bytes
         self._num_layers = memory.num_layers
         self._adapter_moves = memory.adapter_moves
+        self._tower = tower
         self._times = origin or TimesOrigin(estimate=self.predictor.traits.estimate)
         super().__init__(name, self._describe(machine))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
@@ -146,6 +150,7 @@ class LlmClient(LaidOutClient):
             ("enable_expert_parallel and data_parallel_size", self.lockstep),
             ("speculative_config", self.speculative_config is not None),
             ("lora", self.config.lora is not None),
+            ("images", self.config.images is not None),
             ("a model with sliding windows", self.memory.groups is not None),
             ("kv_cache.tiers", bool(self.memory.tiers)),
         ):
@@ -293,6 +298,8 @@ class LlmClient(LaidOutClient):
         if lora is not None and isinstance(queue, AdapterQueue):
             state.adapters = AdapterSlots(lora, self._adapter_moves)
             queue.watch(state)
+        if self._tower is not None:
+            state.images = ImageTimes(self._tower)
         self.lane_states.append(state)
         place = self.recorder, self.client_id, self._layout_number
         tracks = step_tracks(*place, self.predictor, form)

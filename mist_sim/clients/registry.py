@@ -8,6 +8,7 @@ CLIENTS = Registry(
         "afd": "mist_sim.clients.afd.client:AfdClient",
         "kv_retrieval": "mist_sim.clients.retrieval.client:KvRetrievalClient",
         "text": "mist_sim.clients.workers.text.client:TextClient",
+        "image_encoder": "mist_sim.clients.image_encoder:ImageEncoderClient",
         "rag": "mist_sim.clients.rag.client:RagClient",
     },
 )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import inf, nan
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from mist_sim.core.images import Images
+
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
 
@@ -171,6 +173,7 @@ class Request:
     has_token: whether a finished visit of this attempt emitted a token.
     model: name of the model that must answer, as clients name it; None: any.
     adapter: name of the LoRA adapter that must answer; None: the model's own weights.
+    images: that the client which computes its prompt has to encode; None: none.
     kv: entries that another client keeps for the request's next stage; None if there are none.
     num_losses: how often this attempt was lost with a client.
     num_appended_input_tokens, num_appended_output_tokens: tokens of stages that outcomes appended.
@@ -211,6 +214,7 @@ class Request:
     label: str | None = None
     front_end: float = 0.0
     adapter: str | None = None
+    images: Images | None = None
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""

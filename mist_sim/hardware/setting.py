@@ -87,6 +87,9 @@ ACROSS_NODES = Borrowed("not known: GPUs on several nodes; what was timed are ra
 ADAPTED = Borrowed("not known: LoRA adapters, whose kernels nobody timed here")
 """The setting of an engine that serves adapters."""
 
+WITH_IMAGES = Borrowed("not known: images; what was timed are prompts of text")
+"""The setting of an engine that encodes images."""
+
 IN_PARTS = Borrowed("not known: context parallelism; what was timed are ranks with whole contexts")
 """The setting of an engine whose ranks share out contexts."""
 

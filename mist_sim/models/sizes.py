@@ -13,6 +13,7 @@ from mist_sim.models.layers import Layers
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import KV_CACHE_BYTES, Part, Quantization, check_name
+from mist_sim.models.vision import VisionTower
 
 _SIZES = (
     "num_layers",
@@ -54,6 +55,8 @@ class ModelSizes:
     kv_cache_dtype: format of KV entries, by vLLM's names; "auto": that of activations.
     layers: every layer, where they differ in more than windows and experts; its mixers then take
         the place of the heads, windows and latents above, which tell of the first attention only.
+    vision: the tower that makes tokens of images, which no total below counts; None: none that is
+        known.
     approximated: blocks of the config that are read as the nearest known ones.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
         a model in the middle of a pipeline. An encoder has no head.
@@ -84,6 +87,7 @@ class ModelSizes:
     more_quantizations: tuple[Quantization, ...] = ()
     kv_cache_dtype: str = "auto"
     layers: Layers = ()
+    vision: VisionTower | None = None
     approximated: tuple[str, ...] = ()
     has_embedding: bool = True
     has_head: bool = True

@@ -63,7 +63,7 @@ def build_workload(scenario: Scenario) -> Workload:
     """
     found = _Problems(scenario.origin)
     with found.at(("workload",), WorkloadSpec):
-        workload = _workload(scenario.workload)
+        workload = _workload(scenario.workload, scenario.model)
     found.raise_any()
     return workload
 
@@ -76,7 +76,7 @@ def _build(scenario: Scenario) -> Simulation:
         with found.at(("clients", position), type(spec)):
             clients += _taking_entries(spec, scenario.workload).clients(scenario.model)
     with found.at(("workload",), WorkloadSpec):
-        workload = _workload(scenario.workload)
+        workload = _workload(scenario.workload, scenario.model)
         check_rows(workload.source, served_models(scenario.clients, scenario.model))
     found.raise_any()
     hand_over = scenario.hand_over.make()
@@ -136,8 +136,8 @@ def _search(scenario: Scenario) -> Search:
     return replay_search(twin)
 
 
-def _workload(spec: WorkloadSpec) -> Workload:
-    """Return the workload, after reading the first row of a trace.
+def _workload(spec: WorkloadSpec, model: str | None) -> Workload:
+    """Return the workload, after reading the first row of a trace. model: the scenario's.
 
     This finds an unreadable file before anything runs.
     """
@@ -160,6 +160,7 @@ def _workload(spec: WorkloadSpec) -> Workload:
         adapters=spec.adapters,
         max_concurrency=spec.max_concurrency,
         max_tokens=spec.max_tokens,
+        images=spec.make_images(model),
     )
 
 

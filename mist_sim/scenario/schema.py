@@ -39,6 +39,7 @@ from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_no
 from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
     adapter_problems,
+    image_problems,
     model_problems,
     poll_problems,
     router_problems,
@@ -250,6 +251,7 @@ class Scenario(Strict):
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
         yield from adapter_problems(self.workload, self.clients)
+        yield from image_problems(self.workload, self.clients)
         limits = self.slo.make()
         yield from useless_options(
             self.workload,

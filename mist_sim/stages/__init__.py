@@ -1,6 +1,7 @@
 """The vocabulary of stages, and pipelines as ordered combinations of them (MIST §III-B)."""
 
 from mist_sim.core.request import Stage
+from mist_sim.stages.encode_images import EncodeImages
 from mist_sim.stages.growing import (
     Augment,
     BestOfN,
@@ -22,6 +23,7 @@ __all__ = [
     "BestOfN",
     "Decode",
     "Deliver",
+    "EncodeImages",
     "Growing",
     "KvRetrieval",
     "ModelPass",

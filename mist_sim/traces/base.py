@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from mist_sim.bounds import COUNT
+from mist_sim.core.images import Images
 from mist_sim.core.request import Content
 from mist_sim.registry import Registry
 
@@ -58,6 +59,8 @@ class TraceRow(NamedTuple):
     think_time: seconds from the end of the previous request of its session until this one is sent,
         if sessions are replayed (`ClosedLoop.sessions`).
     label: name of the request's class; None: no class. priority: smaller is more urgent.
+    num_images: images that its prompt has, without their tokens. images: with their sizes; their
+        tokens are in num_prompt_tokens.
     """
 
     num_prompt_tokens: int
@@ -69,6 +72,8 @@ class TraceRow(NamedTuple):
     think_time: float = 0.0
     label: str | None = None
     priority: int = 0
+    num_images: int = 0
+    images: Images | None = None
 
 
 @runtime_checkable

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 
 from mist_sim.core.request import Stage
 from mist_sim.errors import brief
-from mist_sim.stages import Decode, KvRetrieval, Prefill, completion, validate_pipeline
+from mist_sim.stages import (
+    Decode,
+    EncodeImages,
+    KvRetrieval,
+    Prefill,
+    completion,
+    validate_pipeline,
+)
 from mist_sim.traces.base import TraceRow
 
 PipelineTemplate = Callable[[TraceRow], tuple[Stage, ...]]
 """Makes the stages of one request; a plain function will do."""
 
-StageOrClass = Stage | type[KvRetrieval] | type[Prefill] | type[Decode]
+StageOrClass = Stage | type[EncodeImages] | type[KvRetrieval] | type[Prefill] | type[Decode]
+
+
+_OF_THE_ROW = (EncodeImages, KvRetrieval, Prefill, Decode)
 
 
 def completion_pipeline(row: TraceRow) -> tuple[Stage, ...]:
@@ -27,7 +37,8 @@ class StageTemplate:
 
     parts: stages, used unchanged except for lengths taken from the row (`takes_lengths`), and the
     classes `Prefill` and `Decode`, which stand for the row's prompt and for its output after the
-    first token, and `KvRetrieval`, for a retrieval of all of that prompt. Raises ValueError when a
+    first token, `KvRetrieval`, for a retrieval of all of that prompt, and `EncodeImages`, for its
+    images, where it has any. Raises ValueError when a
     part is something else or the order makes no sense.
     """
 
@@ -35,16 +46,19 @@ class StageTemplate:
 
     def __post_init__(self) -> None:
         for position, part in enumerate(self.parts):
-            if part not in (KvRetrieval, Prefill, Decode) and not isinstance(part, Stage):
+            if part not in _OF_THE_ROW and not isinstance(part, Stage):
                 raise ValueError(
-                    f"part {position} must be a stage, or the class KvRetrieval, Prefill or "
-                    f"Decode, got {brief(part)}"
+                    f"part {position} must be a stage, or the class EncodeImages, KvRetrieval, "
+                    f"Prefill or Decode, got {brief(part)}"
                 )
         validate_pipeline(self(TraceRow(1, 1)))
 
     def __call__(self, row: TraceRow) -> tuple[Stage, ...]:
         """Return the stages of a request with the row's lengths."""
-        return tuple([_stage(part, row) for part in self.parts])
+        parts = self.parts
+        return tuple(
+            [_stage(part, row) for part in parts if part is not EncodeImages or row.images]
+        )
 
 
 def _stage(part: StageOrClass, row: TraceRow) -> Stage:
@@ -54,6 +68,8 @@ def _stage(part: StageOrClass, row: TraceRow) -> Stage:
         return part
     if part is Prefill:
         return Prefill(num_prompt_tokens=row.num_prompt_tokens)
+    if part is EncodeImages:
+        return EncodeImages.of(row.images)
     if part is KvRetrieval:
         return KvRetrieval(num_tokens=row.num_prompt_tokens)
     return Decode(num_tokens=row.num_output_tokens - 1)

@@ -15,7 +15,7 @@ from mist_sim.core.content_ids import leading
 from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
-from mist_sim.stages import validate_pipeline
+from mist_sim.stages import EncodeImages, validate_pipeline
 from mist_sim.traces.adapter_shares import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
@@ -31,6 +31,7 @@ from mist_sim.traces.pipeline_templates import (
     StageTemplate,
     completion_pipeline,
 )
+from mist_sim.traces.prompt_images import ImageLaw
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
 
@@ -81,7 +82,7 @@ class Workload:
     of a conversation name the same. Without it, none does.
     max_concurrency: most requests of an open loop in flight; others wait with their sender, and
     their latencies count from when they are sent. max_tokens: longest answer; longer ones end
-    there. None: no limit.
+    there. None: no limit. images: that stand before the prompts; None: none.
     """
 
     source: Source
@@ -94,6 +95,7 @@ class Workload:
     adapters: Mapping[str, float] | None = None
     max_concurrency: int | None = None
     max_tokens: int | None = None
+    images: ImageLaw | None = None
 
     def __post_init__(self) -> None:
         for limit in ("max_concurrency", "max_tokens"):
@@ -211,6 +213,7 @@ class Workload:
                 model=row.model,
                 think_time=row.think_time,
                 label=row.label,
+                images=None if row.images and _encodes(stages) else row.images,
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
@@ -240,6 +243,8 @@ class Workload:
             rows = self.source.sample_rows(streams.generator("lengths"))
         else:
             rows = self.source.rows()
+        if self.images is not None:
+            rows = self.images.applied(rows, streams.generator("images"))
         return rows if self.max_tokens is None else _cut_short(rows, self.max_tokens)
 
     def _in_order(
@@ -316,6 +321,11 @@ def _without_end(times: Iterator[float], arrivals: ArrivalProcess) -> Iterator[f
     """Yield the times, and raise ScenarioError if they end before the rows do."""
     yield from times
     raise ScenarioError(f"arrivals must not end before the requests do, got an end of {arrivals}")
+
+
+def _encodes(stages: tuple[Stage, ...]) -> bool:
+    """Whether a client of its own encodes the images."""
+    return EncodeImages.kind in [stage.kind for stage in stages]
 
 
 def _validate_once(stages: tuple[Stage, ...], checked: set[tuple[str, ...]]) -> None:

@@ -407,6 +407,11 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         {"base_time": "5 ms"},
         {"base_time": {"type": "exponential", "mean": "100 ms"}},
     ],
+    "image_encoder": [
+        {"model": "qwen3.5-27b", "gpu": "l4"},
+        {"model": "gemma-3-4b", "gpu": "l4", "max_batch_size": 2, "max_wait": "10 ms"},
+        {"model": "kimi-k2.5", "gpu": "h100-sxm", "bandwidth": "1 GB/s"},
+    ],
     "kv_retrieval": [
         {"bytes_per_token": "128 KiB", "levels": [NVME]},
         {"bytes_per_token": "128 KiB", "levels": [DRAM, NVME], "hits": "drawn"},

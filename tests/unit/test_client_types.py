@@ -13,7 +13,6 @@ from mist_sim.clients import CLIENTS, Client, EngineConfig, LlmClient
 from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.models import SpeculativeConfig
 from mist_sim.report.run.tables import origin_lines
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
@@ -105,7 +104,7 @@ def lengths(given: Scenario) -> dict[str, Any]:
     [
         (
             {"type": "kiosc"},
-            "no client type 'kiosc'; did you mean 'kiosk'? Known: afd, application, kiosk,",
+            "no client type 'kiosc'; did you mean 'kiosk'? Known: afd, application, image_encoder,",
         ),
         ({"pauze": "1 s"}, "clients.1.pauze: unknown key for type kiosk; did you mean 'pause'?"),
         ({"pause": 1}, "clients.1.pause: a duration needs a number and a unit"),
@@ -206,15 +205,6 @@ def test_every_field_has_a_meaning_in_the_docstring():
         (
             {"async_scheduling": True, "pipeline_parallel_size": 2, "virtual_engines": True},
             "async_scheduling must be false with pipeline_parallel_size 2 and virtual_engines",
-        ),
-        (
-            {
-                "async_scheduling": True,
-                "speculative_config": SpeculativeConfig(
-                    method="ngram", num_speculative_tokens=2, acceptance_rate=0.5
-                ),
-            },
-            "async_scheduling must be false with speculative_config",
         ),
     ],
 )

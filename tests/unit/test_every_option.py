@@ -256,6 +256,7 @@ ELSEWHERE = {
         ),
         "test_execution.py::test_every_option_changes_what_is_measured",
     ),
+    "images.mm_encoder_tp_mode": "test_images.py::test_each_gpu_may_have_the_whole_tower",
     **dict.fromkeys(
         (
             "lora.max_loras",

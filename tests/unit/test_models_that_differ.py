@@ -5,6 +5,7 @@ Figures of configs are facts of the publishers; sums stand beside them in the co
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mist_sim as mist
+from conformance.pages import asked
 from mist_sim import Simulation, Workload
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
@@ -94,6 +96,15 @@ def test_bytes_by_hand(name, kv_bytes, state_bytes, block_size):
     assert model.kv_bytes_per_token == kv_bytes
     assert model.state_bytes_per_sequence == state_bytes
     assert model.cache_layout(1).block_size == block_size
+
+
+def test_entries_and_states_have_vllms_bytes():
+    """Of 13 models on 1, 2 and 8 ranks, to the byte."""
+    path = Path(__file__).parent / "data/vllm_pages.csv"
+    known = list(csv.DictReader(path.read_text("utf-8").splitlines()[1:]))
+    found = [(each.model, str(each.ranks), each.bytes_here) for each in asked()]
+    assert found == [(row["model"], row["ranks"], float(row["bytes"])) for row in known]
+    assert len({row["model"] for row in known}) == 13
 
 
 def test_blocks_are_as_long_as_vllm_says():

@@ -118,6 +118,7 @@ class Lane:
         if tiers is not None and tiers.publishes and may_hold_back:
             self.step_singly()  # what others write may let in a prompt that is held back
         self._sees_time = scheduler.sees_time
+        self._serves_more = state.adapters is not None or state.images is not None
         if self._sees_time:
             self.step_singly()
         self._caches_prefixes = state.kv_cache.caches_prefixes
@@ -191,7 +192,7 @@ class Lane:
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
                 num_copied += self._note(plan)
             if plan.prefills or plan.decodes:
-                if num_copied or self.state.adapters is not None:
+                if num_copied or self._serves_more:
                     self._delay(plan, num_copied)
                 if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
@@ -201,12 +202,14 @@ class Lane:
                 plan_on_the_spot()
 
     def _delay(self, plan: StepPlan, num_copied: int) -> None:
-        """Let the first step wait for copies of blocks, and for adapters."""
+        """Let the first step wait for copies of blocks, for adapters and for images."""
         state = self.state
         if num_copied:
             plan.swap_time = state.swaps.copy_time(num_copied)
         if state.adapters is not None:
             state.adapters.begin(state, plan)
+        if state.images is not None:
+            state.images.begin(plan)
 
     def _check_moves(self, plan: StepPlan) -> None:
         """Raise InvariantError for a plan that neither computes nor changes anything."""

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.tower_times import tower_bytes
 from mist_sim.models import layers as layered
 from mist_sim.models.adapters import LoraConfig, adapter_bytes
 from mist_sim.models.expert_padding import is_padded, moe_backend_of, padding_bytes
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.moe_backends import MoeBackend
 from mist_sim.models.spec import ModelSpec
+from mist_sim.models.vision import ImagesConfig
 from mist_sim.units import Bytes
 
 _WHOLE = ("triton", "flashinfer_trtllm")
@@ -92,22 +94,31 @@ class Needs:
     profile: what its version's profile finds. num_graphs: CUDA graphs that it captures.
     moe_backend: kernel of MXFP4 experts; None: what vLLM takes on the GPU.
     lora: adapters that have room on the GPUs; None: none.
+    images: how the model's vision tower lies on the GPUs; None: it is not loaded.
     """
 
     profile: ProfileRun = ProfileRun()
     num_graphs: int = 0
     moe_backend: MoeBackend | None = None
     lora: LoraConfig | None = None
+    images: ImagesConfig | None = None
 
     def weights(self, model: ModelSpec, cluster: Cluster) -> Bytes:
-        """Return the bytes of weights on a rank, as its kernels pad them, and of its adapters."""
+        """Return the bytes of weights on a rank, as its kernels pad them, and what is beside them.
+
+        That is its adapters, and its part of the vision tower.
+        """
         sizes = cluster.tensor_parallel_size, cluster.expert_parallel_size
         backend, architecture = self._backend(cluster), cluster.gpu.architecture
         padding = padding_bytes(model, backend, architecture, *sizes)
         adapters, lora = 0.0, self.lora
         if lora is not None:
             adapters = lora.max_loras * adapter_bytes(model, lora, cluster.tensor_parallel_size)
-        return model.weight_bytes_per_rank(*sizes) + padding + adapters
+        tower = 0.0
+        if self.images is not None and model.vision is not None:
+            ranks = 1 if self.images.is_spread else cluster.tensor_parallel_size
+            tower = tower_bytes(model.vision, ranks)
+        return model.weight_bytes_per_rank(*sizes) + padding + adapters + tower
 
     def activations(
         self, model: ModelSpec, cluster: Cluster, max_num_batched_tokens: int, max_num_seqs: int

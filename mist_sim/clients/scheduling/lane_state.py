@@ -16,6 +16,7 @@ from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
+from mist_sim.clients.scheduling.image_times import ImageTimes
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.overruns import Overruns
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -63,6 +64,7 @@ class LaneState:
     notes: a scheduler's notes on the lane, kept from plan to plan.
     time: when the plan is made, in seconds of the run, for schedulers that see it.
     adapters: LoRA adapters on the GPUs; None: the engine serves none.
+    images: encodes those of prompts; None: the engine serves none.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class LaneState:
         self.is_behind = self.lacks_tokens = False
         self.num_arrived = 0
         self.adapters: AdapterSlots | None = None
+        self.images: ImageTimes | None = None
 
     # --- sequences that come and go -------------------------------------------------------
 

@@ -19,7 +19,7 @@ class StepPlan:
         entries come from elsewhere have reserved memory for them, and wait.
     dropped: sequences that can never run again, because they outgrew the whole cache.
     paused: running decodes that skip the plan's only step.
-    swap_time: seconds that the first step waits for swaps, and for adapters.
+    swap_time: seconds that the first step waits for swaps, adapters and images.
     adapters: adapters of its tokens; None: the engine serves none.
     batch: of its only step, in which some take part that have ended; None: follows from the others.
     num_overruns: how many do.

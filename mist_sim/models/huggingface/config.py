@@ -24,6 +24,7 @@ from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.config_text import text_part
+from mist_sim.models.huggingface.config_vision import read_vision
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
 from mist_sim.models.huggingface.families import FAMILIES
 from mist_sim.models.huggingface.nearest import (
@@ -47,12 +48,13 @@ def read_config(
     is_nearest: read what is not known as the nearest known one; `approximated` lists what was
     taken so. Raises ScenarioError that starts with `where` and names the key.
     """
+    vision = read_vision(config, where)
     try:
-        return _read_as_it_is(config, where)
+        return _read_as_it_is(config, where) | {"vision": vision}
     except ScenarioError:
         if not is_nearest:
             raise
-        return read_nearest(config, where, _read, _KNOWN)
+        return read_nearest(config, where, _read, _KNOWN) | {"vision": vision}
 
 
 def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finds the language model in the config of a multimodal one; its towers are left out.
+"""Finds the language model in the config of a multimodal one (`config_vision` reads its tower).
 
 Source of the types: the configuration files of the `transformers` library. A text part follows
 the rules of the plain model that it was made from; what it leaves out is not guessed, except for

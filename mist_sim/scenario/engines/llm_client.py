@@ -21,7 +21,16 @@ from mist_sim.hardware.kernel_choice import KernelChoice
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.hardware.setting import ADAPTED, CAPPED, IN_PARTS, Borrowed, Setting, comparable
+from mist_sim.hardware.predictors.tower_times import TowerTimes
+from mist_sim.hardware.setting import (
+    ADAPTED,
+    CAPPED,
+    IN_PARTS,
+    WITH_IMAGES,
+    Borrowed,
+    Setting,
+    comparable,
+)
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
@@ -101,6 +110,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     predictor, rules = times.predictor, version_of(config.engine).rules
     length = context_length(config, own_len, of_a_lane(memory, config, rules))
     config = replace(config, max_model_len=length.max_model_len)
+    if config.images is not None:
+        times = replace(times, assumed=(*times.assumed, "images"))
     assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
     if asked_ahead and not config.async_scheduling:
         assumed += ("async_scheduling",)
@@ -121,6 +132,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         "rules": rules,
         "machine": _machine(config, model, cluster, times.drafter),
         "origin": origin,
+        "tower": _tower(config, model, cluster),
     }
     if config.resharding is None:
         return lambda name: LlmClient(name, config, **parts)
@@ -204,12 +216,27 @@ def _settings(
         setting = CAPPED
     if setting is not None and config.lora is not None:
         setting = ADAPTED
+    if setting is not None and config.images is not None:
+        setting = WITH_IMAGES
     if setting is not None and config.decode_context_parallel_size > 1:
         setting = IN_PARTS
     setting = unlike_timed(config, kernels, setting, model, cluster)
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)
+
+
+def _tower(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> TowerTimes | None:
+    """Return what times the vision tower of an engine; None where it serves no images."""
+    if config.images is None:
+        return None
+    if model.vision is None:
+        raise ScenarioError(
+            f"images must be left out with {model.name}: no vision tower of it is known; a "
+            "config.json with its vision_config has one, of Qwen3-VL, Qwen3.5, Gemma 3 and 4, "
+            "Llama 4 or Kimi-K2.5"
+        )
+    return TowerTimes(model.name, model.vision, cluster, is_spread=config.images.is_spread)
 
 
 def _machine(

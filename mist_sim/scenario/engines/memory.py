@@ -55,6 +55,7 @@ def engine_memory(
         num_graphs=num_graphs(times.graphs, decodes),
         moe_backend=config.moe_backend,
         lora=config.lora,
+        images=config.images,
     )
     blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
     return EngineMemory(

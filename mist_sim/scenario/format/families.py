@@ -207,4 +207,4 @@ SAMPLER = Family(SAMPLERS, meanings={**_LENGTHS, Mapping[str, RequestClass]: dic
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
-STAGE = Family(STAGES, words=("kv_retrieval", "prefill", "decode"))
+STAGE = Family(STAGES, words=("encode_images", "kv_retrieval", "prefill", "decode"))

@@ -103,6 +103,8 @@ VLLM_NAMES: Mapping[str, str] = {
     ),
     "speculative_config.acceptance_rate": NO_COUNTERPART,
     "speculative_config.drafting_time": NO_COUNTERPART,
+    # images
+    "images.mm_encoder_tp_mode": "--mm-encoder-tp-mode",
     # lora
     "lora.max_loras": "--max-loras",
     "lora.max_lora_rank": "--max-lora-rank",

@@ -11,7 +11,7 @@ from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
-from mist_sim.stages import Decode, Prefill
+from mist_sim.stages import Decode, EncodeImages, Prefill
 from mist_sim.traces import NamesModels, TraceReader
 from mist_sim.traces.adapter_shares import BASE
 
@@ -129,6 +129,26 @@ def adapter_problems(workload: WorkloadSpec, clients: Sequence[ClientPart]) -> I
                 f"must have lora, such as {{max_loras: {len(workload.adapters or ())}}}, since "
                 "requests name adapters (workload.adapters)",
             )
+
+
+def image_problems(workload: WorkloadSpec, clients: Sequence[ClientPart]) -> Iterable[Problem]:
+    """Yield clients that serve images and may not, and images that nobody encodes."""
+    encodes = EncodeImages.kind in workload.stages
+    for number, client in enumerate(clients):
+        if Prefill.kind not in client.stages:
+            continue
+        has_tower = client.parameters().get("images") is not None
+        if workload.images is not None and not encodes and not has_tower:
+            yield Problem(
+                ("clients", number),
+                "must have images, such as {mm_encoder_tp_mode: data}, since prompts have some "
+                "(workload.images)",
+            )
+        elif has_tower and (workload.images is None or encodes):
+            why = "an image_encoder has them" if encodes else "no prompt has any (workload.images)"
+            yield Problem(("clients", number, "images"), f"must be left out: {why}")
+    if encodes and workload.images is None:
+        yield Problem(("workload", "images"), "is required with encode_images in the pipeline")
 
 
 def check_rows(source: object, served: set[str] | None) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from mist_sim.core.request import Stage
-from mist_sim.models import load_generating
+from mist_sim.errors import ScenarioError
+from mist_sim.models import load_generating, load_model
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import (
     ARRIVAL,
@@ -23,7 +24,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.sections.clients.keys import AtLeastOne
-from mist_sim.stages import Decode, Growing, KvRetrieval, Prefill
+from mist_sim.stages import Decode, EncodeImages, Growing, KvRetrieval, Prefill
 from mist_sim.traces import (
     ClosedLoop,
     Mix,
@@ -36,11 +37,13 @@ from mist_sim.traces import (
     completion_pipeline,
     template,
 )
+from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 
 Entry = Annotated[Part | str, STAGE]
 Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
 
-_OF_THE_ROW: dict[str, type[KvRetrieval | Prefill | Decode]] = {
+_OF_THE_ROW: dict[str, type[EncodeImages | KvRetrieval | Prefill | Decode]] = {
+    "encode_images": EncodeImages,
     "kv_retrieval": KvRetrieval,
     "prefill": Prefill,
     "decode": Decode,
@@ -62,6 +65,11 @@ def _whole_keys(value: Any) -> Any:
     }
 
 
+def _known_name(value: Any, info: ValidationInfo) -> Any:
+    """Read a model by its name or path."""
+    return paths.spec(value, info, ".json", load_generating) if isinstance(value, str) else value
+
+
 def _with_known_names(value: Any, info: ValidationInfo) -> Any:
     """Read models by their names or paths."""
     if not isinstance(value, dict):
@@ -70,6 +78,16 @@ def _with_known_names(value: Any, info: ValidationInfo) -> Any:
         paths.spec(key, info, ".json", load_generating) if isinstance(key, str) else key: share
         for key, share in value.items()
     }
+
+
+_IMAGES = part_type(
+    PromptImages,
+    meanings={
+        "sizes": dict[str, Number],
+        "numbers": Annotated[dict[Whole, Number], BeforeValidator(_whole_keys)] | None,
+        "model": Annotated[str | None, BeforeValidator(_known_name)],
+    },
+)
 
 
 class WorkloadSpec(Strict):
@@ -114,6 +132,11 @@ class WorkloadSpec(Strict):
         description="share of the requests that name each LoRA adapter, such as {base: 0.2, sql: "
         "0.5, chat: 0.3}, where base stands for none; all of a conversation name the same one. "
         "Needs clients with lora",
+    )
+    images: Annotated[Part, Settings(_IMAGES)] | None = Field(
+        None,
+        description="images that stand before the text of prompts. Needs clients with images, or "
+        "encode_images in the pipeline and a client of type image_encoder",
     )
     max_concurrency: AtLeastOne | None = Field(
         None,
@@ -249,6 +272,24 @@ class WorkloadSpec(Strict):
         given = part.parameters()
         return [(key, given[key]) for key in part.plugin.names_models if given.get(key)]
 
+    def make_images(self, model: str | None) -> ImageLaw | None:
+        """Return the images of prompts; None: they have none. model: the scenario's.
+
+        Raises ScenarioError for a model without a vision tower that is known.
+        """
+        if self.images is None:
+            return None
+        said: PromptImages = self.images.make()
+        name = said.model or model
+        if name is None:
+            raise ScenarioError("images.model is required, since the scenario has no model")
+        spec = load_model(name)
+        if spec.vision is None:
+            raise ScenarioError(
+                f"images.model must have a vision tower that is known, got {spec.name}"
+            )
+        return ImageLaw(said, spec.vision)
+
     def make_time_limits(self) -> TimeLimits | None:
         """Return how long senders wait; None if all wait for ever."""
         limits = TimeLimits(
@@ -261,7 +302,7 @@ class WorkloadSpec(Strict):
 
     def make_pipeline(self) -> PipelineTemplate:
         """Return a function from a row to its stages. Raises ValueError for an invalid order."""
-        parts: list[type[KvRetrieval | Prefill | Decode] | Stage] = [
+        parts: list[type[EncodeImages | KvRetrieval | Prefill | Decode] | Stage] = [
             _OF_THE_ROW[part] if isinstance(part, str) else part.make() for part in self.pipeline
         ]
         if self.pipeline == ("prefill", "decode"):

@@ -90,9 +90,11 @@ def _similar_file(path: str) -> str:
 
 
 def csv_records(
-    file: TextIO, path: str, columns: Sequence[str]
+    file: TextIO, path: str, columns: Sequence[str], also: str = ""
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield (line, values of `columns`, two or more) for every row of a CSV file with a header.
+
+    also: a column whose value comes behind them where the header has it.
 
     Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
     for an empty file, a header without one of the columns, or a row of another width.
@@ -100,6 +102,7 @@ def csv_records(
     reader = csv.reader(lines_of(file, path), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
+        columns = (*columns, also) if also in header else columns
         places = [_place(path, header, name, columns) for name in columns]
         pick = itemgetter(*places)
         width = len(header)

@@ -27,9 +27,11 @@ from mist_sim.traces.readers.opening import (
 )
 
 _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_IMAGES = "NumImages"  # of each prompt, in the trace of 2025
 _AZURE_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)?", re.ASCII
 )
+_MOST_DIGITS = 4  # of a number of images
 _MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,7 +44,9 @@ class AzureReader(FileReader):
     path: the file. num_requests: read the first so many rows; None reads all.
     Timestamps are "YYYY-MM-DD HH:MM:SS" with up to 9 digits of a second's fraction, UTC.
     They are subtracted as whole nanoseconds, so the only rounding is that of the result.
-    Source: Azure Public Dataset, AzureLLMInferenceDataset2023 (Patel et al., ISCA 2024) and 2024.
+    A column NumImages says how many images each prompt has; the workload says how large they are.
+    Source: Azure Public Dataset, AzureLLMInferenceDataset2023 (Patel et al., ISCA 2024), 2024, and
+    AzureLMMInferenceDataset2025.
     """
 
     def _read(self) -> Iterator[TraceRow]:
@@ -52,7 +56,8 @@ class AzureReader(FileReader):
         last_ns = 0
         known: dict[str, int] = {}  # lengths repeat, so each text is checked once
         with open_trace(path) as file:
-            for line, (stamp, prompt, output) in csv_records(file, path, _AZURE_COLUMNS):
+            rows = csv_records(file, path, _AZURE_COLUMNS, _IMAGES)
+            for line, (stamp, prompt, output, *images) in rows:
                 digits = stamp[17:19] + stamp[20:]
                 if (
                     stamp[:17] == minute
@@ -73,7 +78,21 @@ class AzureReader(FileReader):
                     known[prompt] = tokens_from_text(prompt, path, line, "ContextTokens")
                 if output not in known:
                     known[output] = tokens_from_text(output, path, line, "GeneratedTokens")
-                yield TraceRow(known[prompt], known[output], (time_ns - start_ns) / 1_000_000_000)
+                time = (time_ns - start_ns) / 1_000_000_000
+                if not images:
+                    yield TraceRow(known[prompt], known[output], time)
+                    continue
+                number = _num_images(images[0], path, line)
+                yield TraceRow(known[prompt], known[output], time, num_images=number)
+
+
+def _num_images(text: str, path: str, line: int) -> int:
+    digits = text.strip()
+    if digits.isdecimal() and len(digits) <= _MOST_DIGITS:
+        return int(digits)
+    raise TraceError(
+        path, line, f"{_IMAGES} must be a whole number >= 0, got {brief(text)}; correct the row"
+    )
 
 
 def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:

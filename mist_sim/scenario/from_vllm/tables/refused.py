@@ -33,7 +33,10 @@ class Refused:
         return f"{self.reason}; instead: {self.instead}"
 
 
-_PARALLEL = "prompts that several GPUs share out are not simulated"
+_PARALLEL = (
+    "prompts that several GPUs share out are not simulated; vLLM does so with latent attention "
+    "alone, without images and adapters"
+)
 _NO_OFFLOADING = "weights that lie outside the GPU's memory are not simulated"
 _BALANCER = "how requests are spread over replicas is the scenario's router"
 _COPIES = "count: N in place of data_parallel_size"
@@ -87,8 +90,10 @@ REFUSED: Mapping[str, Refused] = {
     "--kv-sharing-fast-prefill": Refused(
         "layers that share their cache are not simulated", "leave it out", ("False",)
     ),
-    "--mm-encoder-only": Refused("text generation alone is simulated", "leave it out", ("False",)),
-    "--ec-transfer-config": Refused("image encoders are not timed", "leave it out"),
+    "--mm-encoder-only": Refused(
+        "it is a client of type image_encoder", "leave it out", ("False",)
+    ),
+    "--ec-transfer-config": Refused("encoders are clients of type image_encoder", "leave it out"),
     "--spec-method": Refused("one form is read", _ONE_FORM),
     "--spec-model": Refused("one form is read", _ONE_FORM),
     "--spec-tokens": Refused("one form is read", _ONE_FORM),

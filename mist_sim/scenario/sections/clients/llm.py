@@ -21,6 +21,7 @@ from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.models.vision import ImagesConfig
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.engine_version import EngineVersion
 from mist_sim.scenario.engines.llm_client import llm_clients
@@ -209,6 +210,7 @@ _ENGINE = {
     TokenLimit | None: ContextTokens | None,
     SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
     LoraConfig | None: Annotated[Part, Settings(part_type(LoraConfig))] | None,
+    ImagesConfig | None: Annotated[Part, Settings(part_type(ImagesConfig))] | None,
     Resharding | None: Annotated[Part, Settings(part_type(Resharding))] | None,
     Scheduler | None: Annotated[Part, SCHEDULER],
     KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],

@@ -1,0 +1,101 @@
+"""Seconds in which a vision tower makes tokens of images: its layers, and the products behind them.
+
+The layers are those of an encoder, timed by the roofline without CUDA graphs, as vLLM runs them by
+default; all images that are encoded together are one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.images import Image
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.analytic.compile import Phase
+from mist_sim.hardware.predictors.analytic.phase_time import Term
+from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
+from mist_sim.models.operators import Operator
+from mist_sim.models.spec import ModelSpec
+from mist_sim.models.vision import VisionTower
+
+_WIDTH = 2  # bytes of a value; towers are kept in 16 bits
+
+
+def tower_bytes(tower: VisionTower, ranks: int) -> float:
+    """Return the bytes of a tower on each of the ranks that share it."""
+    return _WIDTH * tower.num_parameters / ranks
+
+
+class TowerTimes:
+    """Times the passes of a tower.
+
+    name: of its model. ranks: that share each layer; with `is_spread` each has the whole tower, and
+    encodes its part of the images (vLLM's `mm_encoder_tp_mode: data`).
+    encoder: its layers, as those of a model.
+    Raises ScenarioError where its heads cannot be split over the ranks.
+    """
+
+    def __init__(
+        self, name: str, tower: VisionTower, cluster: Cluster, *, is_spread: bool = False
+    ) -> None:
+        ranks = cluster.tensor_parallel_size
+        self._num_lots = ranks if is_spread else 1
+        one = Cluster(cluster.gpu, 1 if is_spread else ranks)
+        self.encoder = encoder = _encoder(name, tower)
+        encoder.check_tensor_parallel(one.tensor_parallel_size)
+        self._layers = RooflinePredictor(encoder, one, enforce_eager=True)
+        phase = Phase(cluster.gpu, cluster.gpu.prefill)
+        shared = one.tensor_parallel_size
+        first = (tower.patch_values, tower.hidden_size)
+        per_patch, per_token = _terms(phase, [first], 1), _terms(phase, tower.products, shared)
+        self._behind = [(term, tower.merge**2) for term in per_patch]
+        self._behind += [(term, 1) for term in per_token]
+
+    def seconds(self, images: Sequence[Image]) -> float:
+        """Return the seconds in which some images are encoded together; 0.0 without any."""
+        if not images:
+            return 0.0
+        lots = [images[first :: self._num_lots] for first in range(self._num_lots)]
+        return max([self._pass(lot) for lot in lots if lot])
+
+    def _pass(self, images: Sequence[Image]) -> float:
+        parts = [(each.patches, 0) for each in images for _ in range(each.parts)]
+        tokens = sum([each.tokens for each in images])
+        found = self._layers.step_time(StepBatch(tuple(parts)))
+        for term, rows in self._behind:
+            compute = tokens * rows * term.work
+            memory = term.weights + tokens * rows * term.traffic
+            found += term.fixed + tokens * rows * term.per_token
+            found += sqrt(compute * compute + memory * memory)
+        return found
+
+
+def _encoder(name: str, tower: VisionTower) -> ModelSpec:
+    """Return a tower's layers as those of a model without vocabulary."""
+    return ModelSpec(
+        name=f"the vision tower of {name}",
+        num_layers=tower.num_layers,
+        hidden_size=tower.hidden_size,
+        intermediate_size=tower.intermediate_size,
+        num_attention_heads=tower.num_heads,
+        num_key_value_heads=tower.num_heads,
+        head_dim=tower.head_dim,
+        vocab_size=1,
+        max_position_embeddings=1,
+        gated_mlp=tower.gated_mlp,
+        has_embedding=False,
+        has_head=False,
+        is_encoder=True,
+    )
+
+
+def _terms(phase: Phase, products: Sequence[tuple[int, int]], ranks: int) -> list[Term]:
+    found: list[Term] = []
+    for inputs, outputs in products:
+        weights, moved = _WIDTH * inputs * outputs / ranks, _WIDTH * (inputs + outputs / ranks)
+        none = Operator("tower_product", 0.0, weights, "bf16", "bf16", inputs, 0.0)
+        flops = 2 * inputs * outputs / ranks
+        one = none._replace(flops=flops, bytes=weights + moved, inputs=float(inputs))
+        found += phase.terms(1, [none], [one])
+    return found

@@ -1,0 +1,229 @@
+"""Images: tokens as publishers' processors count them, sizes of towers, and laws of their times."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mist_sim as mist
+from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.clients.image_encoder import ImageEncoderClient
+from mist_sim.core.images import Image, Images
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors.tower_times import TowerTimes, tower_bytes
+from mist_sim.models import load_model
+from mist_sim.models.vision import ImagesConfig
+from mist_sim.rng import Streams
+from mist_sim.traces.prompt_images import ImageLaw, PromptImages
+from mist_sim.traces.readers.tabular import AzureReader
+from tests.effort import examples
+
+QWEN = load_model("qwen3.5-27b")
+SIZES = {"1024x768": 1}
+
+
+def run(client=None, pipeline=("prefill", "decode"), more=(), workload=None, **changes):
+    images = {"sizes": SIZES, "numbers": {1: 1}} | changes
+    lengths = {"type": "synthetic", "num_requests": 1}
+    lengths |= {name: {"type": "fixed", "tokens": 100} for name in ("prompt", "output")}
+    said = {"lengths": lengths, "arrivals": {"type": "constant", "rate": "1 /s"}}
+    said |= {"images": images, "pipeline": list(pipeline)} | (workload or {})
+    llm = {"name": "llm", "gpu": "h100-sxm", "tensor_parallel_size": 2} | (client or {})
+    scenario = {"model": "qwen3.5-27b", "workload": said, "clients": [llm, *more]}
+    return simulate(Scenario.from_dict(scenario))
+
+
+@pytest.mark.parametrize(
+    ("model", "counts"),
+    [
+        # tokens of 1024 x 768, 1920 x 1080, 224 x 224 and 200 x 3000 pixels, as `smart_resize`,
+        # `get_aspect_ratio_preserving_size` and `get_best_fit` of transformers 5.24 count them, and
+        # `navit_resize_image` of vLLM 0.33; 144 a tile of Llama 4
+        ("qwen3.5-27b", (768, 2_040, 64, 564)),
+        ("gemma-4-31b-it-nvfp4", (14 * 19, 12 * 22, 16 * 16, 4 * 64)),
+        ("llama-4-scout-17b-16e-instruct", (13 * 144, 16 * 144, 144, 10 * 144)),
+        ("kimi-k2.5", (1_036, 2_691, 64, 864)),
+        ("gemma-3-27b", (256, 256, 256, 256)),
+    ],
+)
+def test_tokens_are_those_of_the_publishers_processors(model, counts):
+    tower = load_model(model).vision
+    sizes = ((768, 1024), (1080, 1920), (224, 224), (3000, 200))
+    assert tuple(tower.image(*size).tokens for size in sizes) == counts
+
+
+@examples(100)
+@given(
+    st.sampled_from(["qwen3.5-27b", "gemma-4-31b-it-nvfp4", "llama-4-scout-17b-16e-instruct"]),
+    st.integers(20, 8_000),
+    st.integers(20, 8_000),
+)
+def test_patches_are_whole_squares_of_tokens(name, height, width):
+    tower = load_model(name).vision
+    image = tower.image(height, width)
+    assert image.parts * image.patches == image.tokens * tower.merge**2
+    assert image.tokens >= 1
+
+
+def test_parameters_of_siglip():
+    """417 M without what connects it (arXiv 2503.19786, table 1)."""
+    tower = load_model("gemma-3-27b").vision
+    inputs, outputs = tower.products[0]
+    assert (tower.num_parameters - inputs * outputs) / 1e6 == pytest.approx(417, rel=0.01)
+
+
+@examples(60)
+@given(
+    number=st.integers(1, 9),
+    tokens=st.integers(1, 700),
+    cuts=st.lists(st.integers(1, 7_000), max_size=8),
+)
+def test_each_image_is_reached_once(number, tokens, cuts):
+    images = Images(number, Image(4 * tokens, tokens))
+    places = sorted({0, *cuts, images.num_tokens + 10})
+    reached = [images.reached(a, b) for a, b in pairwise(places)]
+    assert sum(reached) == number
+
+
+def test_the_first_token_waits_for_the_tower():
+    """All else is the same as with a prompt of text of as many tokens."""
+    times = TowerTimes("q", QWEN.vision, Cluster(load_gpu("h100-sxm"), 2))
+    image = QWEN.vision.image(768, 1024)
+    with_image = run({"images": {}}).summary
+    lengths = {"type": "synthetic", "num_requests": 1, "output": {"type": "fixed", "tokens": 100}}
+    lengths["prompt"] = {"type": "fixed", "tokens": 100 + image.tokens}
+    text = run(workload={"lengths": lengths, "images": None}).summary
+    more = 1e3 * times.seconds([image])
+    assert with_image["mean_ttft_ms"] - text["mean_ttft_ms"] == pytest.approx(more, rel=1e-6)
+    assert with_image["mean_tpot_ms"] == pytest.approx(text["mean_tpot_ms"])
+
+
+def test_each_gpu_may_have_the_whole_tower():
+    cluster = Cluster(load_gpu("h100-sxm"), 8)
+    image = QWEN.vision.image(1080, 1920)
+    split = TowerTimes("q", QWEN.vision, cluster)
+    spread = TowerTimes("q", QWEN.vision, cluster, is_spread=True)
+    one = TowerTimes("q", QWEN.vision, Cluster(load_gpu("h100-sxm"), 1))
+    assert spread.seconds([image] * 8) == one.seconds([image]) < split.seconds([image] * 8)
+    assert spread.seconds([image] * 9) == one.seconds([image] * 2)
+    assert split.seconds([image]) < one.seconds([image])
+    whole, slices = tower_bytes(QWEN.vision, 1), tower_bytes(QWEN.vision, 8)
+    assert whole == 8 * slices == 2 * QWEN.vision.num_parameters
+    found = [
+        run({"images": {"mm_encoder_tp_mode": mode}}, numbers={4: 1}).summary["mean_ttft_ms"]
+        for mode in ("weights", "data")
+    ]
+    assert found[0] != found[1]
+
+
+def test_the_tower_takes_memory():
+    plain, with_tower = (
+        mist.llm_client("llm", model="qwen3.5-27b", gpu="h100-sxm", images=images)
+        for images in (None, ImagesConfig())
+    )
+    lost = plain.memory.num_blocks - with_tower.memory.num_blocks
+    expected = tower_bytes(QWEN.vision, 1) / plain.kv_block_bytes
+    assert lost == pytest.approx(expected, abs=1)
+
+
+def test_prompts_in_pieces_encode_what_they_reach(monkeypatch):
+    """Steps one by one, and many planned together, give the same times."""
+    client = {"images": {}, "scheduler": {"type": "chunked", "max_num_batched_tokens": 512}}
+    lengths = {"type": "synthetic", "num_requests": 12}
+    lengths |= {name: {"type": "fixed", "tokens": 300} for name in ("prompt", "output")}
+    workload = {"lengths": lengths, "arrivals": {"type": "constant", "rate": "33 /s"}}
+    found = run(client, workload=workload, numbers={0: 1, 1: 1, 5: 1})
+    from mist_sim.clients.scheduling.chunked import ChunkedScheduler
+
+    schedule = ChunkedScheduler.schedule
+    monkeypatch.setattr(ChunkedScheduler, "schedule", lambda self, lane, _: schedule(self, lane, 1))
+    single = run(client, workload=workload, numbers={0: 1, 1: 1, 5: 1})
+    assert single.requests["finished_at"].to_list() == found.requests["finished_at"].to_list()
+    assert single.requests["first_token_at"].to_list() == found.requests["first_token_at"].to_list()
+
+
+def test_encoders_apart():
+    """The engine has neither tower nor its time; the encoder's GPU draws power and costs."""
+    encoder = {"name": "eyes", "type": "image_encoder", "model": "qwen3.5-27b", "gpu": "l40s"}
+    stages = ("encode_images", "prefill", "decode")
+    apart = run(pipeline=stages, more=[encoder])
+    rows = apart.stages.set_index("stage")
+    image = QWEN.vision.image(768, 1024)
+    pass_time = TowerTimes("q", QWEN.vision, Cluster(load_gpu("l40s"), 1)).seconds([image])
+    spent = rows.loc["encode_images", "finished_at"] - rows.loc["encode_images", "started_at"]
+    assert spent == pytest.approx(pass_time)
+    slow = run(pipeline=stages, more=[encoder | {"bandwidth": "1 GB/s"}])
+    more = 1e3 * image.tokens * 2 * QWEN.hidden_size / 1e9
+    taken = slow.summary["mean_ttft_ms"] - apart.summary["mean_ttft_ms"]
+    assert taken == pytest.approx(more, rel=1e-6)
+    watts = ImageEncoderClient("eyes", model="qwen3.5-27b", gpu="l40s").traits.machine
+    assert watts is not None
+    assert watts.num_gpus == 1
+    tracks = apart.recorder.steps
+    assert any(track.columns()["num_prefill_tokens"].sum() == image.patches for track in tracks)
+    nobody = run(pipeline=stages, more=[encoder], numbers={0: 1})
+    assert "encode_images" not in set(nobody.stages["stage"])
+
+
+def test_numbers_come_from_azures_trace(tmp_path):
+    path = tmp_path / "trace.csv"
+    rows = ["TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"]
+    rows += [f"2025-05-13 00:00:0{n}.0000000,{n},100,10" for n in (0, 2, 3)]
+    path.write_text("\n".join(rows) + "\n")
+    assert [row.num_images for row in AzureReader(path=str(path)).rows()] == [0, 2, 3]
+    trace = {"type": "azure", "path": str(path)}
+    workload = {"trace": trace, "lengths": None, "arrivals": {"type": "trace"}}
+    found = run({"images": {}}, workload=workload, numbers=None).requests
+    assert found["num_prompt_tokens"].to_list() == [100, 100 + 2 * 768, 100 + 3 * 768]
+    path.write_text(rows[0] + "\n2025-05-13 00:00:00.0000000,-1,100,10\n")
+    with pytest.raises(mist.TraceError, match="NumImages must be a whole number"):
+        list(AzureReader(path=str(path)).rows())
+
+
+def test_shares_of_sizes_and_numbers_are_kept():
+    said = PromptImages(sizes={"64x64": 3, "1024x768": 1}, numbers={0: 1, 2: 1})
+    law = ImageLaw(said, QWEN.vision)
+    row = mist.TraceRow(10, 10)
+    found = list(law.applied(iter([row] * 4_000), Streams(1).generator("images")))
+    images = [each.images for each in found if each.images]
+    assert len(images) == pytest.approx(2_000, rel=0.05)
+    assert sum(each.each.tokens == 768 for each in images) == pytest.approx(500, rel=0.1)
+    assert all(
+        each.num_prompt_tokens == 10 + each.images.num_tokens for each in found if each.images
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"client": {}}, "must have images"),
+        ({"client": {"images": {}, "model": "llama-3.1-8b"}}, "no vision tower of it is known"),
+        ({"client": {"images": {}}, "sizes": {"big": 1}}, "sizes: must be WIDTHxHEIGHT in pixels"),
+        ({"client": {"images": {}}, "sizes": {"10x10": 0}}, r"sizes\[10x10\] must be > 0"),
+        ({"client": {"images": {}}, "numbers": {}}, "must have at least one entry"),
+        ({"client": {"images": {}}, "model": "llama-3.1-8b"}, "must have a vision tower"),
+        ({"client": {"images": {}}, "workload": {"images": None}}, "no prompt has any"),
+        ({"client": {"images": {"mm_encoder_tp_mode": "half"}}}, "must be 'weights' or 'data'"),
+        (
+            {"client": {"images": {}, "pipeline_parallel_size": 2}},
+            "pipeline_parallel_size: must be 1 with images",
+        ),
+        (
+            {"pipeline": ("encode_images", "prefill", "decode"), "workload": {"images": None}},
+            "is required with encode_images",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(changes, said):
+    with pytest.raises(ScenarioError, match=said):
+        run(**changes)
+
+
+def test_encoders_say_what_they_cannot():
+    with pytest.raises(ScenarioError, match="must have a vision tower that is known"):
+        ImageEncoderClient("eyes", model="llama-3.1-8b", gpu="l4")
+    with pytest.raises(ValueError, match="bandwidth must be > 0"):
+        ImageEncoderClient("eyes", model="qwen3.5-27b", gpu="l4", bandwidth=0.0)
