@@ -18,6 +18,7 @@ from mist_sim.units import Seconds
 _LIMITS = ("ttft", "tpot", "e2el")
 _MS = 1e3
 _LONGEST = 40  # characters of a class's name
+_ATTAINMENT = 0.9  # DistServe's (Zhong et al., OSDI 2024)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +139,11 @@ class Slo(Limits):
     def is_set(self) -> bool:
         """True when at least one limit is given, to all or to a class."""
         return bool(self.classes) or super().is_set
+
+    @property
+    def asked(self) -> float:
+        """The share of good requests that is asked for."""
+        return _ATTAINMENT if self.attainment is None else self.attainment
 
     @property
     def groups(self) -> dict[str, Limits]:

@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from mist_sim.report.elements.cells import count, section, warnings
 from mist_sim.report.elements.widths import columns
@@ -18,16 +19,16 @@ def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
     best = summary["best"]
     searches = [entry["search"] for entry in best.values()]
     limits = f", {asked(searches[0])}" if searches else ""
-    remarks = [] if best else ["No position attains the limits at any rate that was tried."]
-    remarks += [
+    remarks = [
         f"{entry['name']}: {text}"
         for entry in best.values()
         for text in entry["search"]["warnings"]
     ]
     runs = f"{count(len(summary['positions']))} positions, {count(summary['num_runs'])} runs"
     return Group(
-        *section(f"Best of each design{limits}", _best(best)),
+        *section(f"Best of each design{limits}", _best(best)) if best else (),
         *section(f"Sliders tried ({runs})", _positions(summary["positions"])),
+        *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *warnings(remarks),
     )
 

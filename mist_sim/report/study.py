@@ -42,6 +42,7 @@ def study_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section(_title(summary), table),
         *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
+        *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *warnings(_first(told)),
     )
 

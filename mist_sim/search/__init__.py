@@ -23,7 +23,8 @@ from mist_sim.search.afd.slot_load import (
 from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
 from mist_sim.search.binding.what_binds import what_binds
 from mist_sim.search.binding_result import Binding
-from mist_sim.search.comparison import Case, Comparison, compare
+from mist_sim.search.compared_case import Case
+from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.designs import Designs, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput

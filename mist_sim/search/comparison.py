@@ -9,23 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics import Slo
-from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
-from mist_sim.report.run.overloads import overload_line
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.binding_result import Binding
+from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.ranking import Better, Ranked, sentence, starred
+from mist_sim.search.ranking import Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
-from mist_sim.search.verdicts.request_times import Target, asked_share, target_of
+from mist_sim.search.verdicts.request_times import target_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
@@ -35,122 +31,6 @@ from mist_sim.studies.task import Failure, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FIGURES: Mapping[str, Better | None] = {
-    "num_gpus": None,
-    "goodput": "more",
-    "goodput_per_gpu": "more",
-    "headroom": None,
-    "room": None,
-    "good_request_fraction": "more",
-    "failed": "less",
-    "p50_ttft_ms": "less",
-    "p90_ttft_ms": "less",
-    "p99_ttft_ms": "less",
-    "p50_tpot_ms": "less",
-    "p90_tpot_ms": "less",
-    "p99_tpot_ms": "less",
-    "output_throughput": "more",
-    "output_throughput_per_gpu": "more",
-    "num_hand_overs": None,
-    "handed_over_tokens": None,
-    "mean_hand_over_ms": "less",
-    "energy_j": "less",
-    "cost_usd": "less",
-    "cost_per_million_output_tokens_usd": "less",
-    "good_tokens_per_usd": "more",
-    "energy_per_output_token_j": "less",
-    "cost_per_million_output_tokens_at_goodput_usd": "less",
-    "energy_per_output_token_at_goodput_j": "less",
-}
-"""What is compared, and which is better. Names as in a run's summary; goodput: the largest arrival
-rate that is attained (`find_goodput`), requests per second; headroom: by what share of the
-scenario's own rate it is higher. What is `_at_goodput` is of a run at that rate, of others at the
-scenario's own."""
-
-_AT_GOODPUT = {
-    "cost_per_million_output_tokens_usd": "cost_per_million_output_tokens_at_goodput_usd",
-    "energy_per_output_token_j": "energy_per_output_token_at_goodput_j",
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One scenario of a comparison.
-
-    summaries: of its runs, one per seed; empty if one failed. goodput: None if not requested, or a
-        run failed. failure: why there are no figures, or no goodput. at_goodput: the spending of a
-        run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
-        arrivals, requests per second, if a goodput was searched. target: required by its limits;
-        None without limits.
-    """
-
-    name: str
-    title: str
-    num_gpus: int | None
-    summaries: tuple[Mapping[str, Any], ...]
-    goodput: Goodput | None
-    failure: Failure | None = None
-    at_goodput: Mapping[str, Any] | None = None
-    rate: float = nan
-    target: Target | None = None
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """The known ones of `FIGURES`, as means over the seeds; NaN for the rest."""
-        gpus = float(self.num_gpus) if self.num_gpus is not None else nan
-        own = {"num_gpus": gpus}
-        if self.goodput is not None:
-            rate = self.goodput.rate
-            own |= {"goodput": rate, "goodput_per_gpu": self.goodput.per_gpu}
-            own["headroom"] = rate / self.rate - 1
-        for name, there in _AT_GOODPUT.items():
-            own[there] = float((self.at_goodput or {}).get(name, nan))
-        tokens = self._mean("output_throughput")
-        own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
-        return {name: own[name] if name in own else self._mean(name) for name in FIGURES}
-
-    @property
-    def expected_errors(self) -> Mapping[str, Any]:
-        """Expected errors of its TTFT and TPOT, as in a run's summary."""
-        first = self.summaries[0] if self.summaries else {}
-        found: Mapping[str, Any] = first.get("expected_errors", {})
-        return found
-
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings for the reader of the figures."""
-        found = [f"failed: {self.failure}"] if self.failure else []
-        if not all(summary["completed"] for summary in self.summaries):
-            found.append("no request finished")
-        if any(summary["unstable"] for summary in self.summaries):
-            found.append("unstable: latencies depend on how long the run is")
-        found += [line for line in map(overload_line, self.summaries) if line][:1]
-        return found + (self.goodput.warnings if self.goodput else [])
-
-    @property
-    def binding(self) -> Binding | None:
-        """What binds it at its goodput; None if not requested."""
-        return self.goodput.binding if self.goodput is not None else None
-
-    @property
-    def ranked(self) -> Ranked:
-        """The figures it is ranked by."""
-        good = self._mean("good_request_fraction")
-        keeps = None if isnan(good) else good >= asked_share(Slo())
-        if keeps is not None and self.target is not None:
-            keeps = self.target.attained_in(self.summaries)
-        goodput = self.goodput
-        interval = goodput.interval if goodput is not None and goodput.status == "found" else None
-        first = goodput.first_limit if goodput is not None else None
-        if self.binding is not None:
-            first = None  # the binding resource is named in that sentence
-        limit = limit_title(first) if first else None
-        is_steady = goodput is not None and goodput.is_steady
-        return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
-
-    def _mean(self, name: str) -> float:
-        return estimate([float(summary.get(name, nan)) for summary in self.summaries]).mean
 
 
 @dataclass(frozen=True, repr=False)
@@ -376,7 +256,7 @@ def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:
     """Run each scenario at its goodput, where dollars or joules are known."""
     tasks = []
     for name, case in cases.items():
-        asked = any(key in summary for summary in case.summaries for key in _AT_GOODPUT)
+        asked = any(key in summary for summary in case.summaries for key in AT_GOODPUT)
         if case.goodput is None or isnan(case.goodput.rate) or not asked:
             continue
         tasks.append(at_goodput((name, "at goodput"), case.built, case.goodput))

@@ -18,9 +18,11 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
+from mist_sim.search.binding.lone_runs import lone_run
 from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.racing import beaten
 from mist_sim.search.sure_search import Asked, until_sure
 from mist_sim.search.verdicts.percentiles import Percentile
@@ -226,6 +228,13 @@ def search_goodputs(
     }
     out: set[_Key] = set()
     found = _drive(searches, run, options.tolerance, out if race else None)
+    lone = [
+        lone_run((k, "alone"), builts[k], targets[k], as_is=options.as_is)
+        for k, seeds in enumerate(all_seeds)
+        if k not in failed and any(found[k, seed].bracket.low is None for seed in seeds)
+    ]
+    rows = driver.run(lone, keep_errors=True)
+    alone = {int(row.key[0]): LoneRequests.of(row.result) for row in rows if not row.failure}
     return [
         failed.get(k)
         or Goodput(
@@ -239,6 +248,7 @@ def search_goodputs(
             expected_errors=built.expected_errors,
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
             is_coarse=any((k, seed) in out for seed in all_seeds[k]),
+            lone_requests=alone.get(k),
         )
         for k, built in enumerate(builts)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import inf, isnan, log, nan
 from pathlib import Path
@@ -17,6 +17,7 @@ from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.bracketing import Bracket
+from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 
@@ -85,6 +86,7 @@ class Goodput(Findings):
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
+    lone_requests: how requests that are alone fare, where no rate is attained; else None.
     spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
         scenario says nothing of power and cost.
     """
@@ -102,6 +104,7 @@ class Goodput(Findings):
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     binding: Binding | None = None
     is_coarse: bool = False
+    lone_requests: LoneRequests | None = None
     spending: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -166,7 +169,8 @@ class Goodput(Findings):
     @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the rate, a sentence or two each."""
-        return [text for search in self.searches for text in _warnings(search, self)]
+        told = [text for search in self.searches for text in _warnings(search, self)]
+        return told + ([self.lone_requests.sentence] if self.lone_requests else [])
 
     @property
     def trials(self) -> pd.DataFrame:
@@ -201,6 +205,7 @@ class Goodput(Findings):
             "percentiles_ms": {each.name: each.limit * 1e3 for each in self.target.percentiles},
             "tolerance": self.tolerance,
             **({"is_coarse": True} if self.is_coarse else {}),
+            **({"lone_requests": asdict(self.lone_requests)} if self.lone_requests else {}),
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
             **({"binding": self.binding.summary} if self.binding else {}),
@@ -291,8 +296,7 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
         yield (
             f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "
             f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
-            f"are good{_worst(trials[0])}: there is no goodput from there on. Try lower rates, or "
-            "other limits."
+            f"are good{_worst(trials[0])}: there is no goodput from there on."
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)

@@ -7,8 +7,12 @@ overlap by more than `NEAR`, the question stays open.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import inf, isnan
 from typing import Literal, NamedTuple
+
+from mist_sim.metrics.keeping import GOOD, Kept
+from mist_sim.metrics.keeping import sentence as sentence_of_kept
+from mist_sim.metrics.replications import estimate
 
 Better = Literal["more", "less"]
 
@@ -17,6 +21,7 @@ NEAR = 0.03
 
 _AS_IT_STANDS = "for the workload as it stands; short ones flatter"
 _GOODPUTS = ("goodput", "goodput_per_gpu")
+_WHO, _RATES = "--goodput tells who serves most.", "--goodput finds the rates that they serve."
 
 
 class Ranked(NamedTuple):
@@ -27,6 +32,9 @@ class Ranked(NamedTuple):
         it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
+    is_sure: whether neither the error of the step times nor other seeds may change `keeps`.
+    by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
+    cases.
     """
 
     name: str
@@ -35,6 +43,8 @@ class Ranked(NamedTuple):
     keeps: bool | None
     first_limit: str | None = None
     is_steady: bool = True
+    is_sure: bool = True
+    by_seed: Sequence[Mapping[str, float]] = ()
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
@@ -49,7 +59,34 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
     if not values or len(known) < 2:
         return []
     best_value = max(values.values()) if better == "more" else min(values.values())
-    return [name for name, value in values.items() if value == best_value]
+    leaders = [case for case in fit if case.figures[figure] == best_value]
+    others = [case for case in fit if case.name in values and case not in leaders]
+    sure = all(_is_surely_better(leaders[0], other, figure, better) for other in others)
+    return [case.name for case in leaders] if sure else []
+
+
+def _is_surely_better(best: Ranked, other: Ranked, figure: str, better: Better) -> bool:
+    """Tell whether the best is better than another one beyond the noise that is known.
+
+    Of a run at the goodput: as its interval says, since dollars and joules a token fall as the rate
+    grows. Else by the differences of runs with the same seed, where there are several.
+    """
+    if "_at_goodput" in figure:
+        return _at(best, figure, 0) <= _at(other, figure, 1) * (1 + NEAR)
+    pairs = zip(best.by_seed, other.by_seed, strict=False)
+    gain = estimate([one[figure] - two[figure] for one, two in pairs])
+    if isnan(gain.half_width):  # one seed: the figures of that run
+        return True
+    return gain.low > 0 if better == "more" else gain.high < 0
+
+
+def _at(case: Ranked, figure: str, end: int) -> float:
+    """Return a figure at an end of the interval of the goodput, to which it is inverse."""
+    value = case.figures[figure]
+    if case.interval is None:
+        return value
+    rate = case.interval[end]
+    return value * case.figures["goodput"] / rate if rate else inf
 
 
 def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
@@ -76,18 +113,9 @@ def sentence(cases: Sequence[Ranked]) -> str:
         return _of_goodput(cases)
     if all(case.keeps is None for case in cases):
         return ""
-    keeping = [case for case in cases if case.keeps]
-    if not keeping:
-        nearest = max(cases, key=lambda case: _number(case.figures["good_request_fraction"]))
-        share = 100 * _number(nearest.figures["good_request_fraction"])
-        return (
-            f"None keeps its limits at this rate; {nearest.name} comes nearest, with {share:.1f} % "
-            "good requests. --goodput finds the rates that they serve."
-        )
-    names = ", ".join(case.name for case in keeping)
-    kept = "All keep" if len(keeping) == len(cases) else f"{len(keeping)} of {len(cases)} keep"
-    who = "" if len(keeping) == len(cases) else f": {names}"
-    return f"{kept} their limits at this rate{who}. --goodput tells who serves most."
+    kept = [Kept(case.name, case.figures[GOOD], bool(case.keeps), case.is_sure) for case in cases]
+    otherwise = _WHO if any(case.keeps for case in cases) else _RATES
+    return sentence_of_kept(kept, where=" at this rate", otherwise=otherwise)
 
 
 def _of_goodput(cases: Sequence[Ranked]) -> str:
@@ -142,7 +170,3 @@ def _scaled(case: Ranked, figure: str) -> tuple[float, float]:
     rate = case.figures["goodput"]
     factor = case.figures[figure] / rate if rate else 0.0
     return low * factor, high * factor
-
-
-def _number(value: float) -> float:
-    return 0.0 if isnan(value) else value

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
@@ -24,6 +25,7 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.ranking import Ranked, sentence
 from mist_sim.search.sliders import DESIGNS, Design, Slidable, Sliders, all_sliders
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
@@ -80,6 +82,16 @@ class SliderSearch(Findings):
         return found
 
     @property
+    def verdict(self) -> str:
+        """The design that serves most, by how much and how certain; or that none attains a rate.
+
+        With one design alone: empty.
+        """
+        if len({entry.sliders.design for entry in self.entries}) < 2:
+            return ""
+        return sentence([_ranked(entry) for entry in self.best.values() or self.entries])
+
+    @property
     def num_runs(self) -> int:
         """Number of runs, including those ended early."""
         return sum(entry.num_runs for entry in self.entries)
@@ -124,6 +136,7 @@ class SliderSearch(Findings):
                 }
                 for design, entry in self.best.items()
             },
+            "verdict": self.verdict,
             "num_runs": self.num_runs,
             "positions": self.table.to_dict("records"),
         }
@@ -187,6 +200,15 @@ def search_sliders(
     if entries and all(entry.failure for entry in entries):
         raise race.first_error or ScenarioError(str(entries[0].failure))
     return SliderSearch(tuple(entries), scenario.headline)
+
+
+def _ranked(entry: Entry) -> Ranked:
+    """Return the position as a comparison ranks it: by its goodput alone."""
+    name, found = f"{entry.sliders.design} ({entry.sliders.name})", entry.goodput
+    if found is None:
+        return Ranked(name, {"goodput": nan}, None, None)
+    limit = limit_title(found.first_limit) if found.first_limit else None
+    return Ranked(name, {"goodput": entry.rate}, found.interval, None, limit, found.is_steady)
 
 
 class _Race:

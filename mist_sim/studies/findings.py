@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics import Slo
+from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, is_sure, sentence
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
@@ -19,6 +21,8 @@ from mist_sim.studies.task import Failure, Row
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_WHO = "mist compare --goodput tells which serves most."
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,17 @@ class Run:
 
 @dataclass(frozen=True)
 class PointRuns:
-    """A point, and its runs in order of the seeds as they were asked for."""
+    """A point, and its runs in order of the seeds as they were asked for.
+
+    slo: of a scenario at this point; None: of a function's simulation, which does not say it.
+    """
 
     point: Point
     runs: tuple[Run, ...]
+    slo: Slo | None = None
 
     @classmethod
-    def of(cls, point: Point, rows: Sequence[Row]) -> Self:
+    def of(cls, point: Point, rows: Sequence[Row], slo: Slo | None = None) -> Self:
         """Return a point with the rows of its runs; the last part of their keys is the seed."""
         return cls(
             point,
@@ -46,6 +54,7 @@ class PointRuns:
                 Run(int(row.key[-1]) if len(row.key) > 1 else None, row.result, row.failure)
                 for row in rows
             ),
+            slo,
         )
 
     @property
@@ -66,6 +75,28 @@ class PointRuns:
             for name, value in numbers_of(summary):
                 columns.setdefault(name, []).append(float(value))
         return {name: estimate(values) for name, values in columns.items()}
+
+    @property
+    def kept(self) -> Kept | None:
+        """Whether it keeps its limits; None without limits, and with limits of classes."""
+        slo = self.slo
+        if slo is None or not self.summaries or not slo.limits or slo.classes:
+            return None
+        limits = [LimitOnShare(metric, slo.asked, limit) for metric, limit in slo.limits.items()]
+        good = self.estimates[GOOD].mean
+        keeps = good >= slo.asked
+        if slo.each:
+            found = [self.estimates.get(limit.figure) for limit in limits]
+            if None in found:  # the summaries have not that percentile
+                return None
+            keeps = all(
+                each.mean <= 1e3 * limit.limit
+                for each, limit in zip(found, limits, strict=True)
+                if each is not None
+            )
+        share = None if slo.each else slo.asked
+        sure = is_sure(limits, share, self.summaries, keeps=keeps)
+        return Kept(self.point.name, good, keeps, sure)
 
     @property
     def warnings(self) -> Iterator[str]:
@@ -161,6 +192,12 @@ class Study(Findings):
         ]
 
     @property
+    def verdict(self) -> str:
+        """Which points keep their limits, and how sure that is; empty without limits."""
+        known = [kept for each in self.points if (kept := each.kept) is not None]
+        return sentence(known, otherwise=_WHO) if len(self.points) > 1 else ""
+
+    @property
     def summary(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
@@ -169,6 +206,7 @@ class Study(Findings):
             "num_failed": self.num_failed,
             "confidence_level": CONFIDENCE_LEVEL,
             "points": [_point_data(each) for each in self.points],
+            "verdict": self.verdict,
             "warnings": self.warnings,
             "notes": list(self.notes),
             **({"shown": list(self.shown)} if self.shown else {}),

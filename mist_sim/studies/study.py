@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics import Slo
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.decided_question import plain
@@ -15,7 +16,7 @@ from mist_sim.studies.driver import studying
 from mist_sim.studies.executor import Executor, InTurn
 from mist_sim.studies.findings import PointRuns, Study
 from mist_sim.studies.points import Point, points_of
-from mist_sim.studies.subjects import Figures, Seeds, Subject, check_subject, tasks_of
+from mist_sim.studies.subjects import Figures, Seeds, Subject, check_subject, subject_at, tasks_of
 from mist_sim.studies.task import Failure, Key, Row, Task
 
 RATE = "rate"
@@ -61,7 +62,10 @@ def study(
 
 @dataclass(frozen=True)
 class Plan:
-    """A study that has not begun. failed: points that cannot be, by their position."""
+    """A study that has not begun.
+
+    failed: points that cannot be, by their position. limits: of a scenario's points, likewise.
+    """
 
     subject: Subject
     vary: Mapping[str, Sequence[Any]]
@@ -69,6 +73,7 @@ class Plan:
     tasks: Sequence[Task]
     failed: Mapping[int, Row]
     options: Mapping[str, Any]
+    limits: Mapping[int, Slo]
 
     @property
     def num_runs(self) -> int:
@@ -109,7 +114,10 @@ class Plan:
             runs[position].append(row)
         self._raise_if_all_failed([row for rows in runs for row in rows])
         return Study(
-            points=tuple(map(PointRuns.of, self.points, runs)),
+            points=tuple(
+                PointRuns.of(point, runs[k], self.limits.get(k))
+                for k, point in enumerate(self.points)
+            ),
             title=self.subject.headline if isinstance(self.subject, Scenario) else "",
             scenario=self.subject.resolved() if isinstance(self.subject, Scenario) else None,
             notes=(note,) if note else (),
@@ -152,16 +160,20 @@ def plan_study(
     points = points_of(axes)
     tasks: list[Task] = []
     failed: dict[int, Row] = {}
+    limits: dict[int, Slo] = {}
     if len(points) == 1 and isinstance(subject, Scenario) and not axes:
         build(subject)  # errors in it show here, where the file's name is known
     for position, point in enumerate(points):
         values = dict(point.values)
         rate = values.pop(RATE, None) if rates is not None else None
         try:
-            mine = tasks_of(subject, values, rate, seeds, figures)
+            at_point = subject_at(subject, values, rate)
         except ScenarioError as error:
             failed[position] = Row((position,), failure=Failure.of(error), error=error)
             continue
+        if isinstance(at_point, Scenario):
+            limits[position] = at_point.slo.make()
+        mine = tasks_of(at_point, values, seeds, figures)
         tasks += [replace(task, key=(position, point.name, *task.key)) for task in mine]
     options = {"vary": plain(axes), "seeds": seeds, "figures": plain(figures)}
-    return Plan(subject, axes, points, tasks, failed, options)
+    return Plan(subject, axes, points, tasks, failed, options, limits)

@@ -27,29 +27,35 @@ Figures = Callable[[Result], Mapping[str, Any]]
 Seeds = int | Sequence[int] | None
 
 
-def tasks_of(
-    subject: Subject,
-    values: Mapping[str, Any],
-    rate: float | None,
-    seeds: Seeds,
-    figures: Figures | None,
-) -> list[Task]:
-    """Return the runs of a subject at a point, one a seed; keys are the seeds.
+def subject_at(subject: Subject, values: Mapping[str, Any], rate: float | None) -> Subject:
+    """Return a subject at a point: a scenario with its values, a function as it is.
 
     rate: requests per second; None: its own.
     Raises ScenarioError for a point that cannot be.
     """
     if isinstance(subject, Scenario):
         scenario = subject.changed(values) if values else subject
-        if rate is not None:
-            scenario = Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
-        mine = _seeds(seeds, scenario.seed, scenario.replications)
-        data = as_data(scenario)
-        return [Task((seed,), run_scenario, (data, seed, figures)) for seed in mine]
+        if rate is None:
+            return scenario
+        return Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
     if rate is not None:
         raise ScenarioError(
             "rates must be left out where a function makes the simulation; vary an argument of it"
         )
+    return subject
+
+
+def tasks_of(
+    subject: Subject, values: Mapping[str, Any], seeds: Seeds, figures: Figures | None
+) -> list[Task]:
+    """Return the runs of a subject at a point, one a seed; keys are the seeds.
+
+    subject: as `subject_at` returns it. values: arguments of a function.
+    """
+    if isinstance(subject, Scenario):
+        mine = _seeds(seeds, subject.seed, subject.replications)
+        data = as_data(subject)
+        return [Task((seed,), run_scenario, (data, seed, figures)) for seed in mine]
     return [
         Task((seed,), run_factory, (subject, dict(values), seed, figures))
         for seed in _seeds(seeds, 0, 1)

@@ -21,7 +21,8 @@ from mist_sim.metrics.replications import estimate
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.run.expected import expected_of_each
-from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
+from mist_sim.search.compared_case import FIGURES, Case
+from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import (

@@ -416,6 +416,25 @@ def test_attained_and_missed_everywhere_are_said():
     assert "missed at the lowest rate tried, 1 /s" in nowhere.warnings[0]
 
 
+def test_a_search_without_an_answer_tells_whether_a_lone_request_keeps_the_limits():
+    """A lone prompt takes some ten milliseconds, and a lone token some seven."""
+    options = GoodputOptions(rates=(200, 400))
+    impossible = Scenario.from_dict(LLM, {"slo": {"ttft": "1 s", "tpot": "1 ms"}})
+    crowded = Scenario.from_dict(LLM, {"slo": {"ttft": "1 s", "tpot": "9 ms"}})
+    never, later = find_goodputs([impossible, crowded], options, jobs=1)
+    alone = simulate(Scenario.from_dict(LLM, {"workload.arrivals.rate": "0.001 /s"})).summary
+    assert never.lone_requests is not None
+    assert never.lone_requests.by_limit["tpot"] == pytest.approx(alone["p90_tpot_ms"], rel=0.02)
+    assert never.warnings[-1].startswith("requests that are alone miss TPOT (")
+    assert later.warnings[-1] == (
+        "requests that are alone keep the limits: lower rates may be attained."
+    )
+    assert later.summary["lone_requests"]["over_limit"] < 1
+    found = find_goodput(crowded, GoodputOptions(rates=(1, 2), as_is=True), jobs=1)
+    assert found.lone_requests is None
+    assert "lone_requests" not in found.summary
+
+
 def goodput_of(*verdicts):
     trials = tuple(
         Trial(float(rate), 0, attained, 0.95 if attained else 0.5, True, "stable")

@@ -69,6 +69,37 @@ def test_a_star_is_for_those_that_keep_their_limits():
     assert starred(at_goodput, "less", [cheap, dear]) == ["cheap"], "which keeps them there"
 
 
+@pytest.mark.parametrize(("high", "stars"), [(92.6, ["dear"]), (98.0, [])])
+def test_dollars_at_goodput_are_as_sure_as_the_goodput(high, stars):
+    """Dollars a token fall as the rate grows: 1.00 x 90 / 88 beside 1.06 x 91 / high, and 3 %."""
+    dear = case("dear", 90.0, (88.0, 92.0), dollars=1.0)
+    near = case("near", 91.0, (89.0, high), dollars=1.06)
+    figure = "cost_per_million_output_tokens_at_goodput_usd"
+    assert starred(figure, "less", [near, dear]) == stars
+    unbounded = dear._replace(interval=(0.0, 92.0))
+    assert starred(figure, "less", [unbounded, near._replace(interval=(89.0, 92.6))]) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "stars"),
+    [
+        ((10.0, 20.0), (11.0, 21.0), ["one"]),
+        ((10.0, 20.0), (11.0, 19.9), []),
+        ((10.0,), (10.1,), ["one"]),
+    ],
+)
+def test_with_seeds_a_star_is_for_a_difference_that_all_seeds_show(one, other, stars):
+    """By the runs with the same seed; of one run each, the figure alone counts."""
+    figure = "cost_per_million_output_tokens_usd"
+    cases = [
+        case(name, dollars=sum(values) / len(values))._replace(
+            by_seed=[{figure: value} for value in values]
+        )
+        for name, values in (("one", one), ("other", other))
+    ]
+    assert starred(figure, "less", cases) == stars
+
+
 def test_without_a_search_the_sentence_counts_who_keeps_the_limits():
     bad = case("bad", keeps=False, good=0.4)
     good = case("good")

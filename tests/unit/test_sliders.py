@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.bracketing import Bracket
 from mist_sim.search.designs import designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
+from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.same_workload import check_same_workload
-from mist_sim.search.slider_search import search_sliders
+from mist_sim.search.slider_search import Entry, SliderSearch, search_sliders
 from mist_sim.search.sliders import Slidable, Sliders, all_sliders
+from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from tests.reference.scenarios import of_profile
 
@@ -99,6 +103,31 @@ def test_positions_that_attain_nothing_take_one_run_each():
     assert first.num_runs > 1
     assert [entry.num_runs for entry in others] == [1, 1]
     assert race.table[["goodput", "missed_at"]].isna().all(axis=None)
+
+
+def searched(sliders: Sliders, *verdicts: tuple[float, bool]) -> Entry:
+    """Return a position whose search tried these rates."""
+    trials = tuple(
+        Trial(rate, 0, attained, 0.95 if attained else 0.5, is_whole=True, worst_limit="tpot")
+        for rate, attained in verdicts
+    )
+    seed = SeedGoodput(0, Bracket.of(dict(verdicts)), trials)
+    return Entry(sliders, Goodput((seed,), Target(slo=Slo(tpot=1.0)), 0.02, 100, 2, ""))
+
+
+def test_the_verdict_names_the_design_that_serves_most():
+    one = searched(AGGREGATION, (4.0, True), (4.1, False))
+    best = searched(DISAGGREGATION, (5.0, True), (5.1, False))
+    assert SliderSearch((one, best), "").verdict == (
+        "disaggregation (1 prefill, 1 decode) serves most, 5 /s: 25 % more than aggregation (2 x "
+        "512), for the workload as it stands; short ones flatter; TPOT is the first to miss beyond."
+    )
+    near = searched(AGGREGATION, (4.95, True), (5.2, False))
+    assert SliderSearch((near, best), "").verdict.startswith("Undecided between disaggregation")
+    assert SliderSearch((best, best), "").verdict == "", "one design is no comparison"
+    never = [searched(each, (1.0, False)) for each in (AGGREGATION, DISAGGREGATION)]
+    assert SliderSearch(tuple(never), "").verdict == "No rate is attained; TPOT misses first."
+    assert "No rate is attained" in SliderSearch(tuple(never), "")._repr_html_()
 
 
 def test_the_race_shows_watermarks():

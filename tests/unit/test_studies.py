@@ -259,6 +259,29 @@ def test_vary_prints_one_table_and_writes_the_rows(mist, tmp_path):
     assert data["points"][1]["values"] == {"workload.arrivals.rate": "20 /s", "clients.0.count": 2}
 
 
+def test_the_sentence_below_says_which_points_keep_their_limits(mist):
+    limits = ["--set=slo.ttft=1 s", "--set=workload.lengths.num_requests=60"]
+    words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=clients.0.gpu=h200,l40s", *limits]
+    code, out, _ = mist(*words, "--set=slo.tpot=20 ms")
+    assert code == 0
+    assert "1 of 2 keep their limits: gpu=h200. mist compare --goodput tells" in " ".join(
+        out.split()
+    )
+    _, out, _ = mist(*words, "--set=slo.tpot=1 ms")
+    assert "None keeps its limits; gpu=h200 comes nearest" in " ".join(out.split())
+    _, out, _ = mist(*words[:-2])
+    assert "Verdict" not in out, "without limits"
+
+
+def test_points_keep_limits_of_their_own():
+    """One of the two tokens' limits is kept; each limit alone, too, by its percentile."""
+    scenario = Scenario.from_dict(SMALL, {"slo.ttft": "1 s"})
+    found = study(scenario, vary={"slo.tpot": ["1 ms", "1 s"], "slo.each": [False, True]}, jobs=1)
+    assert [each.kept.keeps for each in found.points] == [False, False, True, True]
+    other_share = study(scenario, vary={"slo.attainment": [0.8, 0.9], "slo.each": [True]}, jobs=1)
+    assert [each.kept is None for each in other_share.points] == [True, False], "no p80 is known"
+
+
 def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
     words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=model=llama-3.1-8b,nothing"]
     code, out, err = mist(*words)

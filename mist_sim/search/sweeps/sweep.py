@@ -11,7 +11,7 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Estimate
 from mist_sim.scenario import Scenario
-from mist_sim.search.comparison import FIGURES
+from mist_sim.search.compared_case import FIGURES
 from mist_sim.search.ranking import Better
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo, latency
 from mist_sim.metrics.goodput import ClassLimits
+from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.metrics.requests.figures import request_columns
 from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.steady_state import quantile
 
 Array = NDArray[np.float64]
-_ATTAINMENT = 0.9  # DistServe's (Zhong et al., OSDI 2024)
 _ROUNDING = 1e-9  # 0.9 x 10 requests are 9, whatever floats make of it
 
 
@@ -163,6 +163,21 @@ class Target:
         return found
 
     @property
+    def has_parts(self) -> bool:
+        """Whether more is required than one share of all requests."""
+        return self.each or bool(self.slo.classes or self.percentiles)
+
+    @property
+    def limits_on_shares(self) -> list[LimitOnShare]:
+        """The limits on requests of all classes, each with the share that has to keep it."""
+        return [
+            LimitOnShare(metric, share.asked, limit)
+            for share in self.shares.values()
+            if share.group is None
+            for metric, limit in share.limits.items()
+        ]
+
+    @property
     def least_asked(self) -> float:
         """The smallest share that the slo asks for."""
         return min(share.asked for share in self._own_shares.values())
@@ -265,8 +280,7 @@ def target_of(
 
 def asked_share(slo: Slo, attainment: float | None = None) -> float:
     """Return the share of good requests that is asked for; None: as the limits say, or 0.9."""
-    asked = slo.attainment if attainment is None else attainment
-    return _ATTAINMENT if asked is None else asked
+    return slo.asked if attainment is None else attainment
 
 
 def check_attainment(share: float) -> None:

@@ -1,0 +1,128 @@
+"""Which of several cases keep their limits at the rate that was run, and how sure that is.
+
+A simulated figure is not sure where a real engine might do the other, given the expected error of
+the step times, nor where other seeds might.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan, nan
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from mist_sim.metrics.expected_errors import expected_ranges, verdict_of
+from mist_sim.metrics.replications import estimate
+
+GOOD = "good_request_fraction"
+_NAMED = 8  # names in a list; of more, the sentence has the number
+
+
+class LimitOnShare(NamedTuple):
+    """A limit, seconds, that a share of the requests has to keep. metric: such as "ttft"."""
+
+    metric: str
+    share: float
+    limit: float
+
+    @property
+    def figure(self) -> str:
+        """The percentile in a summary that tells, if it is there: milliseconds."""
+        return f"p{100 * self.share:g}_{self.metric}_ms"
+
+
+class Kept(NamedTuple):
+    """Whether a case keeps its limits. good: share of good requests.
+
+    keeps: as simulated. is_sure: neither the error of the step times nor another seed would tell
+    otherwise, as far as known.
+    """
+
+    name: str
+    good: float
+    keeps: bool
+    is_sure: bool
+
+
+def is_sure(
+    limits: Sequence[LimitOnShare],
+    share: float | None,
+    summaries: Sequence[Mapping[str, Any]],
+    *,
+    keeps: bool,
+) -> bool:
+    """Tell whether a real engine and other seeds would do the same, as far as known.
+
+    limits: by the percentiles of which the error is judged, where summaries have them. share: of
+    good requests that is asked for, of the intervals over seeds; None: those do not count.
+    summaries: of runs with one seed each.
+    """
+    means = {
+        name: fmean(float(summary.get(name, nan)) for summary in summaries)
+        for name in ("mean_ttft_ms", "mean_e2el_ms")
+    }
+    ranges = expected_ranges({**summaries[0], **means})
+    told = []
+    for each in limits:
+        figures = [float(summary.get(each.figure, nan)) for summary in summaries]
+        value = fmean(figures) / 1e3
+        error = ranges.get(each.metric)
+        told.append(verdict_of(value <= each.limit, value, each.limit, error))
+    if keeps and "within error" in told:
+        return False
+    if not keeps and "miss" not in told and not _too_many_failed(limits, summaries):
+        return False
+    if share is not None and len(summaries) > 1:
+        good = estimate([float(summary[GOOD]) for summary in summaries])
+        if (good.low < share) if keeps else (good.high >= share):
+            return False
+    return True
+
+
+def _too_many_failed(
+    limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Tell whether so many requests failed that the others cannot make up for them."""
+    ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
+    most = ended[0] / sum(ended) if sum(ended) else 0.0
+    return any(most < each.share for each in limits)
+
+
+def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> str:
+    """Return which cases keep their limits, and how sure that is. Empty for no cases.
+
+    where: text behind "keep their limits". otherwise: text that says what tells more.
+    """
+    if not cases:
+        return ""
+    keeping = [case for case in cases if case.keeps]
+    unsure = [case for case in keeping if not case.is_sure]
+    nearly = [case for case in cases if not case.keeps and not case.is_sure]
+    told = [_count(keeping, cases, where)]
+    within = [f"kept by {_names(unsure)}"] if unsure else []
+    within += [f"missed by {_names(nearly)}"] if nearly else []
+    if within:
+        told.append(f"Within error: {'; '.join(within)}.")
+    return " ".join([*told, *([otherwise] if otherwise else [])])
+
+
+def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:
+    if not keeping:
+        nearest = max(cases, key=lambda case: _number(case.good))
+        return (
+            f"None keeps its limits{where}; {nearest.name} comes nearest, with "
+            f"{100 * _number(nearest.good):.1f} % good requests."
+        )
+    if len(keeping) == len(cases):
+        return f"All keep their limits{where}."
+    return f"{len(keeping)} of {len(cases)} keep their limits{where}: {_names(keeping)}."
+
+
+def _names(cases: Sequence[Kept]) -> str:
+    names = [case.name for case in cases]
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
+
+
+def _number(value: float) -> float:
+    return 0.0 if isnan(value) else value

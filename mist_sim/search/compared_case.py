@@ -1,0 +1,157 @@
+"""A scenario of a comparison: its figures, whether it keeps its limits, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any
+
+from mist_sim.metrics import Slo
+from mist_sim.metrics.keeping import is_sure
+from mist_sim.metrics.latency import limit_title
+from mist_sim.metrics.replications import estimate
+from mist_sim.report.run.overloads import overload_line
+from mist_sim.search.binding_result import Binding
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.ranking import Better, Ranked
+from mist_sim.search.verdicts.request_times import Target, asked_share
+from mist_sim.studies.task import Failure
+
+FIGURES: Mapping[str, Better | None] = {
+    "num_gpus": None,
+    "goodput": "more",
+    "goodput_per_gpu": "more",
+    "headroom": None,
+    "room": None,
+    "good_request_fraction": "more",
+    "failed": "less",
+    "p50_ttft_ms": "less",
+    "p90_ttft_ms": "less",
+    "p99_ttft_ms": "less",
+    "p50_tpot_ms": "less",
+    "p90_tpot_ms": "less",
+    "p99_tpot_ms": "less",
+    "output_throughput": "more",
+    "output_throughput_per_gpu": "more",
+    "num_hand_overs": None,
+    "handed_over_tokens": None,
+    "mean_hand_over_ms": "less",
+    "energy_j": "less",
+    "cost_usd": "less",
+    "cost_per_million_output_tokens_usd": "less",
+    "good_tokens_per_usd": "more",
+    "energy_per_output_token_j": "less",
+    "cost_per_million_output_tokens_at_goodput_usd": "less",
+    "energy_per_output_token_at_goodput_j": "less",
+}
+"""What is compared, and which is better. Names as in a run's summary; goodput: the largest arrival
+rate that is attained (`find_goodput`), requests per second; headroom: by what share of the
+scenario's own rate it is higher. What is `_at_goodput` is of a run at that rate, of others at the
+scenario's own."""
+
+AT_GOODPUT = {
+    "cost_per_million_output_tokens_usd": "cost_per_million_output_tokens_at_goodput_usd",
+    "energy_per_output_token_j": "energy_per_output_token_at_goodput_j",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scenario of a comparison.
+
+    summaries: of its runs, one per seed; empty if one failed. goodput: None if not requested, or a
+        run failed. failure: why there are no figures, or no goodput. at_goodput: the spending of a
+        run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
+        arrivals, requests per second, if a goodput was searched. target: required by its limits;
+        None without limits.
+    """
+
+    name: str
+    title: str
+    num_gpus: int | None
+    summaries: tuple[Mapping[str, Any], ...]
+    goodput: Goodput | None
+    failure: Failure | None = None
+    at_goodput: Mapping[str, Any] | None = None
+    rate: float = nan
+    target: Target | None = None
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The known ones of `FIGURES`, as means over the seeds; NaN for the rest."""
+        gpus = float(self.num_gpus) if self.num_gpus is not None else nan
+        own = {"num_gpus": gpus}
+        if self.goodput is not None:
+            rate = self.goodput.rate
+            own |= {"goodput": rate, "goodput_per_gpu": self.goodput.per_gpu}
+            own["headroom"] = rate / self.rate - 1
+        for name, at_goodput in AT_GOODPUT.items():
+            own[at_goodput] = float((self.at_goodput or {}).get(name, nan))
+        tokens = self._mean("output_throughput")
+        own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
+        return {name: own[name] if name in own else self._mean(name) for name in FIGURES}
+
+    @property
+    def expected_errors(self) -> Mapping[str, Any]:
+        """Expected errors of its TTFT and TPOT, as in a run's summary."""
+        first = self.summaries[0] if self.summaries else {}
+        found: Mapping[str, Any] = first.get("expected_errors", {})
+        return found
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings for the reader of the figures."""
+        found = [f"failed: {self.failure}"] if self.failure else []
+        if not all(summary["completed"] for summary in self.summaries):
+            found.append("no request finished")
+        if any(summary["unstable"] for summary in self.summaries):
+            found.append("unstable: latencies depend on how long the run is")
+        found += [line for line in map(overload_line, self.summaries) if line][:1]
+        return found + (self.goodput.warnings if self.goodput else [])
+
+    @property
+    def binding(self) -> Binding | None:
+        """What binds it at its goodput; None if not requested."""
+        return self.goodput.binding if self.goodput is not None else None
+
+    @property
+    def ranked(self) -> Ranked:
+        """The figures it is ranked by."""
+        good = self._mean("good_request_fraction")
+        keeps = None if isnan(good) else good >= asked_share(Slo())
+        if keeps is not None and self.target is not None:
+            keeps = self.target.attained_in(self.summaries)
+        goodput = self.goodput
+        interval = goodput.interval if goodput is not None and goodput.status == "found" else None
+        first = goodput.first_limit if goodput is not None else None
+        if self.binding is not None:
+            first = None  # the binding resource is named in that sentence
+        limit = limit_title(first) if first else None
+        is_steady = goodput is not None and goodput.is_steady
+        return Ranked(
+            self.name,
+            self.figures,
+            interval,
+            keeps,
+            limit,
+            is_steady,
+            is_sure=keeps is None or self._is_sure(keeps=keeps),
+            by_seed=[self._of_seed(summary) for summary in self.summaries],
+        )
+
+    def _is_sure(self, *, keeps: bool) -> bool:
+        """Tell whether neither the error of the step times nor other seeds may change `keeps`."""
+        if self.target is None:
+            return True
+        share = None if self.target.has_parts else self.target.attainment
+        return is_sure(self.target.limits_on_shares, share, self.summaries, keeps=keeps)
+
+    def _of_seed(self, summary: Mapping[str, Any]) -> dict[str, float]:
+        """Return the figures of a run at the scenario's own rate; NaN for those it has not."""
+        found = {name: float(summary.get(name, nan)) for name in FIGURES}
+        gpus = float(self.num_gpus) if self.num_gpus else nan
+        return found | {"output_throughput_per_gpu": found["output_throughput"] / gpus}
+
+    def _mean(self, name: str) -> float:
+        return estimate([float(summary.get(name, nan)) for summary in self.summaries]).mean

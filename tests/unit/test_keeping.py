@@ -1,0 +1,79 @@
+"""Who keeps its limits at the rate that was run, and how sure that is, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from mist_sim.metrics.keeping import Kept, LimitOnShare, is_sure, sentence
+
+LIMITS = [LimitOnShare("ttft", 0.9, 1.0), LimitOnShare("tpot", 0.9, 0.05)]
+
+
+def run(tpot, good=0.95, ttft=100.0, low=-0.1, high=0.2, failed=0):
+    """Return a summary; times in milliseconds. low, high: of the expected error."""
+    bar = {"low": low, "high": high}
+    return {
+        "p90_ttft_ms": ttft,
+        "p90_tpot_ms": tpot,
+        "mean_ttft_ms": ttft,
+        "mean_e2el_ms": 10 * ttft,
+        "good_request_fraction": good,
+        "completed": 100 - failed,
+        "failed": failed,
+        "expected_errors": {"llm": {"ttft": bar, "tpot": bar}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("tpot", "keeps", "sure"),
+    [(41.6, True, True), (41.7, True, False), (55.5, False, False), (55.6, False, True)],
+)
+def test_what_the_error_of_step_times_may_turn_is_not_sure(tpot, keeps, sure):
+    """50 ms are kept with an error of +20 % up to 41.67, and with one of -10 % up to 55.56."""
+    assert is_sure(LIMITS, 0.9, [run(tpot)], keeps=keeps) is sure
+
+
+def test_one_limit_that_is_surely_missed_is_enough():
+    assert is_sure(LIMITS, 0.9, [run(51.0, ttft=5000.0)], keeps=False)
+    assert not is_sure(LIMITS, 0.9, [run(51.0, ttft=1050.0)], keeps=False)
+
+
+def test_requests_that_fail_do_not_keep_their_limits_by_faster_steps():
+    assert is_sure(LIMITS, 0.9, [run(40.0, good=0.8, failed=11)], keeps=False)
+    assert not is_sure(LIMITS, 0.9, [run(40.0, good=0.8, failed=10)], keeps=False)
+
+
+def test_without_a_known_error_the_simulated_figure_counts():
+    unknown = run(49.9) | {"expected_errors": {"llm": {"ttft": None, "tpot": None}}}
+    assert is_sure(LIMITS, 0.9, [unknown], keeps=True)
+
+
+@pytest.mark.parametrize(
+    ("goods", "keeps", "sure"),
+    [
+        ((0.955, 0.956), True, True),
+        ((0.90, 0.96), True, False),
+        ((0.80, 0.89), False, False),
+        ((0.80, 0.81), False, True),
+    ],
+)
+def test_other_seeds_may_tell_otherwise(goods, keeps, sure):
+    """Of two seeds the 95 % interval is 12.7 / sqrt(2) standard deviations to each side."""
+    tpot = 20.0 if keeps else 90.0
+    assert is_sure(LIMITS, 0.9, [run(tpot, good) for good in goods], keeps=keeps) is sure
+    assert is_sure(LIMITS, None, [run(tpot, good) for good in goods], keeps=keeps)
+
+
+def test_the_sentence_names_who_keeps_and_what_is_not_sure():
+    good, near = Kept("a", 0.99, keeps=True, is_sure=True), Kept("b", 0.92, True, False)
+    missed, nearly = Kept("c", 0.3, keeps=False, is_sure=True), Kept("d", 0.89, False, False)
+    assert sentence([good, near, missed, nearly], where=" here", otherwise="More tells.") == (
+        "2 of 4 keep their limits here: a, b. Within error: kept by b; missed by d. More tells."
+    )
+    assert sentence([good, good]) == "All keep their limits."
+    assert sentence([missed, nearly]) == (
+        "None keeps its limits; d comes nearest, with 89.0 % good requests. Within error: missed "
+        "by d."
+    )
+    assert sentence([]) == ""
+    assert "a, a, a, a, a, a, a, a and 3 more." in sentence([*[good] * 11, missed])
