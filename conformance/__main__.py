@@ -41,6 +41,7 @@ def vllm_runs(
 def main(
     number: Annotated[int, typer.Option(help="Workloads of each short class.")] = 100,
     number_long: Annotated[int, typer.Option(help="Workloads of each long class.")] = 8,
+    first: Annotated[int, typer.Option(help="The first of their seeds.")] = 0,
     only: Annotated[
         str, typer.Option(help="Classes whose names begin so; several apart by |.")
     ] = "",
@@ -61,7 +62,7 @@ def main(
         workload(name, seed, most)
         for name, kind in CLASSES.items()
         if name.startswith(tuple(only.split("|"))) and not (log and kind.long)
-        for seed in range(number_long if kind.long else number)
+        for seed in range(first, first + (number_long if kind.long else number))
     ]
     if keep and keep.exists():
         found = json.loads(keep.read_text())

@@ -144,6 +144,18 @@ MUTANTS = [
         "step = self.steps + target - context + 1\n",
     ),
     Mutant(
+        "a page behind a window comes back a token early",
+        "clients/kv_cache/windows/page_pool.py",
+        "num_tokens - self._window + 1",
+        "num_tokens - self._window + 2",
+    ),
+    Mutant(
+        "a page comes back that a step in flight sees",
+        "clients/kv_cache/page_manager.py",
+        "            num_tokens -= holding.num_new\n",
+        "            pass\n",
+    ),
+    Mutant(
         "drafts that were not taken stay in the sum",
         "clients/decode/speculative_clock.py",
         "if done < len(stay) - 1:",
@@ -187,9 +199,9 @@ MUTANTS = [
     ),
     Mutant(
         "a prompt that begins from entries takes the blocks of its piece twice",
-        f"{SCHEDULING}/admission.py",
-        "kv_cache.grow(pool.blocks_for(num_tokens) - pool.blocks_for(num_here))",
-        "kv_cache.grow(pool.blocks_for(num_tokens) - num_here // pool.block_size)",
+        "clients/kv_cache/manager.py",
+        "self.grow(self.pool.blocks_for(num_tokens) - self.pool.blocks_for(num_here))",
+        "self.grow(self.pool.blocks_for(num_tokens) - num_here // self.pool.block_size)",
     ),
     Mutant(
         "a decode is preempted too few",

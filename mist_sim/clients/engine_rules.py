@@ -11,7 +11,8 @@ class EngineRules:
 
     uncached_first: whether free blocks without cached content are used before all others, instead
         of in the order in which they were freed (`BlockPool.free_blocks` in
-        `vllm/v1/core/block_pool.py`, in 0.24 and not in 0.22). Not simulated with sliding windows.
+        `vllm/v1/core/block_pool.py`, in 0.24 and not in 0.22). With sliding windows only where
+        prompts take memory by piece.
     threshold_spares_one: whether a request that is alone, running or waiting, gets more
         tokens in a step than `long_prefill_token_threshold` (`Scheduler.schedule` in
         `vllm/v1/core/sched/scheduler.py`, in 0.31 and not in 0.28). In a pipeline of ours, alone in
@@ -48,6 +49,13 @@ class EngineRules:
     admits_lookahead: whether the first piece of a prompt takes memory for what a drafting model
         writes ahead, as every later one does (`num_lookahead_tokens` in `Scheduler.schedule`, in
         0.24 and not in 0.19).
+    caps_windows: whether the admission of a whole prompt counts in window groups no more than the
+        pages of a window and of a step's tokens (`max_admission_blocks_per_request` in
+        `vllm/v1/kv_cache_interface.py`, in 0.24 and not in 0.19), rather than those of all its
+        tokens.
+    returns_unseen: whether a page behind a window is returned only when no step in flight sees it
+        (`KVCacheManager.allocate_slots` in `vllm/v1/core/kv_cache_manager.py`, in 0.33 and not in
+        0.24). Such steps' tokens count for `caps_windows`, too.
     async_drafts: methods of drafting with which the version plans ahead where it does so by
         default. async_any_drafts: whether the others can be planned ahead, too: a draft model, and
         n-grams where the GPU looks for them (`VllmConfig.__post_init__`, in 0.19 and not in 0.14).
@@ -68,5 +76,7 @@ class EngineRules:
     hides_host: bool = False
     keeps_counts: bool = False
     admits_lookahead: bool = False
+    caps_windows: bool = False
+    returns_unseen: bool = False
     async_drafts: tuple[str, ...] = ()
     async_any_drafts: bool = False

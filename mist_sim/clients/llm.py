@@ -25,6 +25,7 @@ from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout, check_domain
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.rules.windows import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
@@ -111,6 +112,7 @@ class LlmClient(LaidOutClient):
             swaps_overlap=scheduler.swaps_overlap,
             uncached_first=self.rules.uncached_first,
             hashes_ahead=self.rules.hashes_ahead,
+            page_rules=page_rules(config, self.rules, memory.kv_groups),
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size

@@ -121,27 +121,24 @@ def test_the_next_turn_of_a_conversation(groups):
 
 @pytest.mark.parametrize("groups", [GPT_OSS, GEMMA])
 def test_a_branch_within_an_answer(groups):
-    """There the windows' blocks were given back without a name: the hit ends with the prompt."""
+    """What windows leave of an answer stays in the cache, too, so all of it is found."""
     prompt, answer, branch = 2_000, 8_000, 4_000
     known = prompt + answer - 1
     jobs = [
         job(0, prompt, answer, ((0, prompt + answer),)),
         job(1, prompt + branch, 1, ((0, prompt + branch),)),
     ]
-    most = -(-(groups.sliding_window - 1) // BLOCK_SIZE) + 1
-    held = set(range(-(-known // BLOCK_SIZE) - most, known // BLOCK_SIZE))
-    expected = hit(prompt + branch, blocks(known), held | blocks(prompt), groups)
-    assert last_hit(groups, jobs) == expected == prompt
+    expected = hit(prompt + branch, blocks(known), blocks(known), groups)
+    assert last_hit(groups, jobs) == expected == (prompt + branch - 1) // BLOCK_SIZE * BLOCK_SIZE
 
 
 def test_windows_whose_blocks_are_gone_shorten_the_hit():
     """A request in between takes pages: of what windows left first, the last block's first.
 
-    The pool has 200 pages. The prompt of 80 blocks, in pieces of 32, gives back the window blocks
-    0 to 22, 23 to 54 and 55 to 70 of its pieces and holds the last 9 in the end: 0 to 22 wait
-    in front, with 22 first. Free are 200 - 80 - 9 pages never used before, less those that the
-    pieces took: 111 - 71 = 40. A request of 27 blocks takes 27 + 9 pages, and 18 more while its
-    windows move on: so 14 blocks are lost, 22 down to 9.
+    The pool has 200 pages, of which the 80 blocks of the prompt take 160. Before its pieces behind
+    tokens 512 and 1,024 its window returns blocks 0 to 23 and 24 to 55, so that 23 waits first
+    behind the 40 pages that were never used. A request of 27 blocks takes these and 14 more: 23
+    down to 10 are lost.
     """
     num_tokens = 80 * BLOCK_SIZE
     jobs = [
@@ -149,9 +146,9 @@ def test_windows_whose_blocks_are_gone_shorten_the_hit():
         job(1, 27 * BLOCK_SIZE, 1, ()),
         job(2, 24 * BLOCK_SIZE, 1, ((0, 24 * BLOCK_SIZE),)),
     ]
-    window = blocks(num_tokens) - set(range(9, 23))
+    window = blocks(num_tokens) - set(range(10, 24))
     expected = hit(jobs[2].num_prompt_tokens, blocks(num_tokens), window, GPT_OSS)
-    assert last_hit(GPT_OSS, jobs, 200) == expected == 9 * BLOCK_SIZE
+    assert last_hit(GPT_OSS, jobs, 200) == expected == 10 * BLOCK_SIZE
 
 
 @pytest.mark.parametrize("method", METHODS)

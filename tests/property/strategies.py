@@ -374,7 +374,14 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     size = case.options.block_size
     reach = st.integers(1, 6 * size) | st.integers(1, 4).map(lambda blocks: blocks * size + 1)
     windows = Windows(draw(reach), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3)))
-    options = replace(case.options, caching=True, tiers=(), windows=windows)
+    options = replace(
+        case.options,
+        caching=True,
+        tiers=(),
+        windows=windows,
+        caps_windows=draw(st.booleans()),
+        returns_unseen=draw(st.booleans()),
+    )
     content = draw(contents(size))
     late = draw(st.sampled_from([0.0, 0.05, 1.0]))
     jobs = [
@@ -418,6 +425,11 @@ def pieces_in_windows(draw: st.DrawFn) -> Case:
         size,
         num_seqs,
         budget,
+        whole_must_fit=draw(st.booleans()),
+        caps_windows=draw(st.booleans()),
+        returns_unseen=draw(st.booleans()),
+        uncached_first=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
         windows=windows,
         caching=True,
     )

@@ -92,6 +92,8 @@ class EngineOptions:
     held_spares_hits: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    caps_windows: bool = False
+    returns_unseen: bool = False
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -182,6 +184,8 @@ class EngineOptions:
             held_spares_hits=self.held_spares_hits,
             caches_verified=self.caches_verified,
             admits_lookahead=self.admits_lookahead,
+            caps_windows=self.caps_windows,
+            returns_unseen=self.returns_unseen,
             batch_queue=self.batch_queue,
             async_pipelines=True,
             staggers_decodes=self.staggers_decodes,
@@ -352,6 +356,9 @@ class EngineOptions:
             num_reserved=min(int(self.watermark * (num_blocks + 1)), num_blocks - 1),
             max_model_len=self.max_model_len,
             windows=self.windows,
+            caps_windows=self.caps_windows,
+            returns_unseen=self.returns_unseen,
+            has_role=self.role is not None,
             caching=self.caching,
             uncached_first=self.uncached_first,
             plans_ahead=self.async_scheduling,

@@ -28,7 +28,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks of prompts are cached when they are
   planned, those of answers at the end of the step that fills them.
-- Where prompts are cut, without swap space, tiers and windows, those who run take blocks in turn
+- Where prompts are cut, without swap space and tiers, and with windows without drafts (then as
+  `page_memory.py` says, which gives pages back in the same turn), those who run take blocks in turn
   when a step is planned, before any waiting one looks at the cache: each in the order of admission
   for what it computes in the step, prompts for their piece alone. What decodes fill in a step is
   cached then, too, but not where it is planned ahead or blocks have one token. Who gets none
@@ -94,8 +95,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   planned ahead, they are part of it, and leave at its end unless they are done, preempted or given
   up by then. Its end is also when the rule looks again, at those who stay.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
-  every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
-  drafts and lookahead behind them, and one for the newest token.
+  every group. Where sequences have no turns, of a window group each keeps at most those that W - 1
+  tokens can touch, with drafts and lookahead behind them, and one for the newest token.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 from mist_sim.core.batch import AdapterWork, StepBatch
 from mist_sim.hardware.predictors import traits_of
@@ -115,6 +116,7 @@ from tests.reference.flowing import Flow
 from tests.reference.host import Host
 from tests.reference.kept_elsewhere import Elsewhere
 from tests.reference.memory import Block, Link, Memory, SwapSpace, Tier
+from tests.reference.page_memory import PageMemory
 from tests.reference.window_memory import Bundle, WindowMemory, Windows
 
 
@@ -208,7 +210,7 @@ class Live:
     num_entered: how many of its blocks, from the first, are where others find them.
     num_loaded: how many are there after its load from tiers. num_coming: how many of them it loads.
     num_elsewhere: tokens whose entries lie elsewhere, come, or have come; 0 once it goes on.
-    full, window, spare, next_named: of `WindowMemory`.
+    full, window, spare, next_named: of `WindowMemory`. pages: of `PageMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
     with it. is_silent: and emits its first token again. incoming: what the client before keeps,
@@ -224,6 +226,7 @@ class Live:
     num_cached: int = 0
     blocks: list[Block] = field(default_factory=list)
     full: list[Bundle] = field(default_factory=list)
+    pages: list[Any] = field(default_factory=list)
     window: dict[int, Bundle] = field(default_factory=dict)
     spare: list[Bundle] = field(default_factory=list)
     next_named: int = 0
@@ -341,6 +344,9 @@ class StepwiseEngine(ABC):
     uncached_first: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    caps_windows: bool = False
+    returns_unseen: bool = False
+    has_role: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -647,7 +653,16 @@ class StepwiseEngine(ABC):
             num_slots = self.behind(live.num_known)
         else:
             num_slots = live.num_known
-        return self.blocks_for(num_slots) > self.num_blocks
+        return self.blocks_alone(num_slots) > self.num_blocks
+
+    def blocks_alone(self, num_tokens: int) -> float:
+        """Blocks that must be free for one who is alone."""
+        return self.blocks_for(num_tokens)
+
+    @property
+    def has_turns(self) -> bool:
+        """Tell whether pages are given and taken back one by one."""
+        return False
 
     def first_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in the first step after it was away."""
@@ -686,6 +701,8 @@ class StepwiseEngine(ABC):
         num_blocks = full + 1 if rest else full
         if self.windows is None:
             return num_blocks
+        if self.has_turns:
+            return num_blocks * (self.windows.num_full_groups + self.windows.num_window_groups)
         in_window = min(num_blocks, self.most_in_window)
         pages = self.windows.num_full_groups * num_blocks
         return pages + self.windows.num_window_groups * in_window
@@ -699,7 +716,7 @@ class StepwiseEngine(ABC):
         return touched // self.block_size + 1
 
     def empty_memory(self) -> Memory:
-        if self.windows and self.caching:
+        if self.windows and self.caching and not self.has_turns:
             most, again = self.most_in_window, self.num_recomputed
             return WindowMemory(self.num_blocks, self.block_size, self.windows, most, again)
         return Memory(
@@ -713,6 +730,8 @@ class StepwiseEngine(ABC):
 
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""
+        if isinstance(self.memory, PageMemory):
+            return self.memory.missing(live, self.next_slots(live))
         return self.blocks_for(self.next_slots(live)) - len(live.blocks)
 
     def decode_need(self) -> int:
@@ -910,6 +929,8 @@ class StepwiseEngine(ABC):
         if self.loaded:
             return room >= 0
         head = self.head()
+        if isinstance(self.memory, PageMemory) and not (head.incoming or head.num_elsewhere):
+            return self.memory.need(head, first_piece) <= room
         num_slots, num_held = head.num_known, self.memory.num_held(head)
         if head.incoming:
             num_slots = self.next_slots(head)
@@ -941,6 +962,8 @@ class StepwiseEngine(ABC):
             if num_new is not None and self.admits_lookahead:
                 num_slots = self.behind(num_slots)
             self.memory.admit(live, self.blocks_for(num_slots))
+            if isinstance(self.memory, PageMemory):
+                self.memory.extend(live, num_slots)
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
@@ -1337,7 +1360,9 @@ class StepwiseChunked(StepwiseEngine):
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
-        if self.in_turn:
+        if isinstance(self.memory, PageMemory):
+            disturbed, chunks, decodes = self.have_turns(self.memory)
+        elif self.in_turn:
             disturbed, chunks, decodes = self.run_in_turn()
         else:
             disturbed = self.make_room()
@@ -1370,6 +1395,8 @@ class StepwiseChunked(StepwiseEngine):
 
     def fits_behind(self, num_new: int) -> bool:
         """Tell whether the head has blocks for what is written behind its first piece, too."""
+        if isinstance(self.memory, PageMemory):
+            return bool(self.loaded) or self.head_fits(num_new)
         if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
             return True
         head = self.head()
@@ -1401,7 +1428,80 @@ class StepwiseChunked(StepwiseEngine):
     @property
     def in_turn(self) -> bool:
         """Tell whether prompts take blocks for each piece."""
-        return not (self.windows or self.tiers or self.swap_space)
+        at_once = self.num_drafts or self.has_role or (self.windows and self.windows.size == 1)
+        return not ((self.windows and at_once) or self.tiers or self.swap_space)
+
+    @property
+    def has_turns(self) -> bool:
+        return self.in_turn and self.windows is not None
+
+    @property
+    def most_counted(self) -> float:
+        """Blocks that count of a prompt in groups with windows."""
+        assert self.windows
+        if self.whole_must_fit and not self.caps_windows:
+            return inf
+        steps = 2 if self.plans_ahead and self.returns_unseen else 1
+        most = self.windows.size - 1 + steps * self.max_num_batched_tokens
+        return -(-most // self.block_size) + 1
+
+    def blocks_alone(self, num_tokens: int) -> float:
+        if self.windows is None or not self.has_turns:
+            return self.blocks_for(num_tokens)
+        number = -(-num_tokens // self.block_size)
+        in_window = min(number, self.most_counted)
+        full, window = self.windows.num_full_groups, self.windows.num_window_groups
+        return full * number + window * in_window
+
+    def empty_memory(self) -> Memory:
+        if self.windows is None or not self.has_turns:
+            return super().empty_memory()
+        full, window = self.windows.num_full_groups, self.windows.num_window_groups
+        return PageMemory(
+            self.num_blocks,
+            self.block_size,
+            size=self.windows.size,
+            num_full=full,
+            num_groups=full + window,
+            most_counted=self.most_counted,
+            caching=self.caching,
+            uncached_first=self.uncached_first or not self.caching,
+        )
+
+    def num_processed(self, live: Live) -> int:
+        """Computed tokens before which a plan gives pages back."""
+        if not (self.returns_unseen and self.is_ahead):
+            return live.num_cached
+        chunks, decodes, *_ = self.step
+        new = sum(num_new for other, num_new in chunks if other is live)
+        return live.num_cached - new - (live in decodes)
+
+    def give_turn(self, memory: PageMemory, live: Live, num_new: int) -> None:
+        memory.give_behind(live, self.num_processed(live))
+        memory.extend(live, live.num_cached + num_new)
+        newest = live.decoding and not self.is_ahead
+        memory.enter(live, live.num_cached + (newest if live.decoding else num_new))
+
+    def have_turns(self, memory: PageMemory) -> tuple[bool, list[tuple[Live, int]], list[Live]]:
+        """Let those who run give and take pages, one after the other."""
+        disturbed = not self.fits_all()
+        if not disturbed:
+            self.join(sum(number for _, _, number in self.needs_of_pieces()))
+            num_new_of = [(live, num_new) for live, num_new, _ in self.needs_of_pieces()]
+            served = [(live, 1) for live in self.decodes] + num_new_of
+            for live in self.running:
+                for other, num_new in served:
+                    if other is live and num_new:
+                        self.give_turn(memory, live, num_new)
+        else:
+            before = len(self.running)
+            served = [(live, num_new) for live, num_new, _ in self.one_by_one()]
+            disturbed = len(self.running) < before
+        decodes = [live for live in self.decodes if live in [each for each, _ in served]]
+        chunks = [(live, num_new) for live, num_new in served if not live.decoding and num_new]
+        chunks.sort(key=lambda chunk: self.active.index(chunk[0]))
+        self.carries = self.carries or bool(chunks)
+        return disturbed, [self.chunk(*chunk) for chunk in chunks], decodes
 
     @property
     def budget(self) -> int:
@@ -1445,6 +1545,8 @@ class StepwiseChunked(StepwiseEngine):
                 continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
             num_new = 1 if live.decoding else self.running_piece(live, self.budget - new)
+            if isinstance(self.memory, PageMemory) and num_new:
+                self.memory.give_behind(live, self.num_processed(live))
             need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
@@ -1458,6 +1560,9 @@ class StepwiseChunked(StepwiseEngine):
                 if victim is live:
                     break
             else:
+                if isinstance(self.memory, PageMemory) and num_new:
+                    self.give_turn(self.memory, live, num_new)
+                    need = 0
                 served.append((live, num_new, need))
                 self.carries |= num_new > 0 and not live.decoding
                 del turns[:missed]
@@ -1489,6 +1594,9 @@ class StepwiseChunked(StepwiseEngine):
 
     def blocks_in_turn(self, live: Live, num_new: int) -> int:
         """Blocks that a running request takes in the step."""
+        if isinstance(self.memory, PageMemory):
+            slots = self.next_slots(live) if live.decoding else live.num_cached + num_new
+            return self.memory.missing(live, slots) if num_new else 0
         if live.decoding:
             return self.next_blocks(live)
         num_slots = live.num_cached + num_new

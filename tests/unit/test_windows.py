@@ -16,15 +16,24 @@ from mist_sim import (
     Workload,
     llm_client,
 )
+from mist_sim.clients import EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import WindowPool
+from mist_sim.clients.kv_cache.page_manager import PageManager
+from mist_sim.clients.kv_cache.windows.page_pool import PagePool, PageRules
+from mist_sim.clients.rules.windows import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Visit
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import KvGroups, kv_groups
+from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 
 CONFIG = {
@@ -185,7 +194,9 @@ def test_capacity_counts_pages_of_a_group():
     whole = llm_client("llm", model=kept, gpu="h200")
     blocks, of_all = (each.num_gpu_blocks + 1 for each in (client, whole))  # with the null block
     assert blocks == pytest.approx(2 * of_all, abs=1)
-    assert client.memory.manager([]).pool.blocks_for(131_072) == 8192 + 9
+    # of a window, less one token, and two steps of 8,192 in flight; it may begin within a block
+    most_in_window = -(-(127 + 2 * 8192) // 16) + 1
+    assert client.memory.manager([]).pool.blocks_alone(131_072) == 8192 + most_in_window
 
 
 def test_a_layer_that_drafts_is_in_the_groups():
@@ -212,7 +223,7 @@ def test_an_engine_serves_a_model_with_windows():
     for name, served in (("windows", model), ("full", kept)):
         scheduler = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=2048)
         client = llm_client(
-            "llm", model=served, gpu="h100-sxm", engine="vllm-0.12", scheduler=scheduler
+            "llm", model=served, gpu="h100-sxm", engine="vllm-0.24", scheduler=scheduler
         )
         workload = Workload.from_lists(*lengths, arrivals=ARRIVALS["all_at_once"]())
         result = Simulation(clients=[client], workload=workload).run()
@@ -229,6 +240,56 @@ def test_tiers_are_refused_for_a_model_with_windows():
     kv_cache = KvCacheConfig(tiers=(MemoryTier(name="cpu", capacity=2.0**36),))
     with pytest.raises(ScenarioError, match="tiers must be empty for a model with sliding windows"):
         llm_client("llm", model="gpt-oss-120b", gpu="h100-sxm", kv_cache=kv_cache)
+
+
+@pytest.mark.parametrize(
+    ("rules", "whole", "ahead", "expected"),
+    [
+        ({}, True, True, (None, False)),  # 0.19 counts all tokens
+        ({}, False, False, (64, False)),  # 0.12 admits by the first piece, of a step's tokens
+        ({"caps_windows": True}, True, True, (64, False)),  # 0.24
+        ({"caps_windows": True, "returns_unseen": True}, True, False, (64, False)),
+        ({"caps_windows": True, "returns_unseen": True}, True, True, (128, True)),  # 0.33
+    ],
+)
+def test_how_versions_count_the_pages_of_windows(rules, whole, ahead, expected):
+    scheduler = ChunkedScheduler(
+        max_num_seqs=8, max_num_batched_tokens=64, scheduler_reserve_full_isl=whole
+    )
+    config = EngineConfig(scheduler=scheduler, async_scheduling=ahead)
+    groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=128)
+    assert page_rules(config, EngineRules(**rules), groups) == expected
+    drafting = SpeculativeConfig(method="ngram", num_speculative_tokens=1, acceptance_rate=0.5)
+    drafts = replace(config, async_scheduling=False, speculative_config=drafting)
+    assert page_rules(drafts, EngineRules(**rules), groups) is None
+    with_role = replace(config, role="prefill")
+    assert page_rules(with_role, EngineRules(**rules), groups) is None
+    state = replace(groups, sliding_window=1)
+    assert page_rules(config, EngineRules(**rules), state) is None
+
+
+def test_pages_of_a_prompt_in_pieces():
+    """A window of 8 tokens, blocks of 4: a piece of 16 sees the 7 tokens before it.
+
+    Two groups. The first piece takes 4 blocks; before the second, tokens 0 to 8 are behind the
+    window of token 16, which are 2 whole blocks; before a decode of token 32, 25 are: 6 blocks.
+    """
+    groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=8)
+    pool = PagePool(100, 4, 0, groups, PageRules(None, lags=False))
+    manager = PageManager(pool, lags=False)
+    request = Request(0, 0.0, completion(32, 2), 32, 2)
+    sequence = SequenceState(Visit(request, request.stages, 0.0), 32, 2)
+    manager.begin_plan()
+    manager.admit(sequence, 16)
+    manager.compute(sequence, 16)
+    used = [pool.num_used]
+    for computed, new in ((16, 16), (32, 1)):
+        manager.begin_plan()
+        manager.serve(sequence, computed, new)
+        used.append(pool.num_used)
+    assert used == [8, 16 - 2, 18 - 6]
+    manager.free(sequence, 0, 33)
+    assert pool.num_used == 0
 
 
 # --- what they cost -------------------------------------------------------------------------------

@@ -34,13 +34,23 @@ class WindowClock(DecodeClock):
         "_most_window_blocks",
         "_num_filled",
         "_reach",
+        "_returns",
         "_window_pages",
         "num_growing",
         "window_sum",
     )
 
-    def __init__(self, block_size: int, groups: KvGroups, drops: WindowDrops | None = None) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        groups: KvGroups,
+        drops: WindowDrops | None = None,
+        *,
+        returns: bool = True,
+    ) -> None:
+        """returns: whether a page that a window has left counts; otherwise only those taken do."""
         super().__init__(block_size)
+        self._returns = returns
         self._drops = drops
         self._filled = [0] * block_size  # of each phase, sequences that hold all pages of a window
         self._num_filled = 0
@@ -63,6 +73,8 @@ class WindowClock(DecodeClock):
         if context < self._reach:
             self.num_growing += 1
             self._cross_at(self._reach, context, _KEYS, sequence)
+        if not self._returns:
+            return
         if context <= self._last_page_at:
             self._cross_at(self._last_page_at + 1, context, _PAGES, sequence)
         else:
@@ -76,7 +88,7 @@ class WindowClock(DecodeClock):
         self.window_sum -= min(context, self._reach)
         if context < self._reach:
             self.num_growing -= 1
-        if context > self._last_page_at:
+        if self._returns and context > self._last_page_at:
             self._fill(sequence.block_phase, -1)
         return context
 

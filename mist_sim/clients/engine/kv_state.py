@@ -149,6 +149,11 @@ def _num_blocks(lane: Lane) -> int:
 def _num_taken(lane: Lane) -> int:
     """Return the blocks that steps in flight have taken but not yet entered in the pool."""
     state = lane.state
+    if state.pages is not None:
+        plan, num_begun = lane.engine.steps_begun(lane)
+        if plan is not None and plan.decodes and num_begun > 1:
+            state.pages.decode_on(state.decoding(), state.clock.context, num_begun)
+        return 0
     if state.by_piece:
         plan, num_begun = lane.engine.steps_begun(lane)
         return state.need_after_first(plan, num_begun) if plan is not None else 0

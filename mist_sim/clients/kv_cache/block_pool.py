@@ -55,6 +55,10 @@ class BlockPool:
         """Blocks that a sequence of `num_tokens` tokens fills, the last perhaps in part."""
         return -(-num_tokens // self.block_size)
 
+    def blocks_alone(self, num_tokens: int) -> int:
+        """Blocks that must be free at once for a sequence of `num_tokens` tokens that is alone."""
+        return -(-num_tokens // self.block_size)
+
     def allocate(self, num_blocks: int) -> None:
         """Take blocks; the caller has checked `num_free`. Raises InvariantError if short."""
         if num_blocks > self.num_free:

@@ -130,6 +130,10 @@ class KvCacheManager:
         """Note that a sequence continues with loaded first entries, in its own blocks."""
         self.compute(sequence, num_tokens)
 
+    def go_on(self, sequence: SequenceState, num_here: int, num_tokens: int) -> None:
+        """Give a prompt whose first entries came blocks for so many tokens."""
+        self.grow(self.pool.blocks_for(num_tokens) - self.pool.blocks_for(num_here))
+
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
 

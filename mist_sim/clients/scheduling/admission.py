@@ -145,6 +145,13 @@ def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slot
     lane.take_ahead(sequence, is_first=True)
 
 
+def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
+    """Tell whether a waiting prompt has memory for its first piece, beside what counts for all."""
+    num_tokens = lane.kv_cache.num_cached_tokens(sequence) + num_new
+    num_pages = lane.kv_cache.blocks_to_admit(sequence, min(num_tokens, sequence.num_tokens))
+    return num_pages <= lane.num_admissible(lane.num_promised)
+
+
 def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
     """Tell whether a waiting prompt has memory for what is written behind its first piece, too."""
     num_slots = lane.lookahead_of(sequence, num_new)
@@ -157,11 +164,10 @@ def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> 
 
 def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
     """Begin a prompt with entries that have come, and blocks for so many tokens behind them."""
-    kv_cache, pool, num_here = lane.kv_cache, lane.pool, sequence.num_brought
+    kv_cache, num_here = lane.kv_cache, sequence.num_brought
     lane.num_promised -= lane.blocks_to_join(sequence)
     kv_cache.arrive(sequence, num_here)
-    num_tokens = min(sequence.num_tokens, num_here + most_new)
-    kv_cache.grow(pool.blocks_for(num_tokens) - pool.blocks_for(num_here))
+    kv_cache.go_on(sequence, num_here, min(sequence.num_tokens, num_here + most_new))
     sequence.num_computed_tokens = num_here
     sequence.have_brought()
 
@@ -189,6 +195,8 @@ def may_join(
     """
     if lane.head() is not sequence or len(lane.running) >= lane.max_num_seqs:
         return False
+    if lane.pages is not None:
+        return True  # pages come back in any step
     num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence, first_piece)
     if sequence.is_brought and lane.loaded:
         num_blocks = 0
@@ -202,6 +210,8 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
     1 if a waiting sequence may be admitted in the second step, with its whole prompt. If a sequence
     does not fit in the second step, it fits in no later one: running requests only grow.
     """
+    if lane.pages is not None:
+        return 1  # pages come back in any step
     return 1 if lane.leaving or lane.paused or _may_join_second_step(lane) else limit
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from mist_sim.clients.scheduling.admission import (
     add_prefill,
     admit,
+    has_first_pages,
     may_draft_behind,
     may_join,
     next_to_admit,
@@ -117,6 +118,8 @@ class ChunkedScheduler(Scheduler):
             limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
         elif not disturbed and budget and (lane.waiting or lane.loaded):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
+        if lane.pages is not None and lane.num_waiting and lane.has_seat():
+            limit = 1  # pages come back in any step
         if may_spare and plan.prefills and lane.num_running == 1:
             # it becomes alone once no request waits, and stops being alone when one arrives
             limit = 1
@@ -172,6 +175,8 @@ class ChunkedScheduler(Scheduler):
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             if lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
+                break
+            if lane.pages is not None and not has_first_pages(lane, sequence, chunk):
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk)

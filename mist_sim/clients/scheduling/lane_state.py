@@ -14,6 +14,7 @@ from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.page_manager import PageManager
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.image_times import ImageTimes
@@ -53,8 +54,9 @@ class LaneState:
     clock: the decodes, and the blocks that they need. kv_cache, pool: the holders of blocks.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
-        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with sliding
-        windows, tiers and swapping.
+        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with tiers,
+        swapping, and drafts in models with sliding windows.
+    pages: the holder of blocks where it lends them to each sequence in its turn; else None.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
     overruns: who has ended and takes part in the next step, which is planned ahead with drafts.
@@ -99,6 +101,7 @@ class LaneState:
         """
         self.kv_cache = kv_cache
         self.pool = kv_cache.pool
+        self.pages = kv_cache if isinstance(kv_cache, PageManager) else None
         self.clock = _clock(kv_cache, speculation, tells_joins=tells_joins)
         if needs_longest_context:
             self.clock.watch_longest()
@@ -109,7 +112,8 @@ class LaneState:
         self.plans_ahead = plans_ahead
         self.rules = rules or EngineRules()
         self.cadence = cadence
-        takes_all = self.pool.groups or kv_cache.tiers or swap_space
+        windows_at_once = self.pool.groups and self.pages is None
+        takes_all = windows_at_once or kv_cache.tiers or swap_space
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
@@ -266,6 +270,17 @@ class LaneState:
         if not self._is_late or path is None or not path.num_steps:
             return num_computed
         return min(num_computed, sequence.num_tokens - path.step_tokens.item(-1))
+
+    def num_computed(self, sequence: SequenceState) -> int:
+        """Return the computed tokens of a sequence that runs."""
+        if sequence in self.prefilling:
+            return sequence.num_computed_tokens
+        return self.clock.context(sequence)
+
+    def decoding(self) -> list[SequenceState]:
+        """Return the decodes of the next step, in order of admission."""
+        away = {*self.prefilling, *self.paused, *self.leaving}
+        return [sequence for sequence in self.running if sequence not in away]
 
     def is_busy(self, sequence: SequenceState) -> bool:
         """Tell whether no plan is for a running sequence now: it is done, or on its way."""
@@ -459,7 +474,7 @@ class LaneState:
         num_slots = self.num_slots(sequence)
         if self._lookahead and not sequence.num_output_tokens:
             num_slots = self.slots_ahead(sequence, num_slots, self._lookahead)
-        num_blocks = pool.blocks_for(num_slots)
+        num_blocks = pool.blocks_alone(num_slots)
         if num_blocks <= pool.num_blocks:
             return None
         num_extra = num_slots - sequence.num_tokens
@@ -492,7 +507,10 @@ class LaneState:
 
     def lose_step(self, plan: StepPlan) -> None:
         """Give back the blocks of a lost step; paused decodes run again."""
-        if self.by_piece:
+        if self.pages is not None:
+            for sequence in self.running:
+                self.pages.lose_step(sequence, self.num_computed(sequence))
+        elif self.by_piece:
             pieces = [self._piece_taken(sequence, new) for sequence, new in plan.prefills]
             self.kv_cache.answers.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
@@ -508,7 +526,7 @@ class LaneState:
             before = num_held(sequence, slots(sequence, num_computed + num_done))
             after = slots(sequence, num_computed + num_tokens, self._lookahead)
             return num_held(sequence, after) - before
-        if sequence.chain is None:
+        if sequence.chain is None and self.pages is None:
             size = self.pool.block_size
             return (num_computed + num_done) // -size - (num_computed + num_tokens) // -size
         num_held = self.kv_cache.num_held
@@ -603,7 +621,8 @@ def _clock(
     if groups:
         if speculation is not None:
             return SpeculativeWindowClock(block_size, speculation, groups, kv_cache.drops)
-        return WindowClock(block_size, groups, kv_cache.drops)
+        returns = not isinstance(kv_cache, PageManager)
+        return WindowClock(block_size, groups, kv_cache.drops, returns=returns)
     if speculation is not None:
         return SpeculativeClock(block_size, speculation)
     if tells_joins:

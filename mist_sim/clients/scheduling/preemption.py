@@ -26,6 +26,7 @@ from typing import Literal, get_args
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
 from mist_sim.clients.scheduling.admission import add_prefill
 from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.page_turns import need_in_turn, serve_now, serve_rest
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.resuming import join, swap_in
 from mist_sim.clients.sequence_state import SequenceState
@@ -105,7 +106,9 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.end_pause()
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
-    if not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
+    if lane.pages is not None:
+        lane.pages.begin_plan()
+    elif not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
             _take(lane, num_blocks)
@@ -113,10 +116,14 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free
     if disturbed:
+        num_before = len(lane.running)
         pieces = _preempt(lane, plan, budget, cut)
+        disturbed = len(lane.running) < num_before
     elif lane.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, budget, cut)
+    if lane.pages is not None:
+        serve_rest(lane, lane.pages, {sequence: num_new for sequence, num_new, _ in pieces})
     _take(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
@@ -158,7 +165,8 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
 
 def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Preempt until the remaining sequences have blocks for the step; return its pieces."""
-    if lane.waiting.takes_from_anywhere and lane.speculation is None:
+    from_anywhere = lane.waiting.takes_from_anywhere and lane.speculation is None
+    if from_anywhere or lane.pages is not None:
         pieces = _one_by_one(lane, plan, budget, cut)
         if not pieces and not lane.clock.num_decodes:
             plan.paused = ()  # nothing is computed, and the next plan follows at once
@@ -186,6 +194,8 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
             num_blocks = lane.piece_need(sequence, num_new)
         else:
             num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
+        if lane.pages is not None and num_new:
+            num_blocks = need_in_turn(lane, lane.pages, sequence, num_new)
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
@@ -200,6 +210,8 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
                     turns.clear()
                 break
         else:
+            if lane.pages is not None and num_new:
+                num_blocks = serve_now(lane, lane.pages, sequence, num_new)
             served[sequence] = num_new, num_blocks
             if lane.cadence is not None and sequence in lane.prefilling and num_new:
                 lane.cadence.carry()  # even if it gives way to another yet

@@ -20,7 +20,7 @@ def update(
     finished: list[SequenceState] = []
     if lane.cadence is not None:
         lane.cadence.advance(num_steps)
-    if plan.prefills and num_steps > 1:
+    if num_steps > 1 and (plan.prefills or lane.pages is not None):
         compute_more(lane, plan, num_steps)
     if lane.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
@@ -64,8 +64,13 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
 
 
 def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
-    """Take and enter the blocks of prompts; the plan did so for the first step."""
+    """Take and enter the blocks of prompts; the plan did so for the first step.
+
+    Where sequences have turns, the decodes have theirs, too.
+    """
     kv_cache = lane.kv_cache
+    if lane.pages is not None and plan.decodes:
+        lane.pages.decode_on(lane.decoding(), lane.clock.context, num_steps)
     if lane.by_piece:
         kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:

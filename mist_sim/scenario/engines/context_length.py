@@ -43,7 +43,7 @@ def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> Contex
     raised = "num_gpu_blocks_override" if counted else "gpu_memory_utilization"
     raise ScenarioError(
         f"max_model_len must be <= {most}, got {said}: a request of {asked} tokens takes "
-        f"{pool.blocks_for(asked)} blocks of {pool.block_size}, and there are {pool.num_blocks}; "
+        f"{pool.blocks_alone(asked)} blocks of {pool.block_size}, and there are {pool.num_blocks}; "
         f"raise {raised}, or write max_model_len: auto, which takes what fits"
     )
 
@@ -51,4 +51,4 @@ def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> Contex
 def _longest_that_fits(memory: LaneMemory, most: int) -> int:
     """Return the tokens of the longest request, up to `most`, that fits alone; 0 if none does."""
     pool = memory.pool()
-    return bisect_right(range(1, most + 1), pool.num_blocks, key=pool.blocks_for)
+    return bisect_right(range(1, most + 1), pool.num_blocks, key=pool.blocks_alone)

@@ -19,6 +19,7 @@ from mist_sim.clients.kv_cache import (
 )
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.profile_run import Needs, num_graphs
+from mist_sim.clients.rules.windows import page_rules
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
@@ -124,6 +125,7 @@ def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) ->
         1 if form else num_ranks,
         drafting=config.speculative_config,
         swaps=memory.swap_space is not None,
+        page_rules=page_rules(config, rules, memory.kv_groups),
     )
 
 

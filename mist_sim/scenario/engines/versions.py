@@ -51,6 +51,8 @@ _HASHES_AHEAD = "rules.hashes_ahead"
 _HIDES_HOST = "rules.hides_host"
 _KEEPS_COUNTS = "rules.keeps_counts"
 _ADMITS_LOOKAHEAD = "rules.admits_lookahead"
+_CAPS_WINDOWS = "rules.caps_windows"
+_RETURNS_UNSEEN = "rules.returns_unseen"
 _ASYNC_DRAFTS = "rules.async_drafts"
 _ASYNC_ANY = "rules.async_any_drafts"
 _LARGE = ServerLimits(1024, 8192)
@@ -66,6 +68,8 @@ _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
 _HASH = "VllmConfig in vllm/config/vllm.py"
 _UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
+_SLOTS = "KVCacheManager.allocate_slots in vllm/v1/core/kv_cache_manager.py"
+_CAP = "max_admission_blocks_per_request in vllm/v1/kv_cache_interface.py"
 _QUEUE = "EngineCore.step_with_batch_queue in vllm/v1/engine/core.py"
 _ORACLE = "in vllm/model_executor/layers/fused_moe/oracle"
 _PRIORITIES = "_get_backend_priorities in vllm/platforms/cuda.py"
@@ -143,6 +147,8 @@ V0_12 = EngineVersion(
         _HIDES_HOST: Default(False, _ITL_OF_0_11),
         _KEEPS_COUNTS: Default(False, f"SamplingMetadata.output_token_ids {_V1_SAMPLE}"),
         _ADMITS_LOOKAHEAD: Default(False, f"{_SCHEDULE}: effective_lookahead_tokens"),
+        _CAPS_WINDOWS: Default(False, "no such cap; get_num_blocks_to_allocate counts all tokens"),
+        _RETURNS_UNSEEN: Default(False, f"{_SLOTS}: total_computed_tokens"),
         _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
@@ -235,6 +241,7 @@ V0_24 = after(
             True, "PenaltiesState in vllm/v1/worker/gpu/sample/penalties.py, with model runner V2"
         ),
         _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
+        _CAPS_WINDOWS: Default(True, _CAP),
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={
@@ -261,6 +268,7 @@ V0_33 = after(
         _DRAINS: Default(True, f"{_SCHEDULE}: num_stale_output_tokens"),
         _CACHES_VERIFIED: Default(True, _UPDATE),
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
+        _RETURNS_UNSEEN: Default(True, f"{_SLOTS}: num_in_flight_tokens"),
         _ASYNC_DRAFTS: Default(
             METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
         ),

@@ -47,6 +47,9 @@ class WindowPool(BlockPool):
         num_blocks = -(-num_tokens // self.block_size)
         return self._full * num_blocks + self._window * min(num_blocks, self.max_window_blocks)
 
+    def blocks_alone(self, num_tokens: int) -> int:
+        return self.blocks_for(num_tokens)
+
     def blocks_in(self, num_pages: int) -> tuple[int, int]:
         """Return the blocks of either kind that a sequence with so many pages holds.
 
