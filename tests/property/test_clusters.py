@@ -172,6 +172,16 @@ def test_a_step_behind_the_end_of_an_answer_counts_while_the_run_goes_on(
 
 
 @pytest.mark.exact
+@pytest.mark.parametrize(("think_time", "num_steps"), [(0.0, 2), (STEP / 2, 2), (STEP, 3)])
+def test_a_step_behind_the_last_answer_counts_while_its_user_thinks(think_time, num_steps):
+    drafts = SpeculativeConfig(method="mtp", num_speculative_tokens=1, acceptance_rate=1.0)
+    options = EngineOptions("chunked", 12, 4, 4, 32, drafting=drafts, async_scheduling=True)
+    loop = ClosedLoop(concurrency=1, think_time=think_time)
+    case = ClusterCase((options,), (Job(0.0, 8, 3),), loop=loop)
+    assert len(assert_cluster_exact(case, EVEN).steps) == num_steps
+
+
+@pytest.mark.exact
 @examples(300)
 @given(case=crowds())
 def test_crowds_are_exact(case):

@@ -73,8 +73,10 @@ class ClusterCase:
             self.costs,
             self._flows(),
         )
-        clients.run(self._sender())
-        end = last_exit(outcome for outcomes in clients.visits for outcome in outcomes)
+        sender = self._sender()
+        clients.run(sender)
+        left = last_exit(outcome for outcomes in clients.visits for outcome in outcomes)
+        end = max(left, sender.done_at)
         for options, client in zip(self.clients, clients.clients, strict=True):
             options.cut_short(client, end)
         return Served(clients)

@@ -240,7 +240,7 @@ class EngineOptions:
         return self.cut_short(lane, last_exit(lane.outcomes))
 
     def cut_short(self, engine: Reference, end: float) -> Reference:
-        """Return an engine without the steps that end after a run did, when its last request left.
+        """Return an engine without the steps that end after the end of a run.
 
         Only a step that was planned ahead for who has ended can be one of them.
         """
