@@ -16,7 +16,11 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.external import installed
 from mist_sim.hardware.predictors.external.genz import GenzPredictor
 from mist_sim.hardware.predictors.external.program import ProgramPredictor
-from mist_sim.hardware.predictors.external.silicon import Silicon, SiliconPredictor
+from mist_sim.hardware.predictors.external.silicon import (
+    Silicon,
+    SiliconPredictor,
+    check_blocks,
+)
 from mist_sim.models import model_names
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
@@ -176,6 +180,27 @@ def in_blocks(model):
     """Whether its products are in FP8 with scales of blocks, whose times are the host's."""
     stored = model.quantization_of("attention")
     return stored is not None and stored.kernel == "fp8_block"
+
+
+def test_products_that_were_timed_with_the_host_are_refused():
+    blocks, plain = parts("qwen3-32b-fp8"), parts("qwen3-32b")
+    check_blocks(**blocks, package="aisimulate")
+    check_blocks(**plain, package="aiconfigurator-core")
+    with pytest.raises(ScenarioError, match="timed with the host in .*use package: aisimulate, or"):
+        check_blocks(**blocks, package="aiconfigurator-core")
+    for package in ("aisimulate", "aiconfigurator-core"):
+        with pytest.raises(ScenarioError, match="use predictor: {type: roofline}"):
+            check_blocks(**parts("qwen3-32b-fp8", "l40s"), package=package)
+
+
+def test_newer_tables_are_read_where_they_are():
+    """aisimulate is no extra: where it is missing, the message says how to install it."""
+    chosen = {"package": "aisimulate", **parts()}
+    if find_spec("aisimulate_core") is None:
+        with pytest.raises(ScenarioError, match="aisimulate.* not installed; .*pip install --pre"):
+            SiliconPredictor(**chosen)
+    else:
+        assert SiliconPredictor(**chosen).step_time(DECODES) > 0
 
 
 @SILICON
