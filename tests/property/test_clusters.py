@@ -13,6 +13,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
 from tests.property.cluster_strategies import (
@@ -148,6 +149,36 @@ def test_the_next_one_joins_when_the_first_of_those_that_wait_gives_up(policy, a
     case = ClusterCase((options,), jobs, loop=ClosedLoop(concurrency=3))
     short = assert_cluster_exact(case, EVEN).outcomes[2]
     assert short.started_at <= 6 * STEP
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("num_others", "num_steps"), [(2, 2), (3, 3), (4, 3)])
+def test_a_step_behind_the_end_of_an_answer_counts_while_the_run_goes_on(
+    num_others, num_steps, is_first
+):
+    """An answer ends with the second step; the third is planned for it and gives nothing.
+
+    num_others: steps after which the answer of the other client ends, and with it the run.
+    """
+    plain = EngineOptions("chunked", 12, 4, 4, 32)
+    drafts = SpeculativeConfig(method="mtp", num_speculative_tokens=1, acceptance_rate=1.0)
+    ahead = replace(plain, drafting=drafts, async_scheduling=True)
+    clients, jobs = [ahead, plain], [Job(0.0, 8, 3), Job(0.0, 8, num_others)]
+    turn = 1 if is_first else -1
+    case = ClusterCase(tuple(clients[::turn]), tuple(jobs[::turn]))
+    steps = assert_cluster_exact(case, EVEN).cluster.clients[0 if is_first else 1].steps
+    assert [step.end for step in steps] == [k * STEP for k in range(1, num_steps + 1)]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(("think_time", "num_steps"), [(0.0, 2), (STEP / 2, 2), (STEP, 3)])
+def test_a_step_behind_the_last_answer_counts_while_its_user_thinks(think_time, num_steps):
+    drafts = SpeculativeConfig(method="mtp", num_speculative_tokens=1, acceptance_rate=1.0)
+    options = EngineOptions("chunked", 12, 4, 4, 32, drafting=drafts, async_scheduling=True)
+    loop = ClosedLoop(concurrency=1, think_time=think_time)
+    case = ClusterCase((options,), (Job(0.0, 8, 3),), loop=loop)
+    assert len(assert_cluster_exact(case, EVEN).steps) == num_steps
 
 
 @pytest.mark.exact

@@ -396,6 +396,18 @@ def test_a_plan_made_ahead_finds_what_one_made_on_the_spot_has_cached(content):
     assert preempted.preempted_at
 
 
+@pytest.mark.exact
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_a_run_ends_before_the_step_that_is_planned_behind_its_last_answer(transfer):
+    """With drafts the plan does not know that both tokens of the step before are the last ones."""
+    options = EngineOptions("chunked", 12, 4, 4, 32, role="prefill")
+    drafts = SpeculativeConfig(method="mtp", num_speculative_tokens=1, acceptance_rate=1.0)
+    decode = replace(options, role="decode", drafting=drafts, async_scheduling=True)
+    case = ClusterCase((options, decode), (Job(0.0, 8, 5),), link=(2.0**80, 0.0), transfer=transfer)
+    served = assert_cluster_exact(case, EVEN)
+    assert [step.end for step in served.steps] == [STEP, 2 * STEP, 3 * STEP]
+
+
 def late_prompts(
     num_ranks: tuple[int, int], jobs: tuple[tuple[float, int, int], ...]
 ) -> ClusterCase:

@@ -519,7 +519,13 @@ class StepwiseCluster:
 
 
 class Sender(ABC):
-    """Who sends jobs."""
+    """Who sends jobs.
+
+    done_at: when the last of them found no job any more, after its last one and a think time (s).
+        A run ends then, or with its last job.
+    """
+
+    done_at = 0.0
 
     @abstractmethod
     def start(self, cluster: StepwiseCluster) -> None:
@@ -569,13 +575,17 @@ class Users(Sender):
             self._begin(cluster, user)
 
     def _begin(self, cluster: StepwiseCluster, user: int) -> None:
-        self._send(cluster)
-        self.start(cluster, user + 1)
+        if self._send(cluster):
+            self.start(cluster, user + 1)
 
-    def _send(self, cluster: StepwiseCluster) -> None:
+    def _send(self, cluster: StepwiseCluster) -> bool:
+        """Send the next job; return whether there was one."""
         job = next(self._jobs, None)
-        if job is not None:
-            cluster.send(replace(job, arrival_time=cluster.now))
+        if job is None:
+            self.done_at = cluster.now
+            return False
+        cluster.send(replace(job, arrival_time=cluster.now))
+        return True
 
     def what_follows(
         self, cluster: StepwiseCluster, number: int, outcome: Outcome

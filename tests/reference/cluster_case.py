@@ -27,6 +27,7 @@ from tests.reference.comparison import (
     assert_same_gaps,
     assert_same_requests,
     assert_same_visits,
+    last_exit,
     with_paths,
     workload,
 )
@@ -72,7 +73,12 @@ class ClusterCase:
             self.costs,
             self._flows(),
         )
-        clients.run(self._sender())
+        sender = self._sender()
+        clients.run(sender)
+        left = last_exit(outcome for outcomes in clients.visits for outcome in outcomes)
+        end = max(left, sender.done_at)
+        for options, client in zip(self.clients, clients.clients, strict=True):
+            options.cut_short(client, end)
         return Served(clients)
 
     def _flows(self) -> dict[str | None, flowing.Flow]:

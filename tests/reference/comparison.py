@@ -234,17 +234,19 @@ class EngineOptions:
         if self.pipeline_parallel_size * self.data_parallel_size > 1 or self.lockstep:
             client = self.stepwise_client(predictor)
             StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
-            return self._cut_short(client)
+            return self.cut_short(client, last_exit(client.outcomes))
         lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0, self._elsewhere())
         lane.run(jobs)
-        return self._cut_short(lane)
+        return self.cut_short(lane, last_exit(lane.outcomes))
 
-    def _cut_short(self, engine: Reference) -> Reference:
-        """Return an engine without the steps after its last request, with which a run ends."""
+    def cut_short(self, engine: Reference, end: float) -> Reference:
+        """Return an engine without the steps that end after the end of a run.
+
+        Only a step that was planned ahead for who has ended can be one of them.
+        """
         if self.has_queue or (self.drafting and self.async_scheduling):
-            last = max((outcome.left_at for outcome in engine.outcomes), default=0.0)
             for lane in engine.tracks:
-                lane.forget_after(last)
+                lane.forget_after(end)
         return engine
 
     def stepwise_client(self, predictor: Predictor) -> StepwiseClient:
@@ -511,7 +513,7 @@ def assert_same_visits(
     fetched = moved_tokens(result, client_id, "fetch")
     swapped = swapped_tokens(result, client_id)
     expected: dict[int, list[dict[str, Any]]] = {}
-    last_left = max((outcome.left_at for outcome in engine.outcomes), default=0.0)
+    last_left = last_exit(engine.outcomes)
     for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
         block_size = engine.tracks[0].block_size
         copies = swapped.get(request_id, [])
@@ -578,6 +580,11 @@ def left(engine: Reference) -> list[int]:
     """Return the positions of an engine's jobs in the order in which they left."""
     positions = {id(outcome): position for position, outcome in enumerate(engine.outcomes)}
     return [positions[id(live.outcome)] for live in engine.gone if id(live.outcome) in positions]
+
+
+def last_exit(outcomes: Iterable[Outcome]) -> float:
+    """Return when the last of those who came has left, in seconds."""
+    return max((outcome.left_at for outcome in outcomes), default=0.0)
 
 
 def assert_same_steps(result: Result, engine: Reference, client_id: int) -> None:
