@@ -164,8 +164,14 @@ def test_a_template_of_prefill_and_decode_is_the_default():
     [
         ([], "a pipeline needs at least one stage"),
         ([Decode, Prefill], r"stage 0 \(decode\) needs a prefill before it"),
-        ([Prefill, "decode"], "the class KvRetrieval, Prefill or Decode, got 'decode'"),
-        ([Prefill, Reasoning], "the class KvRetrieval, Prefill or Decode, got <class"),
+        (
+            [Prefill, "decode"],
+            "the class EncodeImages, KvRetrieval, Prefill or Decode, got 'decode'",
+        ),
+        (
+            [Prefill, Reasoning],
+            "the class EncodeImages, KvRetrieval, Prefill or Decode, got <class",
+        ),
     ],
 )
 def test_impossible_templates_are_refused_when_made(parts, message):
