@@ -46,7 +46,7 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.measured import measured_experts, measured_layers
-from tests.reference.memory import Tier
+from tests.reference.memory import SwapSpace, Tier
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.stepwise import Job, Outcome, Step, Windows
@@ -434,7 +434,7 @@ def test_pieces_of_prompts_with_nothing_in_common_are_few_runs():
 
 
 def test_free_pages_are_those_in_the_queue(monkeypatch):
-    """After every call by which pages come or go, with prompts in pieces and decodes."""
+    """After every call by which pages come or go, where pieces and decodes have no turns."""
     checked = []
 
     def watch(name):
@@ -453,7 +453,8 @@ def test_free_pages_are_those_in_the_queue(monkeypatch):
     for name in ("admit", "compute_more", "grow", "free", "preempt"):
         watch(name)
     windows = Windows(10, 1, 2)
-    options = EngineOptions("chunked", 60, 4, 8, 16, windows=windows, caching=True)
+    swap = SwapSpace(16, 0.001)
+    options = EngineOptions("chunked", 60, 4, 8, 16, windows=windows, caching=True, swap=swap)
     jobs = [Job(0.005 * k, 60 + k, 30 + k, content=((k % 3, 50),)) for k in range(12)]
     assert_exact(Case(options, tuple(jobs)), AWKWARD)
     assert {"admit", "compute_more", "grow", "free", "preempt"} <= set(checked)
