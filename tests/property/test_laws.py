@@ -130,7 +130,13 @@ def test_memory_and_slots_are_never_exceeded(simulation):
     lanes = [(client, lane) for client in simulation.clients for lane in client.lane_states]
     for track, (client, lane) in enumerate(lanes):
         runs = result.steps[result.steps["track"] == track]
-        assert runs["num_used_blocks"].between(1, lane.pool.num_blocks).all()
+        held = runs["num_used_blocks"]
+        assert held.between(0, lane.pool.num_blocks).all()
+        may_be_empty = False
+        if client.async_scheduling and client.speculative_config:
+            # a step planned before an answer's end was known: its memory is back already
+            may_be_empty = (runs["num_chunks"] == 0) & (runs["num_steps"] == 1)
+        assert (may_be_empty | (held > 0)).all()
         members = runs["num_decodes"] + runs["num_chunks"]
         assert members.between(1, lane.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
