@@ -18,7 +18,7 @@ from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.ranking import Ranked, sentence, starred
+from mist_sim.search.ranking import Better, Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.verdicts.request_times import target_of
@@ -65,7 +65,8 @@ class Comparison(Findings):
         None if all are equal, and for goodput if the best is not certain.
         """
         ranked = self._ranked
-        return {name: starred(name, better, ranked) for name, better in FIGURES.items() if better}
+        asked: dict[str, Better | None] = {**dict.fromkeys(self._limits, "less"), **FIGURES}
+        return {name: starred(name, better, ranked) for name, better in asked.items() if better}
 
     @property
     def verdict(self) -> str:
@@ -80,6 +81,11 @@ class Comparison(Findings):
         return " ".join(told)
 
     @property
+    def _limits(self) -> Sequence[str]:
+        """The figures beside limits."""
+        return self.cases[0].limits if self.cases else ()
+
+    @property
     def _ranked(self) -> list[Ranked]:
         return [case.ranked for case in self.cases]
 
@@ -88,6 +94,7 @@ class Comparison(Findings):
         """Everything as plain data."""
         return {
             "scenarios": {case.name: case.figures for case in self.cases},
+            "limits": list(self._limits),
             "best": self.best,
             "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
@@ -169,7 +176,11 @@ def compare(
                 cases[name].failed = row
             _raise_if_all_failed(cases)
     asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
-    shown = tuple(case.case(name, asked) for name, case in cases.items())
+    limits = [
+        name for case in cases.values() for each in case.summaries for name in each.get("slo", ())
+    ]
+    named = tuple(dict.fromkeys(limits))
+    shown = tuple(case.case(name, asked, named) for name, case in cases.items())
     return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven))
 
 
@@ -194,15 +205,18 @@ class _Case:
         except ScenarioError as error:
             self.failed = Row((), failure=Failure.of(error), error=error)
 
-    def case(self, name: str, attainment: float | None) -> Case:
-        """Return it as it is shown. attainment: share of good requests; None: as its slo says."""
+    def case(self, name: str, attainment: float | None, limits: Sequence[str]) -> Case:
+        """Return it as it is shown.
+
+        attainment: share of good requests; None: as its slo says. limits: as in `Case`.
+        """
         failure = self.failed.failure if self.failed else None
         gpus = self.built.num_gpus if self.summaries else None
         title = self.built.scenario.headline
         rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
         slo = self.built.scenario.slo.make()
         target = target_of(slo, attainment) if slo.is_set else None
-        told = failure, self.at_goodput, rate, target
+        told = failure, self.at_goodput, rate, target, limits
         return Case(name, title, gpus, self.summaries, self.goodput, *told)
 
 

@@ -26,7 +26,9 @@ def assumed_kernels(predictor: PipelinePredictor, gpu: GpuSpec) -> tuple[str, ..
     timed = predictor.ranks[0]
     if gpu.kernels or gpu.confidence != "spec-only" or not isinstance(timed, RooflinePredictor):
         return ()
-    found = (f"{_ratios(timed, decodes)} with {in_words(decodes, 'decode')}" for decodes in _DECODES)
+    found = (
+        f"{_ratios(timed, decodes)} with {in_words(decodes, 'decode')}" for decodes in _DECODES
+    )
     return (f"architecture: {' and '.join(found)}",)
 
 
