@@ -16,12 +16,13 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
-from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
+from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.verdicts.request_times import target_of
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
@@ -244,9 +245,11 @@ def _search(
     cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver, *, race: bool
 ) -> None:
     """Search the goodput of each scenario."""
-    working = [case for case in cases.values() if case.works]
+    named = {name: case for name, case in cases.items() if case.works}
+    working, tried = [*named.values()], dict[tuple[int, int], list[Trial]]()
+    driver.so_far = lambda: so_far(tried, [*named])
     builts = [case.built for case in working]
-    found = search_goodputs(builts, options, driver, keep_errors=True, race=race)
+    found = search_goodputs(builts, options, driver, keep_errors=True, race=race, tried=tried)
     for case, each in zip(working, found, strict=True):
         if isinstance(each, Row):
             case.failed = each
