@@ -30,6 +30,7 @@ from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
+_PRICES = ("price", "gpu_price", "cost", "usd_per_hour")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
 
 
@@ -163,6 +164,12 @@ def _merged_sources(base: Table, own: Table, source: str) -> dict[str, object]:
 
 
 def _read_entry(table: Table, name: str, where: str) -> GpuSpec:
+    for key in _PRICES:
+        if key in table:
+            raise ScenarioError(
+                f"{where}: {key} must not stand here, since offers change; say it in the scenario, "
+                "gpu_price: 5 $/h under the client, or with mist plan --price NAME=5"
+            )
     entry = _with_architecture({"name": name, **table}, where)
     link = entry.get("interconnect")
     if isinstance(link, dict):
