@@ -43,15 +43,27 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
             )
         if FRONT_END in options:
             yield (
-                f"{1e3 * (MEASURED.request or 0):g} ms before the queue and "
-                f"{1e3 * (MEASURED.response or 0):g} ms on the way back (front_end) are assumed: "
-                "vLLM's HTTP server on H100 machines. Say your own where you know them."
+                f"{1e3 * (MEASURED.request or 0):g} ms before the queue, "
+                f"{1e3 * (MEASURED.response or 0):g} ms on the way back and "
+                f"{1e6 * (MEASURED.stream_token or 0):g} us of a server for each streamed token "
+                "(front_end) are assumed: vLLM's HTTP server on H100 machines. Say your own where "
+                "you know them."
             )
         if "max_model_len" in options:
             yield (
                 "The KV cache is too small for the model's longest context, so vLLM "
                 "would not start without max_model_len. Set yours, or auto for the "
                 "longest that fits."
+            )
+        if "lifecycle.start_up" in options:
+            yield (
+                "Clients start in 0 s, since lifecycle.start_up is not set. A vLLM server takes "
+                "about 40 s to start an 8B model with cold caches, and larger ones take minutes."
+            )
+        if "prefixes" in options:
+            yield (
+                "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
+                "conversations, so no two prompts are known to begin alike."
             )
         if line := architecture_line(summary):
             yield line

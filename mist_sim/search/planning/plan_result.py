@@ -68,7 +68,7 @@ class Plan(Findings):
     where nothing else was tried. goodput: of the answer; binding: what binds there; None where no
     time was left. at_rate: summary of a run; its dollars and joules a token leave out ramp and
     end. at_goodput: what a run there takes (`spending_at`). one_less: by name, what is left when
-    one engine fails. deployment: how to start it. tried: all that was simulated, the cheapest first.
+    one engine fails. deployment: how to start it. tried: all that was simulated, cheapest first.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates left when
         time was up, the most promising first. left_out: impossible engines, with the reason.
     """
