@@ -64,6 +64,7 @@ class FlowingPolicy:
             )
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
+        """Return which role, p_heavy or d_heavy, no client has, or None."""
         missing = (role for role in (P_HEAVY, D_HEAVY) if role not in roles)
         return next((f"a client with role {role}" for role in missing), None)
 
@@ -84,6 +85,7 @@ class FlowingPolicy:
         return Candidates(view for view in candidates if view.name != source) or candidates
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        """Return whether a p_heavy client has the prompt and a d_heavy one can take the answer."""
         return here.role == P_HEAVY and any(view.role == D_HEAVY for view in candidates)
 
     def flow(self, role: str | None) -> FlowRule | None:
