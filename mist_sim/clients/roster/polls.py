@@ -54,7 +54,7 @@ class PolledState(ClientState):
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens as of the last poll, with those of requests sent since if it counts them."""
+        """Prompt tokens as of the last poll, plus those sent since if it counts them."""
         return self._num_prompt_tokens
 
     @property

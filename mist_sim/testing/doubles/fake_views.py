@@ -40,7 +40,7 @@ class FakeView:
 
     @property
     def name(self) -> str:
-        """ "client" and its number."""
+        """The word "client" and its number."""
         return f"client{self.client_id}"
 
     @property
