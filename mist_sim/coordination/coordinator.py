@@ -155,7 +155,7 @@ class Coordinator:
         return client, num_stages
 
     def refused(self, refusal: RefusalError) -> Failure:
-        """Return how a request fails now that the router turns away."""
+        """Return the failure of a request that the router rejects now."""
         return Failure("rejected", self.env.now, str(refusal), is_busy=True)
 
     def unserved(self, request: Request, stage: Stage, client: Client | None) -> Failure:
@@ -235,7 +235,7 @@ class Coordinator:
         return None
 
     def _rest(self, request: Request, client: Client, stage: Stage, moved: Moved) -> Stage:
-        """Return the rest of a stage that a client leaves to another one."""
+        """Return the part of a stage that a client left for another client to serve."""
         try:
             return stage.with_rest(moved.num_tokens)
         except TypeError as error:

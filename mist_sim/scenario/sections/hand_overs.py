@@ -62,7 +62,7 @@ def _cannot_take_over(traits: ClientTraits) -> bool:
 
 
 def _differences(first: NamedTraits, other: NamedTraits) -> Iterable[tuple[str, str]]:
-    """Yield (key, what is wrong) for each way in which two clients store entries differently."""
+    """Yield (key, problem) for each way in which two clients store entries differently."""
     mine, theirs = other.traits, first.traits
     if mine.model != theirs.model:
         others = "as of the other clients, with which it exchanges KV entries"

@@ -1,4 +1,4 @@
-"""Arguments of `vllm bench serve` that change no time, and those that are not simulated.
+"""Arguments of `vllm bench serve` without effect on times, and arguments that are not simulated.
 
 Source: `add_cli_args` in vllm/benchmarks/serve.py and `add_dataset_parser` in
 vllm/benchmarks/datasets.py (0.19, 0.33).
