@@ -90,7 +90,8 @@ class Scenario(Strict):
         "see them as they are",
     )
     counts_sent: bool = Field(
-        True, description="with view_interval, whether a router adds what it sent since the poll"
+        True,
+        description="with view_interval, whether a router adds the requests it sent since the poll",
     )
     network: Annotated[Part, NETWORK] | None = Field(
         None, description="over which clients with roles hand over KV entries"
@@ -107,7 +108,7 @@ class Scenario(Strict):
         description="limits that a good request keeps, or the name of a preset (mist list slos)",
     )
     power: Annotated[Part, Settings(part_type(PowerOptions))] = Field(
-        {}, validate_default=True, description="what draws power beside the GPUs"
+        {}, validate_default=True, description="other parts that draw power, beside the GPUs"
     )
     cost: Annotated[Part, Settings(_COST)] | None = Field(
         None, description="which prices count, where the cost of the run is asked for"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mist_sim.traces import TraceRow
 
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Write this file.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of what is drawn.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 
 
 def synth(

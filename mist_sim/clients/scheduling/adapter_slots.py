@@ -77,7 +77,7 @@ class AdapterQueue(WaitingQueue):
     def take(self) -> SequenceState:
         sequence = self.head()
         if sequence is None:
-            raise IndexError("nobody may be admitted")
+            raise IndexError("no sequence may be admitted")
         self.remove(sequence)
         return sequence
 

@@ -48,7 +48,7 @@ def unlike_engines(
             yield Problem(
                 ("clients", position, "scheduler"),
                 "must not be static beside clients with a role, which may hand over to it: "
-                "nobody joins a static batch",
+                "no request joins a static batch",
             )
 
 
