@@ -8,7 +8,8 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
@@ -58,6 +59,33 @@ class Comparison(Findings):
 
         rows = [case.figures for case in self.cases]
         return pd.DataFrame(rows, index=pd.Index([c.name for c in self.cases], name="scenario"))
+
+    def differences(self, figure: str, base: str | None = None) -> pd.DataFrame:
+        """Return how much each scenario differs from one of them, by runs with the same seed.
+
+        figure: a column of `table` of a run at the scenario's own rate. base: a name; None: the
+            first.
+        A row a scenario: `difference` (its figure minus the base's), and `low` and `high` of the
+        95 % interval over the seeds, NaN for fewer than two.
+        Raises ScenarioError for an unknown name or figure.
+        """
+        import pandas as pd
+
+        known = {
+            ranked.name: [run.get(figure, nan) for run in ranked.by_seed] for ranked in self._ranked
+        }
+        base = base if base is not None else next(iter(known))
+        for what, name, names in (("base", base, [*known]), ("figure", figure, [*self.table])):
+            if name not in names:
+                raise ScenarioError(
+                    f"{what} must be one of {', '.join(names)}, got {brief(name)}"
+                    f"{did_you_mean(name, names)}"
+                )
+        rows = []
+        for mine in known.values():
+            found = estimate([one - two for one, two in zip(mine, known[base], strict=False)])
+            rows.append({"difference": found.mean, "low": found.low, "high": found.high})
+        return pd.DataFrame(rows, index=pd.Index([*known], name="scenario"))
 
     @property
     def best(self) -> dict[str, list[str]]:
