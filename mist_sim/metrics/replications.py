@@ -107,16 +107,15 @@ class Replications(Findings):
     def difference(self, other: Replications, metric: str) -> Estimate:
         """Return how much larger a metric is here than there, by pairs of runs with equal seeds.
 
-        Both have the same requests then, so the interval is narrower than those of the two means.
+        Both have the same requests then, so the interval is narrower than those of the means.
         Raises ScenarioError for other seeds, and for a metric that one of them has not.
         """
         if self.seeds != other.seeds:
             raise ScenarioError("other must be runs with the same seeds; set seed and replications")
         for runs in (self.runs, other.runs):
             if metric not in runs:
-                raise ScenarioError(
-                    f"metric {brief(metric)} is not in every summary{did_you_mean(metric, runs)}"
-                )
+                hint = did_you_mean(metric, [*self.estimates])
+                raise ScenarioError(f"metric {brief(metric)} is not in every summary{hint}")
         return estimate(list(self.runs[metric].astype(float) - other.runs[metric].astype(float)))
 
     @property

@@ -121,8 +121,7 @@ def _bundles(spec: BundleSpec, found: Provisioning, unit: str) -> Any:
     titles = ("A:F", "cycle", "comm.", "cycle", "tokens", "cycle", "tokens", "TPOT", "idle", "idle")
     time = "ms" if unit == "s" else ""
     below = ("", f"mf {time}", time, f"G {time}", f"G {each}", time, each, time, "A", "F")
-    titles, below = (*titles, "binds"), (*below, "")
-    return columns(titles, rows, right=range(1, 10), below=below)
+    return columns((*titles, "binds"), rows, right=range(1, 10), below=(*below, ""))
 
 
 def _bundle_row(bundle: Prediction, unit: str) -> list[str]:
