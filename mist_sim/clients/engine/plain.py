@@ -115,12 +115,7 @@ class PlainEngine(Engine):
         if state.waiting and budget:
             budget -= self._admit(prefills, budget)
         if not (num_decodes or prefills):
-            if state.running or lane.num_waiting:  # nothing to do before more is known
-                self._plan_rarely(event)
-                return
-            if ahead is not None:
-                ahead.halt()
-            self._sleep()
+            self._plan_rarely(event)  # nothing to do, or not before more is known
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes = prefills, num_decodes > 0
@@ -132,7 +127,11 @@ class PlainEngine(Engine):
 
     def _plan_rarely(self, event: Event) -> None:
         """Let the general planner make the next plan; its steps are timed and ended as any."""
-        found = self._only.plan() if self._ahead is None else self._ahead.plan()
+        lane, ahead, found = self._only, self._ahead, None
+        if self._state.running or lane.num_waiting:
+            found = lane.plan() if ahead is None else ahead.plan()
+        elif ahead is not None:
+            ahead.halt()
         if found is None:
             self._sleep()
             return
