@@ -189,7 +189,7 @@ class Environment(simpy.Environment):
                     raise event._value
         except StopSimulation as stop:
             return stop.args[0]
-        raise NothingLeftError("nothing is left to happen, but the awaited event has not")
+        raise NothingLeftError("no events are left, and the awaited event has not occurred")
 
     def note_plan(self, phase: int) -> None:
         """Note that an engine plans now, in the given phase."""

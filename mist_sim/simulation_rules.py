@@ -130,7 +130,7 @@ def check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
     for client in clients:
         if client.traits.machine is None and client.traits.times is not None:
             raise ScenarioError(
-                f"cost must be None, since nobody knows the GPUs of {client.name}; leave it out, "
+                f"cost must be None, since the GPUs of {client.name} are unknown; leave it out, "
                 "or name them: gpu of a bundle, llm_client for an engine, machine in the traits of "
                 "a client of one's own"
             )

@@ -89,10 +89,10 @@ def served_alone(requests: Requests, times: tuple[Times, Times]) -> RequestTimes
 
 
 def most_a_second(strategy: Strategy, requests: Requests, times: tuple[Times, Times]) -> float:
-    """Return about how many requests a second a strategy can serve, where a search begins.
+    """Return an estimate of a strategy's requests per second, where the search begins.
 
-    Full batches of mean lengths. The printed upper end, 1.2 over the time of one request, is that
-    of one instance without batches.
+    It assumes full batches of mean lengths. The paper's upper end, 1.2 over the time
+    of one request, is for one instance without batches.
     """
     prompt, output = int(requests.prompt.mean()), int(requests.output.mean())
     batch, boxes = strategy.prefill_batch, strategy.decode_batch

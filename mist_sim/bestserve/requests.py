@@ -30,8 +30,8 @@ class Requests:
     arrival: seconds, never decreasing. prompt: tokens of each prompt (s). output: tokens of each
     answer (s+), the one that the prefill emits included; an answer of one token is not decoded.
 
-    Raises ScenarioError for lists of different lengths, no request, times that go backwards, and
-    lengths below 1.
+    Raises ScenarioError if lists differ in length, there are no requests, arrival times decrease,
+    or a length is below 1.
     """
 
     arrival: Floats

@@ -109,7 +109,7 @@ def _apart(
     rng: np.random.Generator,
     method: Method,
 ) -> Served:
-    """Serve in tandem: prefilled requests arrive at the decode instances (section 3.4.3)."""
+    """Serve in tandem: the end of a prefill is the arrival at a decode instance (section 3.4.3)."""
     prompts, outputs = requests.prompt.tolist(), requests.output.tolist()
     pool = strategy.prefill, strategy.prefill_batch
     prefilled = np.array(prefill(requests.arrival.tolist(), prompts, pool, times[0]))

@@ -73,7 +73,7 @@ def _part(data: Any, step: str) -> Any:
 
 
 def _forms(nodes: list[Node], data: Any = None) -> Iterator[Node]:
-    """Yield what something may be; of several types the one that it is, where that is known."""
+    """Yield the schemas of a value; of several types only its own, if that is known."""
     for node in nodes:
         for inner in node.get("anyOf", (node,)):
             if "anyOf" in inner:

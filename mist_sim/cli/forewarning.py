@@ -1,4 +1,4 @@
-"""A note while a long run goes on whose engines cannot keep up, so that nobody waits for it."""
+"""A note during a long run whose engines cannot keep up, before the user waits for its end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Forewarning:
 
 
 def overload(scenario: Scenario) -> str:
-    """Return what to say of a scenario that is proved to be overloaded; else ""."""
+    """Return a warning if a scenario is proved to be overloaded; else ""."""
     from mist_sim.search.planning.proved_rate import proved_load
 
     load = proved_load(scenario)

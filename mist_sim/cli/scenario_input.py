@@ -75,8 +75,8 @@ Approximate = Annotated[
     bool,
     typer.Option(
         "--approximate",
-        help="Take a model that is not known as the nearest known one; results name what was taken "
-        "so, and have no error bar.",
+        help="Simulate an unknown model as the nearest known one; results name it, and have no "
+        "error bar.",
     ),
 ]
 

@@ -68,7 +68,7 @@ class Session:
     def run(self, scenario: Scenario) -> Result:
         """Simulate a scenario, write the results, print and return them.
 
-        The folder is claimed before anything runs; when something goes wrong, it stays as it was.
+        The folder is claimed before anything runs. If the run fails, the folder stays as it was.
         """
         from mist_sim.cli.forewarning import Forewarning
         from mist_sim.scenario import simulate

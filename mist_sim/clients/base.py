@@ -267,7 +267,7 @@ class Client(ABC):
     def emit_prompt(self, visit: Visit, let_go: Callable[[], None] | None = None) -> None:
         """Note that a prompt is computed now: its first token is out, and its entries are there.
 
-        They are kept if the next stage goes on from them. Call `finish` after it. let_go: called
+        They are kept if the next stage continues from them. Call `finish` after it. let_go: called
         once when they are not needed any more; None: their memory does not matter.
         """
         now, stages = self.env.now, visit.stages

@@ -16,7 +16,7 @@ from mist_sim.environment import Environment, give_up_phase
 def limits_of(request: Request) -> list[tuple[float, str]]:
     """Return when the sender of a request gives up (seconds), and at which limit, in their order.
 
-    The time-outs tell the sender's program, and only then the user goes away.
+    At the same instant, time-outs come first and the user's patience last.
     """
     limits = request.limits
     if limits is None or request.arrival_time is None:

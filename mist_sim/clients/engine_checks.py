@@ -47,7 +47,7 @@ def check_options(config: EngineOptions) -> None:
         raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {config.gpu_price}")
     if config.role == "decode" and config.scheduler and not config.scheduler.takes_over:
         raise ScenarioError(
-            "scheduler must not be static with role decode: nobody joins a static batch"
+            "scheduler must not be static with role decode: no request joins a static batch"
         )
     if config.pipeline_parallel_size > 1 and config.prefill_interval > 1:
         raise ScenarioError(

@@ -73,8 +73,8 @@ class EngineOptions:
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each hold some of the layers.
     virtual_engines: a pipeline has a scheduler and a part of the memory for each batch in flight
-        (vLLM v0), and not one for all batches (v1). By default as in the version of `engine`, all
-        of which are v1, where that is simulated (docs/background/parallelism.md).
+        (vLLM v0), and not one for all batches (v1). The default is that of `engine`'s version: v1
+        wherever v1 is simulated (docs/background/parallelism.md).
     role: prefill or decode for a client that serves only this; prompts' KV entries are handed over
         from one to the other on the network. p_heavy or d_heavy for a client with large or small
         chunks that serves both, and whose answers may move to the other kind (TaiChi; needs

@@ -31,8 +31,8 @@ _WIDTH = 2  # bytes of a value that is sent on
 class ImageEncoderClient(BatchedClient):
     """A model's vision tower on GPUs of its own (vLLM: an instance with `--mm-encoder-only`).
 
-    It takes the images of waiting prompts together, one batch at a time, and sends what they became
-    to the client that computes the prompt.
+    It encodes the images of waiting prompts together, one batch at a time, and sends their
+    embeddings to the client that computes the prompt.
 
     model: whose vision tower it runs: a catalog name, a Hugging Face id or the path of a
         config.json.

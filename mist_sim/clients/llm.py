@@ -68,8 +68,8 @@ class LlmClient(LaidOutClient):
         makes an engine a pipeline with as many lanes as ranks.
     memory: the KV cache of each engine.
     rules: rules of the engines' version; None: those of vLLM 0.12.
-    machine: its GPUs; None: unknown. origin: where its step times come from; None: only what the
-        predictor says. tower: encodes images; None: it serves none.
+    machine: its GPUs; None: unknown. origin: where its step times come from; None: the predictor's
+        times only. tower: encodes images; None: it serves none.
     Raises ScenarioError for parts that contradict one another.
     """
 

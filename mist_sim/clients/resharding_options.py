@@ -43,9 +43,9 @@ class Resharding:
     threshold: that share, in (0, 1]; by default a half.
     ttft_limit: with ttft_bound, the limit on TTFT; the next two are shares of it (required).
     to_prefill: share of it that the next prompt has waited when the client goes to the prompts;
-        without it a half. to_decode: share of it up to which the next prompt may have waited when
-        the client goes to the answers that there are; without it a tenth. Between the two the
-        client stays in its layout, so that it does not go to and fro.
+        without it a half. to_decode: share of it that the next prompt may have waited when the
+        client changes to the answers it has; without it a tenth. Between the two the client stays
+        in its layout, so that it does not go to and fro.
     running: what happens to incomplete answers when the buffer is empty and prompts wait: out moves
         their entries into the buffer, as soon as that leaves half of it for prompts, and they come
         back first; drain completes them before; pause leaves them on the GPUs while prompts are

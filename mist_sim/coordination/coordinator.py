@@ -155,7 +155,7 @@ class Coordinator:
         return client, num_stages
 
     def refused(self, refusal: RefusalError) -> Failure:
-        """Return how a request fails now that the router turns away."""
+        """Return the failure of a request that the router rejects now."""
         return Failure("rejected", self.env.now, str(refusal), is_busy=True)
 
     def unserved(self, request: Request, stage: Stage, client: Client | None) -> Failure:
@@ -167,7 +167,7 @@ class Coordinator:
     ) -> Generator[Event, Any, Failure | None]:
         """Wait for a client that serves a stage; return why the wait was given up, or None."""
         if self.absences is None:
-            raise InvariantError(f"nobody serves {stage.kind!r} at {self.env.now} s")
+            raise InvariantError(f"no client serves {stage.kind!r} at {self.env.now} s")
         near = self.roster.neighbours(kv.source if kv and stage.continues else None)
         return (yield from self.absences.wait(request, stage.kind, near))
 
@@ -235,7 +235,7 @@ class Coordinator:
         return None
 
     def _rest(self, request: Request, client: Client, stage: Stage, moved: Moved) -> Stage:
-        """Return the rest of a stage that a client leaves to another one."""
+        """Return the part of a stage that a client left for another client to serve."""
         try:
             return stage.with_rest(moved.num_tokens)
         except TypeError as error:
@@ -249,7 +249,7 @@ class Coordinator:
     ) -> Generator[Event, Any, Failure | None]:
         """Send children side by side and wait for all; return the first one's failure, if any."""
         if self.spawn is None:
-            raise InvariantError(f"nobody sends the children of request {parent.request_id}")
+            raise InvariantError(f"no part sends the children of request {parent.request_id}")
         for child in children:
             if child.parent_id is not None:
                 raise ScenarioError(

@@ -26,88 +26,126 @@ COUNTS: Final[tuple[Count, ...]] = get_args(Count)
 class ClientView(Protocol):
     """A live, read-only window on one client.
 
-    Exact at any time:
-
-    client_id: unique number of the client, never used again for another client.
-    name: its name, unique in the simulation.
-    role: its part in disaggregation ("prefill", "decode"); None: it serves whole requests.
-    pool: pool of the clients that it hands over to (`pools: local`); None: all clients.
-    num_waiting: requests queued at the client, preempted ones included.
-    num_running: requests that the client works on.
-    num_outstanding: requests sent to the client and not finished there.
-    num_waiting_tokens: tokens to compute before the waiting requests emit their next token: their
-        prompts, and the answers so far of preempted ones; cached prefixes are not subtracted.
-        Prompts that have started to run do not count.
-    num_prompt_tokens: prompt tokens of all outstanding requests, each until its visit ends.
-    num_gpu_blocks, block_size: KV blocks of all its engines, and tokens per block; 0 without a KV
-        cache. num_answer_tokens(request): how long the client's part of the answer may become, an
-        estimate: the mean of visits that ended there or at clients of the same role and model,
-        those with prompts of about as many tokens (equal powers of two) where there is one; 0
-        before any. transfer_time_from(source, num_tokens): seconds in which the KV entries of so
-        many tokens would come to it from another client, on a network that is free; 0 where there
-        is none. transfer_time(request): seconds in which the KV entries that a request brings
-        (`Request.kv`) come to it on a network that is free; 0 where it brings none.
-
-    As of the last step that ended; 0 at a client without a KV cache:
-
-    num_kv_blocks: KV blocks that requests hold, on all its engines; blocks that only the prefix
-        cache keeps do not count. With the chunked scheduler a step takes its blocks when it starts,
-        so blocks of the step in flight count.
-    num_kv_tokens: tokens of the running requests that have KV entries; a shared prefix counts once
-        for each request.
-    num_remaining_tokens: estimate of tokens that its outstanding requests will still emit: for
-        each, `num_answer_tokens` minus the tokens emitted so far, at least 1. Emitted tokens are
-        known only for engines.
-    num_prefill_tokens: prompt tokens still to be computed, of waiting and running requests.
-        prefill_time(request): seconds until the request's prompt would be computed if it came now,
-        an estimate: the prompts before it, and it, at the chunks of the engine and beside its
-        decodes; 0 at a client without an engine. prefix_tokens(request): tokens of the request's
-        prompt that would not be computed if it came now, since its prefix cache, or a tier below,
-        has their blocks; 0 without prefix caching. With several engines it is what the one has that
-        would take the request, the least loaded.
+    Counts of requests and prompt tokens are exact at any time. Figures of KV memory, remaining
+    tokens and prompts still to be computed are as of the last step that ended.
     """
 
     @property
-    def client_id(self) -> int: ...
+    def client_id(self) -> int:
+        """Unique number of the client, never used again for another client."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The client's name, unique in the simulation."""
+
     @property
-    def role(self) -> str | None: ...
+    def role(self) -> str | None:
+        """Its part in disaggregation ("prefill", "decode"); None: it serves whole requests."""
+
     @property
-    def pool(self) -> str | None: ...
+    def pool(self) -> str | None:
+        """Pool of the clients that it hands over to (`pools: local`); None: all clients."""
+
     @property
-    def num_waiting(self) -> int: ...
+    def num_waiting(self) -> int:
+        """Requests queued at the client, preempted ones included."""
+
     @property
-    def num_running(self) -> int: ...
+    def num_running(self) -> int:
+        """Requests that the client works on."""
+
     @property
-    def num_outstanding(self) -> int: ...
+    def num_outstanding(self) -> int:
+        """Requests sent to the client and not finished there."""
+
     @property
-    def num_waiting_tokens(self) -> int: ...
+    def num_waiting_tokens(self) -> int:
+        """Tokens to compute before the waiting requests emit their next token.
+
+        These are their prompts, and the answers so far of preempted ones. Cached prefixes are not
+        subtracted. Prompts that have started to run do not count.
+        """
+
     @property
-    def num_prompt_tokens(self) -> int: ...
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of all outstanding requests, each until its visit ends."""
+
     @property
-    def num_gpu_blocks(self) -> int: ...
+    def num_gpu_blocks(self) -> int:
+        """KV blocks of all its engines; 0 without a KV cache."""
+
     @property
-    def block_size(self) -> int: ...
+    def block_size(self) -> int:
+        """Tokens per KV block; 0 without a KV cache."""
+
     @property
-    def num_kv_blocks(self) -> int: ...
+    def num_kv_blocks(self) -> int:
+        """KV blocks that requests hold on all its engines; 0 without a KV cache.
+
+        Blocks that only the prefix cache keeps do not count. With the chunked scheduler a step
+        takes its blocks when it starts, so blocks of the step in flight count.
+        """
+
     @property
-    def num_kv_tokens(self) -> int: ...
+    def num_kv_tokens(self) -> int:
+        """Tokens of the running requests that have KV entries; 0 without a KV cache.
+
+        A shared prefix counts once for each request.
+        """
+
     @property
-    def num_remaining_tokens(self) -> float: ...
-    def num_answer_tokens(self, request: Request, /) -> float: ...
-    def transfer_time_from(self, source: ClientView, num_tokens: int, /) -> float: ...
-    def transfer_time(self, request: Request, /) -> float: ...
+    def num_remaining_tokens(self) -> float:
+        """Estimate of the tokens that its outstanding requests will still emit.
+
+        For each request it is `num_answer_tokens` minus the tokens emitted so far, at least 1.
+        Emitted tokens are known only for engines.
+        """
+
+    def num_answer_tokens(self, request: Request, /) -> float:
+        """Return an estimate of how many tokens of the answer the client will emit.
+
+        It is the mean of visits that ended there or at clients of the same role and model. Visits
+        with prompts of about as many tokens (equal powers of two) are used if there are any. 0
+        before any visit has ended.
+        """
+
+    def transfer_time_from(self, source: ClientView, num_tokens: int, /) -> float:
+        """Return the seconds in which KV entries come to it from another client.
+
+        The network is taken to be free. 0 without a network.
+        """
+
+    def transfer_time(self, request: Request, /) -> float:
+        """Return the seconds in which a request's KV entries (`Request.kv`) come to it.
+
+        The network is taken to be free. 0 if the request brings none.
+        """
+
     @property
-    def num_prefill_tokens(self) -> int: ...
-    def prefill_time(self, request: Request, /) -> float: ...
-    def prefix_tokens(self, request: Request, /) -> int: ...
+    def num_prefill_tokens(self) -> int:
+        """Prompt tokens still to be computed, of waiting and running requests."""
+
+    def prefill_time(self, request: Request, /) -> float:
+        """Return an estimate of the seconds until a prompt that came now would be computed.
+
+        It counts the prompts before it, and the prompt itself, at the chunks of the engine and
+        beside its decodes. 0 at a client without an engine.
+        """
+
+    def prefix_tokens(self, request: Request, /) -> int:
+        """Return how many tokens of the request's prompt need no computation if it came now.
+
+        Their blocks are in the prefix cache, or in a tier below. 0 without prefix caching. With
+        several engines, it is the least loaded one that is asked, since it would take the request.
+        """
 
 
 class PrefillView(Protocol):
     """View of the prompts that a client with engines has to compute (see `ClientView`)."""
 
-    def num_tokens(self) -> int: ...
+    def num_tokens(self) -> int:
+        """Return the prompt tokens still to be computed, of waiting and running requests."""
+
     def seconds(self, num_tokens: int, /) -> float:
         """Return in how many seconds a prompt with `num_tokens` tokens to compute would be done."""
 
@@ -122,19 +160,24 @@ class _Entries(NamedTuple):
 
 
 class KvView(Protocol):
-    """View of a client's KV memory, computed on demand (see `ClientView`).
-
-    block_size: tokens per block.
-    """
+    """View of a client's KV memory, computed on demand (see `ClientView`)."""
 
     @property
-    def block_size(self) -> int: ...
-    def num_blocks(self) -> int: ...
-    def num_tokens(self) -> int: ...
+    def block_size(self) -> int:
+        """Tokens per block."""
+
+    def num_blocks(self) -> int:
+        """Return the blocks that requests hold."""
+
+    def num_tokens(self) -> int:
+        """Return the tokens of running requests that have KV entries."""
+
     def num_remaining(self, answers: AnswerLengths, /) -> float:
         """Return the tokens that outstanding requests may still emit."""
 
-    def prefix_tokens(self, request: Request, /) -> int: ...
+    def prefix_tokens(self, request: Request, /) -> int:
+        """Return how many tokens of the request's prompt are cached."""
+
     def finish(self, request: Request, /) -> None:
         """A request with content has left the client."""
 
@@ -262,20 +305,24 @@ class ClientState:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Prompt tokens of all visits there now."""
         if self.has_watchers:
             return self._num_prompt_tokens
         return sum([visit.request.num_prompt_tokens for visit in self.visits])
 
     @property
     def block_size(self) -> int:
+        """Tokens per KV block; 0 without a KV cache."""
         return self.kv.block_size if self.kv else 0
 
     @property
     def num_kv_blocks(self) -> int:
+        """KV blocks that requests hold; 0 without a KV cache."""
         return self.kv.num_blocks() if self.kv else 0
 
     @property
     def num_kv_tokens(self) -> int:
+        """Tokens of running requests that have KV entries; 0 without a KV cache."""
         return self.kv.num_tokens() if self.kv else 0
 
     @property
@@ -290,12 +337,15 @@ class ClientState:
         return sum([max(answers.expected(prompt), 1) for prompt in prompts])
 
     def num_answer_tokens(self, request: Request) -> float:
+        """Return the expected tokens of the answer there; 0 before any visit has ended."""
         return self.answers().expected(request.num_prompt_tokens) if self.answers else 0
 
     def transfer_time(self, request: Request) -> float:
+        """Return the seconds in which the entries of `Request.kv` come to it; 0 without any."""
         return self.time_from(request.kv) if request.kv and self.time_from else 0.0
 
     def transfer_time_from(self, source: ClientView, num_tokens: int) -> float:
+        """Return the seconds in which entries come to it from a client; 0 without a network."""
         if self.time_from is None:
             return 0.0
         entries = _Entries(source.name, num_tokens, num_tokens * self.token_bytes)
@@ -303,12 +353,15 @@ class ClientState:
 
     @property
     def num_prefill_tokens(self) -> int:
+        """Prompt tokens still to be computed; without an engine, those of waiting requests."""
         return self.prefill.num_tokens() if self.prefill else self.num_waiting_tokens
 
     def prefill_time(self, request: Request) -> float:
+        """Return the seconds until a new prompt would be computed; 0 without an engine."""
         if self.prefill is None:
             return 0.0
         return self.prefill.seconds(request.num_prompt_tokens - self.prefix_tokens(request))
 
     def prefix_tokens(self, request: Request) -> int:
+        """Return how many tokens of the request's prompt are cached; 0 without a KV cache."""
         return self.kv.prefix_tokens(request) if self.kv else 0

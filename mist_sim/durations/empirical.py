@@ -74,7 +74,7 @@ def _times_in(path: str) -> Iterator[float]:
 
 
 def _number(text: str) -> float | None:
-    """Return a number; None for other text, which messages do not show: it is that of any file."""
+    """Return a number; None for other text, which messages never show."""
     try:
         return float(text)
     except ValueError:

@@ -66,7 +66,7 @@ def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:
 def _borrowed(gpu: GpuSpec) -> str:
     """Return which measurements are missing for a GPU; empty: none."""
     if gpu.based_on not in gpu_names():
-        return f"not known: {gpu.name} is a GPU of your own, whose kernels nobody timed"
+        return f"not known: {gpu.name} is a GPU of your own, whose kernels were not timed"
     listed = load_gpu(gpu.based_on)
     link = replace(
         listed.interconnect,
@@ -84,7 +84,7 @@ def _borrowed(gpu: GpuSpec) -> str:
 ACROSS_NODES = Borrowed("not known: GPUs on several nodes; what was timed are ranks on one")
 """The setting of an engine whose ranks sum over several nodes."""
 
-ADAPTED = Borrowed("not known: LoRA adapters, whose kernels nobody timed here")
+ADAPTED = Borrowed("not known: LoRA adapters, whose kernels were not timed here")
 """The setting of an engine that serves adapters."""
 
 WITH_IMAGES = Borrowed("not known: images; what was timed are prompts of text")

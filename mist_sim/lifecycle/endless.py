@@ -40,7 +40,7 @@ class Endless:
     def _check(self, event: Event) -> None:
         self._events.discard(event)
         if self._env.only_waits_for(self._events) and not self._may_change_something():
-            raise NothingLeftError("nothing is left to happen but looks and failures at random")
+            raise NothingLeftError("no events are left except looks and failures at random")
 
     def _may_change_something(self) -> bool:
         return self._anybody_waits() or any(not client.is_empty for client in self.failing)

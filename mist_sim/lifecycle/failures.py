@@ -43,7 +43,7 @@ class Failures:
     def __post_init__(self) -> None:
         said = [name for name in ("clients", "node", "link") if getattr(self, name)]
         if len(said) != 1:
-            got = " and ".join(said) or "none of them: a failure of nobody"
+            got = " and ".join(said) or "none of them: the failure would affect no client"
             raise ValueError(f"clients must be given, or node, or link, got {got}")
         if self.link is not None and len(self.link) != 2:
             raise ValueError(f"link must be the two ends of a cable, got {len(self.link)} places")

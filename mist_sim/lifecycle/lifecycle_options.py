@@ -106,8 +106,8 @@ class Lifecycle:
         names = tuple(ways.clients_on(failure.node))
         if not names:
             raise ScenarioError(
-                f"{place}.node must be one that a client has GPUs on, got {brief(failure.node)}: a "
-                "failure of nobody"
+                f"{place}.node must be one that a client has GPUs on, got {brief(failure.node)}: "
+                "the failure would affect no client"
             )
         return names
 

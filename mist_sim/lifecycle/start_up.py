@@ -116,7 +116,7 @@ class StartUp:
         """
         if machine is None:
             raise ScenarioError(
-                f"start_up must have a time, since nobody knows the GPUs and weights of {name}"
+                f"start_up must have a time, since the GPUs and weights of {name} are unknown"
             )
         load = max(
             self.load_seconds(group.weight_bytes, group.gpus_an_engine, group.gpu.host_bandwidth)

@@ -65,7 +65,7 @@ def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Ove
 
 
 def _backlogs(begin: Array, end: Array, gap: float) -> list[tuple[float, float]]:
-    """Return the times in which somebody waits; gaps that are no longer than that do not count."""
+    """Return the periods in which requests wait, merged across gaps of at most `gap` seconds."""
     order = np.argsort(begin, kind="stable")
     begin, latest = begin[order], np.maximum.accumulate(end[order])
     cuts = np.flatnonzero(begin[1:] > latest[:-1] + gap) + 1

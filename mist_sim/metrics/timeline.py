@@ -115,7 +115,7 @@ def _records(frame: pd.DataFrame) -> Iterator[Mapping[Any, Any]]:
 
 
 def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
-    """Yield the wait of a visit and its service, as far as there are any."""
+    """Yield the wait of a visit and its service, if they have any length."""
     for name, begun, over in (
         ("wait", visit["queued_at"], visit["started_at"]),
         (visit["stage"], visit["started_at"], visit["finished_at"]),

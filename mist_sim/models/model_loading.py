@@ -66,8 +66,8 @@ def load_model(name_or_path: str) -> ModelSpec:
 
     name_or_path: a catalog name ("llama-3.1-70b") or Hugging Face id
         ("meta-llama/Llama-3.1-70B"), in any case; or the path of a `config.json`, or of a
-        folder that holds one. "./NAME" is always a path. "approximate:PATH" takes a model that is
-        not known as the nearest one that is.
+        folder that holds one. "./NAME" is always a path. "approximate:PATH" reads a model of
+        unknown architecture as the nearest known one.
 
     Raises ScenarioError with the file and the key when there is no such model, when the file
     cannot be read, or when it describes a model that is not simulated.

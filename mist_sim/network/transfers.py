@@ -131,7 +131,7 @@ class Transfers:
     def _rate_alone(self, paths: tuple[Path, ...]) -> float:
         """Return the bytes/s of each of several flows on otherwise idle links.
 
-        inf if their rates differ, or not all can take their paths.
+        inf if their rates differ, or if not all of them can take their paths.
         """
         rate = self._rates_alone.get(paths)
         if rate is None:

@@ -68,7 +68,7 @@ class OutputFolder:
         taken = [n for n in names if os.path.lexists(self.target / n) and n not in ours]
         if taken or not self.target.is_dir():
             put = ", ".join(taken) or "a file"
-            self._keep_beside(new, f"somebody else put {put} there during the run")
+            self._keep_beside(new, f"another program put {put} there during the run")
         try:
             replacement.replace(self.room, self.target, ours, names)
         except OSError as error:

@@ -19,7 +19,7 @@ def holds_rows(room: Path) -> bool:
 
 
 def tidy(room: Path) -> None:
-    """Remove files that are not rows of a study. Needs a claim on the private folder."""
+    """Remove files that are not rows of a study. The caller holds the private folder's claim."""
     (room / f"{NAME}{LOCK}").unlink(missing_ok=True)
     if not holds_rows(room):
         (room / NAME).unlink(missing_ok=True)

@@ -30,11 +30,13 @@ class Tables:
     draw: Callable[[Any, str], Figure] | None = None
 
     def show(self, found: Any) -> None:
+        """Print the findings as tables."""
         from mist_sim.report.elements.shown import show
 
         show(self._title(found), self.make(found))
 
     def as_html(self, found: Any) -> str:
+        """Return the tables of the findings as HTML."""
         from mist_sim.report.elements.shown import as_html
 
         return as_html(self._title(found), self.make(found))

@@ -21,5 +21,6 @@ class StageRouters:
     of_stages: Mapping[str, Router]
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return what the router of the stage chooses."""
         router = self.of_stages.get(stage.kind, self.default)
         return router.choose(request, stage, candidates)

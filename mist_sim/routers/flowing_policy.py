@@ -21,20 +21,21 @@ P_HEAVY, D_HEAVY = "p_heavy", "d_heavy"
 class FlowingPolicy:
     """TaiChi: answers begin on clients with role d_heavy, and flow to p_heavy clients and back.
 
-    A prompt that a p_heavy client computed is decoded by a d_heavy one; who computed one with role
-    d_heavy goes on itself. While more than a `watermark` of its KV blocks is used, a d_heavy client
-    sends its longest answers to p_heavy ones, which have large chunks and are slower. A p_heavy
-    client sends those back that take more than `approach_factor` x `tpot` a token, where they count
-    as new. They always go to the client with the smallest part of its KV blocks in use, the first
-    of equals, leave at the end of a step, and keep their blocks until these are copied.
+    A prompt that a p_heavy client computed is decoded by a d_heavy one; a d_heavy client decodes
+    its own prompts. While more than a `watermark` of its KV blocks is used, a d_heavy client sends
+    its longest answers to p_heavy ones, which have large chunks and are slower. A p_heavy client
+    sends those back that take more than `approach_factor` x `tpot` a token, where they count as
+    new. They always go to the client with the smallest part of its KV blocks in use, the first of
+    equals, leave at the end of a step, and keep their blocks until these are copied.
 
     Where all these clients have chunks of one size, a scenario has no flows: they serve prompts and
     answers as clients without a role do (the paper's S_D = S_P).
 
     tpot: seconds per token that users ask for (> 0). approach_factor: part of these (> 0, <= 1).
     watermark: part of the blocks (> 0, <= 1). counts_seats: whether the longest also leave while
-        more than that part of `max_num_seqs` is taken. Small chunks have few seats: where these run
-        out before the memory does, answers wait for one, and without this nobody makes room.
+        more than that part of `max_num_seqs` is taken. Small chunks have few seats: if these run
+        out before the memory does, answers wait for a seat, and without this option none is freed
+        for them.
     max_backflows: how often one answer flows back (>= 0); None: as often as it is too slow. One
         that is sent away again stays there. When more comes than all clients together can do in
         time, whatever flows back pushes another one out, and answers travel without end.
@@ -64,6 +65,7 @@ class FlowingPolicy:
             )
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
+        """Return which role, p_heavy or d_heavy, no client has, or None."""
         missing = (role for role in (P_HEAVY, D_HEAVY) if role not in roles)
         return next((f"a client with role {role}" for role in missing), None)
 
@@ -84,6 +86,7 @@ class FlowingPolicy:
         return Candidates(view for view in candidates if view.name != source) or candidates
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        """Return whether a p_heavy client has the prompt and a d_heavy one can take the answer."""
         return here.role == P_HEAVY and any(view.role == D_HEAVY for view in candidates)
 
     def flow(self, role: str | None) -> FlowRule | None:

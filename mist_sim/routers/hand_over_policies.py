@@ -62,6 +62,7 @@ class ConditionalPolicy:
         return _some(candidates, (view for view in candidates if (view.role is not None) == free))
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        """Return False: the client that computes a prompt also decodes its answer."""
         return False
 
 
@@ -89,11 +90,13 @@ class OverflowPolicy:
         """Do nothing: the policy keeps no state."""
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return all candidates for a prompt; clients with role decode for an answer."""
         if not stage.continues:
             return candidates
         return _some(candidates, (view for view in candidates if view.role))
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        """Return whether few enough requests wait at a client with role decode."""
         return any(v.role and v.num_waiting <= self.max_waiting for v in candidates)
 
 
@@ -154,6 +157,7 @@ class FlippingPolicy:
         return _some(candidates, (v for v in candidates if v.role or self._has_answers(v)))
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        """Return whether a client on the side of prompts can hand over to one of the other side."""
         prefills = self._prefills or set()
         return here.client_id in prefills and any(v.client_id not in prefills for v in candidates)
 

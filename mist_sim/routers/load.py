@@ -23,6 +23,7 @@ class LeastOutstandingRouter:
     """
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the fewest unfinished visits."""
         return candidates.least("num_outstanding").client_id
 
 
@@ -71,6 +72,7 @@ class LoadRouter:
         check_work(self.by)
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate with the least work."""
         return least_loaded(candidates, self.by).client_id
 
 

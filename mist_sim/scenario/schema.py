@@ -57,18 +57,20 @@ class Scenario(Strict):
     """A workload, the clients that serve it, and the router between them.
 
     `Scenario.load` reads a file or a preset, `Scenario.from_dict` what a file would hold;
-    `simulate` runs one. Scenarios are equal when they say the same.
+    `simulate` runs one. Two scenarios are equal if their resolved forms are equal.
     """
 
     seed: int = Field(0, ge=0, le=SEED, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
     approximate: bool = Field(
         False,
-        description="whether a model that is not known is taken as the nearest known one, which "
-        "results name, and which takes their error bar away",
+        description="whether to simulate an unknown model as the nearest known one; results name "
+        "it, and have no error bar",
     )
     engine: EngineName | None = Field(
-        None, description="whose defaults clients have that name no other, such as vllm-0.19"
+        None,
+        description="version of vLLM whose defaults hold for clients that name none, such as "
+        "vllm-0.19; vllm is the newest known version",
     )
     workload: WorkloadSpec
     clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple)] = Field(
@@ -79,8 +81,8 @@ class Scenario(Strict):
     )
     routers: dict[str, Annotated[Part, ROUTER]] = Field(
         {},
-        description="by stage, where visits that begin with it have a router of their own, such "
-        "as {decode: placement_aware}",
+        description="routers of visits by the stage that they begin with, such as "
+        "{decode: placement_aware}; the others go by `router`",
     )
     view_interval: Duration | None = Field(
         None,
@@ -88,7 +90,8 @@ class Scenario(Strict):
         "see them as they are",
     )
     counts_sent: bool = Field(
-        True, description="with view_interval, whether a router adds what it sent since the poll"
+        True,
+        description="with view_interval, whether a router adds the requests it sent since the poll",
     )
     network: Annotated[Part, NETWORK] | None = Field(
         None, description="over which clients with roles hand over KV entries"
@@ -105,7 +108,7 @@ class Scenario(Strict):
         description="limits that a good request keeps, or the name of a preset (mist list slos)",
     )
     power: Annotated[Part, Settings(part_type(PowerOptions))] = Field(
-        {}, validate_default=True, description="what draws power beside the GPUs"
+        {}, validate_default=True, description="other parts that draw power, beside the GPUs"
     )
     cost: Annotated[Part, Settings(_COST)] | None = Field(
         None, description="which prices count, where the cost of the run is asked for"

@@ -174,10 +174,10 @@ class Goodput(Findings):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A row a run, by seed and rate.
+        """One row per run, by seed and rate.
 
-        attainment: the share of good requests; where `is_whole` is false, the run was ended once
-        it could no longer attain, and its share would have been no more than that.
+        attainment: the share of good requests; if `is_whole` is false, the run was ended once it
+        could no longer attain, and the share is an upper bound.
         """
         import pandas as pd
 

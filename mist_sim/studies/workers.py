@@ -138,7 +138,7 @@ def _answer_of(future: Future[str]) -> str | Exception:
 
 
 def plugins_of_others() -> Plugins:
-    """Return the plugins that are not ours, which other processes have to know, too."""
+    """Return the plugins from outside this package, which worker processes must import as well."""
     return [
         (name, plugin, cls)
         for name, family in FAMILIES.items()

@@ -41,7 +41,7 @@ KEPT = (
 NOT_KEPT = (
     "the order of gaps: bursts of many requests, hours of the day",
     "conversations and the waits in them; classes, priorities and models",
-    "who shares with how many: popular prefixes are as popular as their age lets them be",
+    "how many requests share a prefix: a prefix is the more popular the older it is",
 )
 
 

@@ -208,7 +208,7 @@ def margin_of(group: Group, load: str) -> float:
 
 
 def held_out(group: Group, load: str) -> Iterator[tuple[Point, float]]:
-    """Yield the points of a load, and how far each lies out of the range without its series."""
+    """Yield the points of a load, and how far each lies outside the range of all other series."""
     own, few = of_load(group.whole, load), has_few(group, load)
     for series in dict.fromkeys(point.series for point in own):
         ends = ends_of(group.without(series), load, few=few)

@@ -247,7 +247,7 @@ def test_one_client_has_other_chunks_and_is_told_what_splitting_takes():
     ("overrides", "message"),
     [
         ({"clients__0__count": 1, "clients__0__scheduler": "static"}, "takes two clients at least"),
-        ({"clients__0__scheduler": "static"}, "nobody joins a static batch"),
+        ({"clients__0__scheduler": "static"}, "no request joins a static batch"),
         (
             {
                 "clients": [

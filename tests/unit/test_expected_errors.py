@@ -271,7 +271,7 @@ def test_nine_in_ten_of_the_page_lie_inside():
     ("changes", "why"),
     [
         ({"memory_bandwidth": 4e12}, "has figures of your own; what was timed is h100-sxm"),
-        ({"based_on": ""}, "is a GPU of your own, whose kernels nobody timed"),
+        ({"based_on": ""}, "is a GPU of your own, whose kernels were not timed"),
         ({"name": "renamed"}, ""),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"{SERVE} --compilation-config.level 0", "instead: --enforce-eager"),
         (f"{SERVE} --speculative-config ngram", "not valid JSON"),
         (f"""{SERVE} -sc '{{"method": "medusa"}}'""", "ngram, draft_model, mtp, eagle or eagle3"),
-        (f"""{SERVE} -sc '{{"num_speculative_tokens": 1}}'""", "who drafts is missing"),
+        (f"""{SERVE} -sc '{{"num_speculative_tokens": 1}}'""", "the method is missing"),
         (f"{SERVE} --max-num-batched-tokens 1.5K", "decimals are not allowed"),
         ("vllm serve", "the model is missing"),
         (f"CUDA_VISIBLE_DEVICES=0 {SERVE} -tp 2", "may use 1 GPUs, and asks for 2"),

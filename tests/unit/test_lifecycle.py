@@ -614,8 +614,8 @@ QUEUE = {"type": "queue_length", "target": 4}
 @pytest.mark.parametrize(
     ("lifecycle", "message"),
     [
-        ({"failures": [{"at": "1 s"}]}, "a failure of nobody"),
-        ({"failures": [{"clients": [], "at": "1 s"}]}, "a failure of nobody"),
+        ({"failures": [{"at": "1 s"}]}, "the failure would affect no client"),
+        ({"failures": [{"clients": [], "at": "1 s"}]}, "the failure would affect no client"),
         ({"failures": [{"clients": "lm", "at": "1 s"}]}, "failures.0.clients: no client .* 'llm'"),
         ({"failures": [{"clients": "llm"}]}, "failures.0.at: must be given, or mtbf, got neither"),
         ({"failures": [{"clients": "llm", "mtbf": "1 s"}]}, "mttr: must be given with mtbf"),
@@ -627,7 +627,7 @@ QUEUE = {"type": "queue_length", "target": 4}
         ({"failures": [{"node": "node0", "at": "1 s"}]}, "without network.topology"),
         ({"failures": [{"link": ["a", "b"], "at": "1 s"}]}, "without network.topology"),
         ({"failures": [{"link": ["a"], "at": "1 s"}]}, "link: must be the two ends of a cable"),
-        ({"failures": [{"link": [], "at": "1 s"}]}, "a failure of nobody"),
+        ({"failures": [{"link": [], "at": "1 s"}]}, "the failure would affect no client"),
         (
             {"failures": [{"link": ["a", "b"], "clients": "llm", "at": "1 s"}]},
             "clients: must be given, or node, or link, got clients and link",
@@ -701,7 +701,7 @@ def test_one_message_and_exit_code_2(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.count("a failure of nobody") == 1
+    assert capsys.readouterr().err.count("the failure would affect no client") == 1
 
 
 def test_a_group_must_serve_the_same_stages():

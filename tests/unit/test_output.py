@@ -124,7 +124,7 @@ def test_results_whose_place_was_taken_meanwhile_are_kept_beside_it():
         with pytest.raises(ScenarioError) as told:
             place.fill(results(one="1"))
     assert str(told.value) == (
-        "output folder a: somebody else put one.txt there during the run; the results are in a-3"
+        "output folder a: another program put one.txt there during the run; the results are in a-3"
     )
     assert Path("a/one.txt").read_text() == "theirs"
     assert Path("a-3/one.txt").read_text() == "1"

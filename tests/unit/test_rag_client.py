@@ -385,7 +385,7 @@ def test_a_price_needs_a_cost_and_a_gpu_that_is_known():
     with pytest.raises(ScenarioError, match="embedder.gpu_price: has no effect without cost"):
         build(served(dear))
     searches = DOCS | {"search": {"type": "gpu", "gpu": "l4"}}
-    with pytest.raises(ScenarioError, match="nobody knows the GPUs of docs"):
+    with pytest.raises(ScenarioError, match="the GPUs of docs are unknown"):
         simulate(served(searches, cost={}))
 
 

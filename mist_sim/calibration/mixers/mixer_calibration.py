@@ -41,7 +41,7 @@ class Calibration:
 def calibrations(tables: Tables) -> Iterator[Calibration]:
     """Yield the kernels of an architecture, prompts before decodes.
 
-    Raises ScenarioError where a table is missing.
+    Raises ScenarioError if a table is missing.
     """
     for prefill in (True, False):
         yield _state("Gated DeltaNet", "gdn", tables.gdn(prefill))

@@ -35,7 +35,9 @@ def explain(
         0, metavar="N", help="Tokens that each of these answers has in the cache."
     ),
     client: str | None = typer.Option(
-        None, metavar="NAME", help="Whose step; the first client with an engine without it."
+        None,
+        metavar="NAME",
+        help="The client whose step is explained; by default, the first with an engine.",
     ),
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,

@@ -20,7 +20,9 @@ def observe(
         ..., metavar="URL", help="Of a server with OpenAI's API, such as http://localhost:8000."
     ),
     scenario: str = typer.Argument(
-        ..., metavar="SCENARIO", help="Whose workload is sent, and which is to be validated."
+        ...,
+        metavar="SCENARIO",
+        help="The scenario whose workload is sent, and which is to be validated.",
     ),
     out: Path = typer.Option(
         ..., metavar="DIR", help="Write the run into this folder.", show_default=False

@@ -16,7 +16,7 @@ def plot(
         ..., metavar="DIR", help="The folder that mist run --out wrote.", show_default=False
     ),
     names: list[str] = typer.Argument(
-        None, metavar="[PICTURE]...", help="Which pictures; all that the run has without any."
+        None, metavar="[PICTURE]...", help="The pictures to draw; by default, all that the run has."
     ),
     beside: list[Path] = typer.Option(
         [], metavar="DIR", help="Draw this run beside the first one; repeatable."

@@ -27,7 +27,7 @@ def profile(
     max_num_seqs: int = typer.Option(64, help="Most decodes of a step."),
     max_context: int = typer.Option(4096, help="Most tokens in the cache for a request."),
     num_timed_layers: int = typer.Option(2, help="Layers that run; multiplied up to all."),
-    repeats: int = typer.Option(5, help="Runs of which the median counts."),
+    repeats: int = typer.Option(5, help="Number of runs; their median counts."),
     seed: int = typer.Option(0, help="Seed of the random weights."),
     dispatch: bool = typer.Option(
         False, "--dispatch", help="Measure the host's time to launch each module instead."

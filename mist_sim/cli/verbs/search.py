@@ -59,7 +59,7 @@ def search(
         8,
         metavar="N",
         help="Configurations that run against the same best; more for a cluster. Another number "
-        "may give other rows, but for the best ones.",
+        "may give other rows, except for the best ones.",
     ),
     tolerance: float | None = typer.Option(
         None, help="How near goodputs are found, as in mist goodput; 0.02 without it."

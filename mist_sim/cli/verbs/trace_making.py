@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mist_sim.traces import TraceRow
 
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Write this file.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of what is drawn.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 
 
 def synth(
@@ -42,7 +42,7 @@ def synth(
     num_requests: Number = None,
     force: Force = False,
 ) -> None:
-    """Make more requests like those of a trace, and say what is kept of it."""
+    """Make more requests like those of a trace, and list which of its figures they keep."""
     from mist_sim.cli.session import note
     from mist_sim.rng import Streams
     from mist_sim.traces.synthesis import KEPT, NOT_KEPT, fit_trace

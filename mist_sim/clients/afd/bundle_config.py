@@ -18,8 +18,8 @@ class BundleConfig:
     batches: in flight (m), each with slots of its own.
     static_graph: whether an empty slot costs FFN and communication as much as a full one, as it
         does where CUDA graphs of one size are replayed.
-    layers: into which a step is divided evenly, each of which goes to the FFN and back; None: a
-        step goes there and back once.
+    layers: a step is divided into them evenly, and each goes to the FFN and back; None: a step goes
+        there and back once.
     joint_steps: whether all batches begin each of their steps together, as parts of one batch of an
         engine do; else each begins its next step when it is back from the last.
     Raises ValueError for numbers below 1 and beyond the bounds (`mist_sim.bounds.BUNDLE`), and for

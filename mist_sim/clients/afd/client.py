@@ -54,8 +54,8 @@ class AfdClient(Client):
     beta_f: fixed FFN time, cycles.
     alpha_c: communication time, both ways, per such request, cycles.
     beta_c: fixed communication time, cycles.
-    communication: coefficients, as they say; or topology, as the links of the network between the
-        GPUs of the workers say, with beta_c, if it is given, on top.
+    communication: how its time is computed: from `coefficients`; or `topology`, from the network's
+        links between the GPUs of the workers, plus beta_c if it is given.
     place: where the GPUs of the attention workers are in network.topology, node1 or node1/gpu4;
         null: the first node with room.
     ffn_place: place of the FFN workers' GPUs.
@@ -68,8 +68,8 @@ class AfdClient(Client):
     ffn_gpu_price: dollars per hour of one ffn_gpu.
     cycle_s: length of a cycle.
     static_graph: whether an empty slot costs as much FFN and communication time as a full one.
-    layers: into which a step is divided evenly, each of which goes to the FFN and back; null: a
-        step goes there and back once.
+    layers: a step is divided into them evenly, and each goes to the FFN and back; null: a step goes
+        there and back once.
     joint_steps: whether all batches begin each step together, as parts of one batch of an engine;
         needs layers. Otherwise each begins its next step as soon as it is back.
     placement: how requests choose an attention worker: random among free slots, or least_load, the

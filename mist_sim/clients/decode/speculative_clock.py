@@ -60,8 +60,8 @@ class Speculation:
     def slots(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
         """Return the slots of a decode after 0, 1, 2, ... steps of a stay.
 
-        context: tokens that the cache held for it before. stay: tokens that it gets by the steps.
-        num_ahead: tokens behind the context that its prompt took memory for.
+        context: tokens that the cache held for it before the stay. stay: tokens emitted after each
+            step. num_ahead: tokens behind the context for which its prompt took memory.
         """
         slots = np.empty_like(stay)
         slots[0] = context + num_ahead
@@ -76,7 +76,7 @@ class Speculation:
         return slots
 
     def slots_ahead(self, context: int, num_ahead: int) -> int:
-        """Tokens that a prompt has memory for of which so many are computed."""
+        """Return the tokens for which a prompt has memory once `context` of them are computed."""
         return self._capped(context + num_ahead)
 
     def _capped(self, num_slots: int) -> int:
@@ -87,8 +87,8 @@ class SpeculativeClock(DecodeClock):
     """The running decodes of one engine with speculative decoding.
 
     A sequence keeps memory for all slots of its last step; slots of rejected drafts are used by the
-    next step (vLLM v1's `allocate_slots`). Where steps are planned ahead, a step has slots for all
-    drafts of the one before, too, since nobody knows yet which of them are accepted.
+    next step (vLLM v1's `allocate_slots`). If steps are planned ahead, a step also has slots for
+    all drafts of the step before, since it is not known yet which of them are accepted.
     """
 
     __slots__ = (
@@ -207,7 +207,7 @@ class SpeculativeClock(DecodeClock):
         return blocks
 
     def begin_overrun(self, context: int, num_blocks: int) -> None:
-        """Let one that has ended take part in the next step, whose plan does not know that.
+        """Add a decode that has ended to the next step, which was planned before its end was known.
 
         context: tokens that the cache holds for it. num_blocks: those it takes for the step.
         """
@@ -216,7 +216,7 @@ class SpeculativeClock(DecodeClock):
         self._blocks_by[self.steps - self._first + 1 :] += num_blocks
 
     def end_overrun(self, context: int, num_blocks: int) -> None:
-        """Take it out again."""
+        """Remove a decode that `begin_overrun` added."""
         self.num_decodes -= 1
         self.context_sum -= context
         self._blocks_by[self.steps - self._first + 1 :] -= num_blocks
@@ -234,14 +234,14 @@ class SpeculativeClock(DecodeClock):
 
 
 def add_ahead(sums: Vector, start: int, more: Vector) -> None:
-    """Add sums that begin at an index, and do not change after their last."""
+    """Add running sums from index `start` on; after their end the last value is added."""
     end = start + len(more)
     sums[start:end] += more
     sums[end:] += more[-1]
 
 
 def moved(ahead: Vector, size: int) -> Vector:
-    """Return sums of a size that begin with others, and do not change after their last."""
+    """Return running sums of length `size`: `ahead`, continued with its last value."""
     sums: Vector = np.full(size, ahead[-1])
     sums[: len(ahead)] = ahead
     return sums

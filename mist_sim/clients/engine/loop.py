@@ -146,7 +146,7 @@ class Engine:
         return partial(self._start_until_flow, start) if flows else start
 
     def _starts_all(self) -> Callable[[], Run | None]:
-        """Return the same for lanes whose decodes all stay until their answers are complete."""
+        """Return the method for lanes whose decodes stay until their answers are complete."""
         lane = self._lane
         if lane is None:
             several = [(each, each.ahead) for each in self.lanes if each.ahead is not None]
@@ -179,7 +179,7 @@ class Engine:
         return run
 
     def _several(self, lane: Lane, plan: StepPlan, batch: StepBatch) -> Run:
-        """Return the steps of a plan that has more than one."""
+        """Return the run of a plan with several steps."""
         now, num_steps = self.env.now, plan.num_steps
         times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
         if plan.swap_time:
@@ -189,7 +189,7 @@ class Engine:
         return Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
 
     def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
-        """Start the steps of a plan that knows only what was known one step before."""
+        """Start the steps of a plan that was made one step ahead."""
         plan = ahead.plan()
         if plan is None:
             return None
@@ -214,7 +214,7 @@ class Engine:
         return self._together(parts, times_each, num_steps, idle)
 
     def _start_ahead_together(self, lanes: Sequence[tuple[Lane, PlanAhead]]) -> Run | None:
-        """Do the same with plans that know only what was known one step before."""
+        """Start as many steps as every lane's plan allows; the plans were made one step ahead."""
         plans = [(lane, ahead, plan) for lane, ahead in lanes if (plan := ahead.plan())]
         if not plans:
             self._forget_count()
@@ -340,7 +340,7 @@ class Engine:
             self._end_after(self._run, self._run.num_begun(self.env.now))
 
     def notice(self, lane: Lane) -> None:
-        """Let a sleeping lane plan: the head of its queue may have room now."""
+        """Wake a sleeping lane: the head of its queue may have room now."""
         self._notice(lane, None)
 
     def halt(self) -> None:

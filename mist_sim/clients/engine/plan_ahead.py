@@ -42,8 +42,8 @@ class PlanAhead:
     flight has no part in the next step, since the length of its answer is known, but it keeps its
     seat and blocks until that step is planned. A request that is given up still takes part in the
     next step, even if it was only waiting, and leaves before the step after it is planned. With
-    drafts nobody knows when an answer ends: one that has ended may take part in one step more
-    (`Overruns`).
+    drafts the end of an answer is not known ahead: an answer that has ended may take part in one
+    more step (`Overruns`).
 
     After a plan that computes nothing, no step is in flight and none is planned: the next plan is
     made on the spot, knows everything, and its step cannot hide the host's time.

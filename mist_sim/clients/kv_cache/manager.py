@@ -131,7 +131,7 @@ class KvCacheManager:
         self.compute(sequence, num_tokens)
 
     def go_on(self, sequence: SequenceState, num_here: int, num_tokens: int) -> None:
-        """Give a prompt whose first entries came blocks for so many tokens."""
+        """Give a prompt blocks for so many tokens after its first entries have arrived."""
         self.grow(self.pool.blocks_for(num_tokens) - self.pool.blocks_for(num_here))
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:

@@ -77,7 +77,7 @@ class PageManager(KvCacheManager):
         self._plan += 1
 
     def leave_behind(self, sequence: SequenceState, num_tokens: int) -> Holding:
-        """Take back what the windows of a sequence with so many computed tokens have left.
+        """Take back the pages that a sequence's windows have left after so many computed tokens.
 
         Tokens of steps in flight count as computed, unless the version waits for them.
         """
@@ -188,7 +188,7 @@ class PageManager(KvCacheManager):
         self._extend(holding, num_tokens)
 
     def hit(self, sequence: SequenceState) -> Hit:
-        """Return what a waiting sequence finds: nothing, without a prefix cache."""
+        """Return the cached pages that a waiting sequence finds: none, without a prefix cache."""
         return Hit(0, 0, 0, 0, [[] for _ in range(self._num_groups)])
 
     def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
@@ -242,7 +242,7 @@ class PageManager(KvCacheManager):
     # --- pages --------------------------------------------------------------------------------
 
     def _move_on(self, holding: Holding, num_seen: int, num_tokens: int) -> None:
-        """Take back what is behind the windows of the query after so many tokens; then extend."""
+        """Take back the pages that the window has left after so many tokens; then extend."""
         num_left = self.pool.num_left(num_seen)
         if num_left > holding.num_left:
             self._drop(holding, num_left)
@@ -418,7 +418,7 @@ class CachingPageManager(PageManager):
         self._names.pop(sequence, None)
 
     def _first_names(self, sequence: SequenceState) -> list[Hashable]:
-        """Return the names of the blocks that others may have, too."""
+        """Return the names of the blocks whose content other requests may share."""
         names: list[Hashable] = []
         for key, end in Chain(sequence.visit.request.content, self.pool.block_size).spans:
             names += [(key, position) for position in range(len(names), end)]
@@ -426,5 +426,5 @@ class CachingPageManager(PageManager):
 
 
 def _name_more(sequence: SequenceState, names: list[Hashable], num_blocks: int) -> None:
-    """Name the blocks behind those that others may have, of so many in all."""
+    """Name the blocks after the shared ones, up to `num_blocks` in all."""
     names += [(sequence, position) for position in range(len(names), num_blocks)]

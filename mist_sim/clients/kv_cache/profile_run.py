@@ -82,7 +82,7 @@ class ProfileRun:
     counts_graphs: bool = True
 
     def graphs(self, num_graphs: int) -> Bytes:
-        """Return what so many CUDA graphs take of the cache's room."""
+        """Return the bytes that so many CUDA graphs take from the cache's room."""
         counted = num_graphs if self.counts_graphs else 0
         return _FIRST_GRAPH + _GRAPH * counted if counted else 0.0
 

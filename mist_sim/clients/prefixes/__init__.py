@@ -1,1 +1,1 @@
-"""Which blocks a prefix cache has, by their content: it knows no sequences, as `kv_cache` does."""
+"""The blocks of a prefix cache, by their content; sequences are the matter of `kv_cache`."""

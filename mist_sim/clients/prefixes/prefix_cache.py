@@ -145,7 +145,7 @@ class PrefixCache:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody is told of what comes and goes."""
+        """Whether a watcher, or `on_evict`, is notified of blocks that enter or leave."""
         return self._watcher is not None or self.on_evict is not None
 
     def watch(self, watcher: ContentWatcher) -> None:

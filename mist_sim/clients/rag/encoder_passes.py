@@ -73,7 +73,7 @@ class EncoderPass:
 
     @property
     def machine(self) -> Machine:
-        """The GPUs that it runs on, which draw power and cost money."""
+        """The GPUs that the encoder runs on, for power and cost."""
         predictor = self._predictor
         return Machine(model=predictor.model, cluster=predictor.cluster, price=self.gpu_price)
 

@@ -82,7 +82,7 @@ class PassMachine:
         return origins[0] if len(set(origins)) == 1 else "spec-only"
 
     def of_track(self, number: int) -> OneAtWork:
-        """Return the same GPUs in the steps of a track, in which one model works."""
+        """Return these GPUs for the steps of a track, in which only one model works."""
         return OneAtWork(self.models, number % len(self.models))
 
 

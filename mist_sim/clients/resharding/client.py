@@ -48,9 +48,9 @@ class ShardSizes:
 class ReshardingClient(LlmClient):
     """An engine that computes prompts in one layout and answers in another (Seesaw).
 
-    It begins in the layout for answers, which is that of its own options, and goes to the other one
-    when the first prompt is there. A transition loads the weights of the next layout from host
-    memory, over all GPUs' links at once, and takes answers that stay on the GPUs out and in again.
+    It begins in the layout for answers, given by its own options, and changes to the other one when
+    the first prompt arrives. A transition loads the weights of the next layout from host memory,
+    over all GPUs' links at once, and takes answers that stay on the GPUs out and in again.
     """
 
     lane_type: ClassVar[type[Lane]] = StagedLane

@@ -35,7 +35,7 @@ class Prefetched:
     def bring(self, lane: LaneState, plan: StepPlan, max_num_batched_tokens: int | None) -> None:
         """Bring entries back to blocks of a lane, in the order in which they left.
 
-        The blocks of the next step of prompts stay free; and all that came finds a place in the
+        Blocks for the next step of prompts stay free. Everything brought back also fits into the
         lanes of the other layout, in whatever order it goes there.
         """
         num_kept = _blocks_of_next_prompts(lane, max_num_batched_tokens)

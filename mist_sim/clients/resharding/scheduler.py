@@ -98,7 +98,7 @@ def set_all_aside(lane: LaneState, plan: StepPlan) -> None:
 
 
 def set_brought_aside(lane: LaneState, plan: StepPlan) -> None:
-    """Move answers back to the host's buffer whose entries have come but which have not resumed."""
+    """Move answers that were brought back but have not resumed to the host's buffer again."""
     for sequence in list(lane.moved):
         num_blocks = lane.pool.blocks_for(sequence.num_brought)
         if lane.swaps.room.has(num_blocks):

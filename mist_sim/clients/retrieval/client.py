@@ -148,7 +148,7 @@ class KvRetrievalClient(Client):
             raise ValueError(f"to must be left out, since no level says at, got {self.to}")
 
     def join_network(self, network: Network | None) -> None:
-        """Look whether there is a way from each level. Raises ScenarioError."""
+        """Check that the network has a way from each level. Raises ScenarioError if it has none."""
         for level in self.levels:
             if level.at is not None and self.to is not None:
                 check_way(self.name, "levels.at", (level.at, self.to), network)

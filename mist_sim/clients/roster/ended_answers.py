@@ -21,7 +21,7 @@ class EndedAnswers:
         self._lengths: dict[tuple[str | None, str | None], AnswerLengths] = {}
 
     def join(self, state: ClientState) -> None:
-        """Learn from a client too, once if it comes back as it was."""
+        """Learn from a client as well. A client that joins a second time is counted once."""
         if state in self._states:
             return
         state.answers = partial(self._of, state)

@@ -54,14 +54,17 @@ class PolledState(ClientState):
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Prompt tokens as of the last poll, plus those sent since if it counts them."""
         return self._num_prompt_tokens
 
     @property
     def num_kv_blocks(self) -> int:
+        """KV blocks as of the last poll."""
         return int(self._polls.gauge("num_kv_blocks", self._of))
 
     @property
     def num_kv_tokens(self) -> int:
+        """Tokens with KV entries as of the last poll."""
         return int(self._polls.gauge("num_kv_tokens", self._of))
 
     @property

@@ -121,7 +121,7 @@ class Roster:
     def _poll(self, interval: float, counts_sent: bool) -> Polls:
         """Return the polled state of clients, which persists as clients join and leave."""
         if self._env is None:
-            raise InvariantError("nobody has joined who could be asked")
+            raise InvariantError("no client has joined yet")
         key = interval, counts_sent
         if key not in self._polls:
             self._polls[key] = Polls(self._env, interval, counts_sent)

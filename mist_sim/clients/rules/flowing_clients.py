@@ -56,13 +56,13 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
         raise ScenarioError(
             "kv_cache must have room for two of the longest requests, below the watermark of "
             "hand_over.policy, on every client with role d_heavy: answers that leave one client "
-            "wait for memory at another, and it for them, so that nothing goes on after "
+            "wait for memory at another, and it for them, so that nothing happens after "
             f"{now} s ({who})"
         )
     raise ScenarioError(
         "kv_cache must have room for more requests on every client that hand_over.policy "
         f"({type(policy).__name__}) lets both hand over and take over: each waits for memory at "
-        f"another, which keeps what it has for it, so that nothing goes on after {now} s ({who}); "
+        f"another, which keeps what it has for it, so that nothing happens after {now} s ({who}); "
         "more memory, a lower rate, or clients with roles prefill and decode, which never wait in "
         "a circle"
     )

@@ -19,7 +19,7 @@ from mist_sim.models.adapters import AdapterMoves, LoraConfig
 
 
 class RunsSequences(Protocol):
-    """What of a lane tells which sequences run (see `LaneState`)."""
+    """The part of a `LaneState` that tells which sequences run."""
 
     running: dict[SequenceState, None]
     leaving: dict[SequenceState, tuple[int, int]]
@@ -34,7 +34,7 @@ def adapter_of(sequence: SequenceState) -> str | None:
 
 
 class AdapterQueue(WaitingQueue):
-    """First come, first served, but nobody whose adapter finds no room beside those in use.
+    """First come, first served, except sequences whose adapter has no room beside those in use.
 
     While `max_loras` adapters are in use, a sequence with another one waits, and others pass it.
     """
@@ -77,7 +77,7 @@ class AdapterQueue(WaitingQueue):
     def take(self) -> SequenceState:
         sequence = self.head()
         if sequence is None:
-            raise IndexError("nobody may be admitted")
+            raise IndexError("no sequence may be admitted")
         self.remove(sequence)
         return sequence
 

@@ -117,7 +117,7 @@ def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
 
 
 def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_tokens: int) -> int:
-    """Admit whom `next_to_admit` returned; return the tokens that it gets in every step."""
+    """Admit the sequence of `next_to_admit`; return the tokens that it gets in every step."""
     if lane.loaded:
         lane.loaded.popleft()
     else:
@@ -138,7 +138,7 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
 
 
 def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slots: int) -> None:
-    """Give a prompt blocks up to so many tokens, whose first piece has those that it computes."""
+    """Give a prompt blocks for `num_slots` tokens in all; it has those of its first piece."""
     num_tokens = min(sequence.num_tokens, sequence.num_computed_tokens + num_new)
     num_held = lane.kv_cache.num_held
     lane.kv_cache.grow(num_held(sequence, num_slots) - num_held(sequence, num_tokens))
@@ -153,7 +153,7 @@ def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> b
 
 
 def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
-    """Tell whether a waiting prompt has memory for what is written behind its first piece, too."""
+    """Tell whether a waiting prompt also has memory for the slots behind its first piece."""
     num_slots = lane.lookahead_of(sequence, num_new)
     if num_slots <= sequence.num_tokens:
         return True
@@ -163,7 +163,7 @@ def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> 
 
 
 def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
-    """Begin a prompt with entries that have come, and blocks for so many tokens behind them."""
+    """Begin a prompt after its brought entries, with blocks for `most_new` tokens behind them."""
     kv_cache, num_here = lane.kv_cache, sequence.num_brought
     lane.num_promised -= lane.blocks_to_join(sequence)
     kv_cache.arrive(sequence, num_here)

@@ -44,7 +44,7 @@ class Cadence:
 
     @property
     def num_held(self) -> int:
-        """Steps to come, from the next on, that carry no prompts while somebody decodes."""
+        """Number of next steps that carry no prompts while any sequence decodes."""
         if self.is_bound:
             return 0
         if self.count is not None:

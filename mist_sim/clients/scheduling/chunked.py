@@ -257,10 +257,10 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
 
 
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
-    """Tell whether blocks that a step enters into the cache may matter in the next one.
+    """Tell whether blocks that a step caches can change the next step.
 
-    They may let the head of the queue in, or be the same that others enter. With
-    sliding windows prompts and decodes give back blocks in turn.
+    The head of the queue may find them, or another prompt may compute the same blocks. With sliding
+    windows, prompts and decodes give back blocks in turn.
     """
     if lane.pool.groups and (plan.decodes or len(plan.prefills) > 1):
         return True

@@ -158,7 +158,7 @@ class LaneState:
         self.waiting.add(sequence)
 
     def finish_load(self, sequence: SequenceState, *, in_step: bool = False) -> bool:
-        """Let a sequence whose entries have come be admitted, unless it was given up.
+        """Let a sequence be admitted whose entries have arrived, unless it was given up.
 
         in_step: whether steps of the lane are in flight.
         Returns whether it can be; otherwise its memory is free now, or as they are accounted for.
@@ -542,7 +542,7 @@ class LaneState:
     def slots_ahead(
         self, sequence: SequenceState, num_tokens: int, num_ahead: int | None = None
     ) -> int:
-        """Tokens that a prompt has memory for of which so many are computed, or planned."""
+        """Return the tokens for which a prompt has memory once so many are computed or planned."""
         num_ahead = sequence.num_ahead if num_ahead is None else num_ahead
         if not num_ahead or self.speculation is None:
             return num_tokens

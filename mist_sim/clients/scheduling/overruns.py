@@ -1,8 +1,8 @@
 """Steps that are planned for decodes which have ended, since plans ahead know no drafts' outcome.
 
 A step is planned when the step before it begins. Without drafts each decode gets one token a step,
-so a plan knows who ends. With drafts it knows only that a decode gets one token at least: who needs
-more than that takes part in the next step, too, with all its drafts and their blocks. If it ends
+so a plan knows which decodes end. With drafts a decode gets at least one token: a decode that needs
+more than one also takes part in the next step, with all its drafts and their blocks. If it ends
 with the step before, what the next one computes of it is lost; seat and blocks are free when that
 is planned.
 

@@ -4,10 +4,11 @@ vLLM v1 (`take_in_turn`): decodes and pieces of prompts take blocks in the order
 before any waiting request looks up its prefix. A sequence without blocks preempts the running
 request that gives way, until there is room or it has preempted itself. In the latter case the
 sequences after it get nothing in this step: prompts stand still, and decodes pause. This happens
-only if another sequence than the last one may have to give way. In that case turns are also
-skipped: vLLM walks `running` by index and does not step back when an earlier sequence is preempted,
-so the next one is skipped; here too, for each victim earlier in the list that has ended the step in
-flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every sequence gets a turn.
+only if the victim need not be the last in the list, as with `order: priority`. Turns are then
+skipped as well: vLLM walks `running` by index and does not step back when an earlier sequence is
+preempted, so the sequence after it is skipped. The same holds for each victim earlier in the list
+that has ended with the step in flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every
+sequence gets a turn.
 
 Where prompts have all their blocks (`make_room`), only decodes ask for more.
 
@@ -47,7 +48,7 @@ def preempt(
     """Take the blocks of a running sequence, which continues later.
 
     It is copied to host memory or goes back to the queue, or is dropped if it outgrew the cache.
-    One that has all its tokens, which a plan ahead does not know, just leaves.
+    A sequence that has all its tokens, which a plan made ahead does not know, just leaves.
 
     was_served: whether it had its turn in this plan, which caches its computed tokens.
     """

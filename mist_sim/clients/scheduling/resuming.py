@@ -37,7 +37,7 @@ def _swap_all_in(lane: LaneState, plan: StepPlan) -> None:
 
 
 def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
-    """Take memory for swapped sequences, in the order in which they went, and let them come."""
+    """Reserve memory for swapped sequences and begin their moves, in the order of their leaving."""
     while lane.swapped and lane.has_seat():
         sequence, swap = next(iter(lane.swapped.items()))
         if sequence in lane.swaps.going:

@@ -30,7 +30,7 @@ class SwapState:
         return sum([num_blocks for num_blocks, _ in self.going.values()]) if self.going else 0
 
     def copy_time(self, num_blocks: int) -> float:
-        """Return the seconds in which so many blocks are copied, either way."""
+        """Return the seconds to copy so many blocks, in either direction."""
         return num_blocks * self._seconds_per_block
 
     def begin_return(self, swap: KvMove) -> KvMove:

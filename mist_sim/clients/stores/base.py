@@ -54,7 +54,7 @@ class KvStore(ABC):
         raise InvariantError(f"{self.name} has what {move} moves; nothing has to be awaited")
 
     def time(self, num_bytes: float) -> float:
-        """Return the seconds in which so many bytes come, for routers; 0: not known."""
+        """Return the seconds in which so many bytes arrive, estimated for routers; 0: not known."""
         return 0.0
 
     @abstractmethod

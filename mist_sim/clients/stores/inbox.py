@@ -1,4 +1,4 @@
-"""How entries that other clients keep come to a client that has no lanes."""
+"""Brings KV entries kept by other clients to a client without lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one way of KV entries into the memory of a lane, and out of it."""
+"""Moves KV entries into the memory of a lane and out of it; every such move goes through here."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class OtherClients(KvStore):
         return kv is None or not kv.is_awaited or kv.is_there
 
     def ready(self, move: KvMove) -> Event:
-        """Return an event: entries not computed yet are there, or will not come."""
+        """Return an event that fires once entries not computed yet have arrived, or never will."""
         kv, ready = move.sequence.incoming, Event(self._env)
         if not isinstance(kv, AwaitedKv):
             return super().ready(move)

@@ -81,7 +81,7 @@ class TimesOrigin:
     kernels: Mapping[str, str] = field(default_factory=dict)
 
     def across_nodes(self) -> TimesOrigin:
-        """Return the same for ranks on several nodes, of which no step was measured."""
+        """Return these origins for ranks on several nodes, where no step was measured."""
         found = {name: known and ACROSS_NODES for name, known in self.settings.items()}
         return replace(self, settings=found)
 

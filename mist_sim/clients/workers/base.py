@@ -59,7 +59,7 @@ class Workers(Client):
         return num_until_growth(stages[: super().takes(stages)])
 
     def abort(self, visit: Visit) -> None:
-        """A visit that is given up leaves the queue, or its worker, at once."""
+        """Remove a visit that is given up from the queue, or from its worker, at once."""
         self._services[visit].interrupt()
 
     def restart(self) -> None:

@@ -74,7 +74,7 @@ class Workers:
 
     @property
     def gpu(self) -> GpuSpec:
-        """The GPU that all of them are."""
+        """The type of GPU, the same for all workers."""
         return self.cluster.gpu
 
     @property

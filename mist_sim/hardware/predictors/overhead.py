@@ -55,7 +55,7 @@ class EngineOverhead:
         They are part of the host's time: a step takes the longer of that and of the kernels with
         this wait. By default none, but versions before 0.14 hide no host time at all; it has no
         effect without async scheduling.
-    exposed_sequence: seconds more of that for each sequence of a step.
+    exposed_sequence: the same wait for each sequence of a step, seconds, in addition.
     request: seconds from a request's arrival until the engine can schedule it, on top of the
         scenario's `front_end`; setting it turns off the default of `front_end`.
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the

@@ -1,4 +1,4 @@
-"""Rates per second of the measured time: they count what ends in it, whenever it was sent."""
+"""Rates per second of the measured time, of requests that end in it, whenever they were sent."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class CompressedMixer(Mixer):
 
     @property
     def input_width(self) -> int:
-        """Outputs of the matrices that lie whole on every rank, from the hidden state."""
+        """Outputs of the projections of the hidden state that every rank holds whole."""
         weights = self.indexer.num_heads if self.indexer else 0
         return self.q_lora_rank + self.head_dim + self.compressor_width + weights
 

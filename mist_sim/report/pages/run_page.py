@@ -138,7 +138,7 @@ def _details(run: RunData) -> Iterator[Detail]:
         f"{client}: defaults of {name}" for client, name in run.summary.get("engines", {}).items()
     ]
     for client, names in run.summary.get("assumed", {}).items():
-        lines.append(f"{client}: assumed, as nobody said: {', '.join(names)}")
+        lines.append(f"{client}: assumed, since not given: {', '.join(names)}")
     yield Detail("Where the step times come from", "\n".join(lines) or "no client times steps")
     if run.scenario is not None:
         yield Detail("The scenario, with every default", run.scenario)

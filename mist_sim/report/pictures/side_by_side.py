@@ -95,7 +95,7 @@ def _title_row(whole: Figure, text: str, number: int) -> None:
 
 
 def _copy_across(figure: Figure, whole: Figure, row: int, column: int, num_columns: int) -> None:
-    """Let the axis across have the title of its panel, and the range of the other columns."""
+    """Give the x axis the title of its panel, and the range of the other columns."""
     axis = figure.layout["xaxis" if row == 1 else f"xaxis{row}"]
     leader = _row_of(axis.matches) if axis.matches else row  # panels of one time have one range
     first = (leader - 1) * num_columns + 1

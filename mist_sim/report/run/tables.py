@@ -180,18 +180,18 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         if times := [name for name in options if name in fitted]:
             yield (
                 f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
-                "fitted on H100 runs. Say your own where you know it."
+                "fitted on H100 runs. Give your own if you know it."
             )
         if "overhead.prefill_step" in options:
             yield (
                 "The 3 ms that a step with prompts takes beyond its profiled layers "
-                "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Say your own "
-                "where you know it."
+                "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Give your own "
+                "if you know it."
             )
         if "sampling" in options:
             yield (
-                "How tokens are drawn is assumed: nobody looked up what the model's "
-                "generation_config.json asks for. Top-p and top-k take time (sampling.top_p)."
+                "How tokens are drawn is assumed: the model's generation_config.json "
+                "has not been looked up. Top-p and top-k take time (sampling.top_p)."
             )
         if penalties := [name for name in options if name.startswith("sampling.")]:
             yield (
@@ -202,7 +202,7 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
             yield (
                 f"{1e3 * (MEASURED.request or 0):g} ms before the queue and "
                 f"{1e3 * (MEASURED.response or 0):g} ms on the way back (front_end) are assumed: "
-                "vLLM's HTTP server on H100 machines. Say your own where you know them."
+                "vLLM's HTTP server on H100 machines. Give your own if you know them."
             )
         if "max_model_len" in options:
             yield (

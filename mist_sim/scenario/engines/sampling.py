@@ -22,10 +22,10 @@ class Drawing(NamedTuple):
 def drawing(config: EngineConfig, predictor: PipelinePredictor) -> Drawing:
     """Return how an engine's tokens are drawn.
 
-    What a model's `generation_config.json` asks for counts around times of kernels alone; around
-    others, which have a sampler in them or are of another kind, what the scenario says. Assumed is
-    that a model without a known file asks for nothing, and what penalties take of versions that
-    count the tokens anew in each step.
+    With step times of kernels only, the model's `generation_config.json` counts. Other step times
+    include a sampler, or are of another kind: there only the scenario's options count. Two things
+    are assumed: that a model without a known file asks for nothing, and the time of penalties in
+    versions that count the tokens anew in each step.
 
     Source: `ModelConfig.get_diff_sampling_param` in vllm/config/model.py, since 0.7.
     Raises ScenarioError for a sampler that has nothing to do.

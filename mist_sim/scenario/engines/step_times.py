@@ -154,7 +154,7 @@ def _captured(
 
 
 def with_graphs_up_to(size: int, predictor: Predictor) -> Predictor:
-    """Return a predictor whose largest CUDA graph has so many tokens, if it says no size itself."""
+    """Return a predictor whose largest CUDA graph has so many tokens if it names no size itself."""
     if not isinstance(predictor, RooflinePredictor) or size == MOST_CAPTURED:
         return predictor
     if predictor.enforce_eager or predictor.cudagraph_capture_sizes is not None:

@@ -20,7 +20,7 @@ _SHARE = "kv_cache.gpu_memory_utilization"
 
 
 def with_version_defaults(config: EngineConfig) -> EngineConfig:
-    """Return a config in which the version has decided what was left to it."""
+    """Return a config whose open options have the defaults of the version."""
     version = version_of(config.engine)
     ahead = config.async_scheduling
     if ahead is None:
@@ -47,7 +47,7 @@ def largest_graph(
 
 
 def kv_cache_by_version(said: object, version: EngineVersion) -> object:
-    """Return what a file says about the KV cache, with the share of memory if it says none.
+    """Return a file's KV cache section, with the version's share of memory if it names none.
 
     Where it says how many blocks there are, no memory is counted.
     """
@@ -60,7 +60,7 @@ def kv_cache_by_version(said: object, version: EngineVersion) -> object:
 
 
 def scheduler_by_version(said: object, version: EngineVersion) -> object:
-    """Return what a file says about a scheduler, with the version's options that its class has."""
+    """Return a file's scheduler section, with the version's defaults for options of its class."""
     spelt: object = {"type": said} if isinstance(said, str) else said
     name = str(spelt.get("type", SCHEDULER.default)) if isinstance(spelt, Mapping) else ""
     if not isinstance(spelt, Mapping) or name not in SCHEDULER.registry:
@@ -81,7 +81,7 @@ def scheduler_options(plugin: type[Any], version: EngineVersion) -> dict[str, An
 def predictor_by_version(
     said: object, version: EngineVersion, gpu: GpuSpec, max_num_seqs: int, num_drafts: int = 0
 ) -> object:
-    """Return what a file says about a roofline, with the largest CUDA graph if it says nothing."""
+    """Return a file's roofline section, with the version's largest CUDA graph if it names none."""
     spelt: object = {"type": said} if isinstance(said, str) else said
     if not isinstance(spelt, Mapping) or spelt.get("type", "roofline") != "roofline":
         return said

@@ -1,7 +1,7 @@
 """The engine that a client imitates, the values that come from it, and what is missing.
 
-A value that equals the version's default has its origin there, whoever wrote it; so a resolved
-scenario says the same when it is read again.
+A value that equals the version's default has its origin there, even if a file names it; so a
+resolved scenario gives the same origins when it is read again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 
 
 def imitated(config: EngineConfig) -> str:
-    """Return what a summary says of a client's engine."""
+    """Return the line of a summary about a client's engine."""
     name = version_of(config.engine).name
     return f"{name if config.engine else f'{name} (assumed)'}{_unlike(config)}"
 
@@ -45,7 +45,7 @@ def imitated(config: EngineConfig) -> str:
 def engine_line(configs: Iterable[EngineConfig]) -> str:
     """Return which engines the clients of a run imitate, in one line; empty without clients.
 
-    configs: of the clients, in which the version has decided what was left to it.
+    configs: of the clients, with the version's defaults filled in.
     """
     found = dict.fromkeys(
         f"{version_of(each.engine).title}{'' if each.engine else _assumed(each)}{_unlike(each)}"
@@ -55,7 +55,7 @@ def engine_line(configs: Iterable[EngineConfig]) -> str:
 
 
 def _assumed(config: EngineConfig) -> str:
-    """Return that nobody named a version, and how much that can matter where it is known.
+    """Return a remark that the version is assumed, and how much that can matter if it is known.
 
     A step takes the longer of the host's and the GPU's time where it is planned ahead, and their
     sum where it is not.

@@ -1,8 +1,8 @@
 """vLLM's defaults by version: the one table of them.
 
-A version is an entry of `VERSIONS`, which says what differs from the entry before. Each value names
-where vLLM's package has it; all were read in the wheels of these versions on PyPI, and the releases
-between them (0.13, 0.18.1, 0.20.0, 0.27.1, 0.28.0) say when a change came.
+A version is an entry of `VERSIONS`; it names its differences from the entry before. Each value
+names where vLLM's package has it; all were read in the wheels of these versions on PyPI, and the
+releases between them (0.13, 0.18.1, 0.20.0, 0.27.1, 0.28.0) say when a change came.
 """
 
 from __future__ import annotations

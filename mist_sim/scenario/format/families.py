@@ -54,7 +54,7 @@ class Marker(ABC):
         """Return what a value in a file describes."""
 
     def write(self, value: Any) -> object:
-        """Return what a file says for it."""
+        """Return its value as a file writes it."""
         return written(value)
 
     def __get_pydantic_core_schema__(
@@ -174,7 +174,7 @@ class OrLaw(Marker):
         return DURATION.parse(value)
 
     def write(self, value: Any) -> object:
-        """Return what a file says for the seconds or the law."""
+        """Return the seconds, or the law, as a file writes them."""
         return written(value) if isinstance(value, Part) else DURATION.format(value)
 
     def __get_pydantic_json_schema__(

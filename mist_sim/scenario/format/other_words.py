@@ -156,7 +156,7 @@ def where(key: str) -> str:
 
 
 def instead(value: str, known: Iterable[str]) -> str:
-    """Return a sentence that says what to write for another tool's value; empty if unknown.
+    """Return a sentence with the value to write in place of another tool's; empty if unknown.
 
     known: what may be written there.
     """

@@ -15,8 +15,8 @@ Verdict = Literal["applied", "no effect", "refused"]
 class Item:
     """One flag of a command line, or one key of a flag's JSON, and its effect.
 
-    flag: as it is written, with its value where that counts; values of flags without effect are
-        left out, since some are secrets. why: the key that it sets; why it changes no time; why it
+    flag: as it is written, with its value if that matters; values of flags without effect are left
+        out, since some are secrets. why: the key that it sets; why it changes no time; why it
         cannot be honoured, and what to write instead.
     is_assumed: whether something is assumed: the meaning of a name, or that times do not change
         although a real server's do.

@@ -145,7 +145,7 @@ def _pass_over(flag: Flag, account: Account) -> None:
     ):
         account.refused(flag.written, "text generation alone is simulated; leave it out")
     elif flag.name == "--ignore-eos" and not flag.is_on:
-        account.assumed(flag.written, "answers have the lengths that are said")
+        account.assumed(flag.written, "answers have the lengths of the command")
     else:
         account.no_effect(flag.name, WITHOUT_EFFECT[flag.name])
 
@@ -290,9 +290,9 @@ def _extra_body(
         elif key in sampled:
             account.applied(written, f"{SAMPLING}.{key} of the client")
         elif key == "min_tokens":
-            account.assumed(written, "answers have the lengths that are said")
+            account.assumed(written, "answers have the lengths of the command")
         else:
-            account.no_effect(f"--extra-body {key}", "answers have the lengths that are said")
+            account.no_effect(f"--extra-body {key}", "answers have the lengths of the command")
     return sampled
 
 

@@ -45,7 +45,7 @@ class FromVllm:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The keys as settings of a scenario that may have a workload of its own."""
+        """The keys as overrides (`--set`) of a scenario that may have its own workload."""
         keys = dict(self.keys)
         workload = keys.get("workload", {})
         if "lengths" not in workload and "trace" not in workload:
@@ -192,7 +192,7 @@ Later ones leave it to the server.
 def _sampled(
     client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
 ) -> dict[str, Any]:
-    """Return a client whose requests ask for what a benchmark says about sampling.
+    """Return a client whose requests have the sampling options of a benchmark.
 
     asked: None without a benchmark. At a temperature of 0 only penalties are left to say.
     """

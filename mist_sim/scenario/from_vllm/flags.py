@@ -156,7 +156,7 @@ def _flag(word: str, following: Sequence[str], arities: Mapping[str, Arity]) -> 
 def _switch(
     name: str, is_on: bool, value: str | None, following: Sequence[str]
 ) -> tuple[Flag, int]:
-    """Return a switch; `--x true` and `--x=false` are what manifests and older vLLM say."""
+    """Return a switch; manifests and older vLLM write `--x true` and `--x=false`."""
     if value is not None:
         if value.lower() not in _TRUTH:
             return Flag(name, (value,), fault="takes no value; leave it out"), 0

@@ -48,7 +48,7 @@ def unlike_engines(
             yield Problem(
                 ("clients", position, "scheduler"),
                 "must not be static beside clients with a role, which may hand over to it: "
-                "nobody joins a static batch",
+                "no request joins a static batch",
             )
 
 
@@ -62,7 +62,7 @@ def _cannot_take_over(traits: ClientTraits) -> bool:
 
 
 def _differences(first: NamedTraits, other: NamedTraits) -> Iterable[tuple[str, str]]:
-    """Yield (key, what is wrong) for each way in which two clients store entries differently."""
+    """Yield (key, problem) for each way in which two clients store entries differently."""
     mine, theirs = other.traits, first.traits
     if mine.model != theirs.model:
         others = "as of the other clients, with which it exchanges KV entries"

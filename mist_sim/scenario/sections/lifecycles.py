@@ -89,7 +89,7 @@ def problems_of_lives(
     yield from _unknown_names(part, clients)
     yield from _groups(lives, clients)
     if lives.start_up is not None and not lives.starts_anybody:
-        text = "has no effect: nobody starts; failures are for good and nobody is scaled"
+        text = "has no effect: no client starts; failures are permanent, and no client is scaled"
         yield Problem(("lifecycle", "start_up"), text)
     has_places = has_topology(network)
     if lives.start_up is not None and lives.start_up.weights_at is not None and not has_places:

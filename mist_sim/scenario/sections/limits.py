@@ -65,6 +65,6 @@ def class_problems(slo: Slo, workload: WorkloadSpec) -> Iterable[Problem]:
             known = listed(workload.classes) if workload.classes else "none"
             yield Problem(
                 place,
-                f"no request is of this class; workload.lengths has {known}; or say the priority "
+                f"no request is of this class; workload.lengths has {known}; or name the priority "
                 "or the model of its requests",
             )

@@ -45,8 +45,9 @@ class Tail:
 def tail_of(lengths: ArrayLike) -> Tail | None:
     """Return the tail exponent of lengths (> 0); None where they are too few.
 
-    The moment estimator on the largest n^(2/3) / 2 of n lengths: unlike Hill's, it knows tails that
-    are lighter than a power. Source: Dekkers, Einmahl and de Haan, Annals of Statistics 17, 1989.
+    The moment estimator on the largest n^(2/3) / 2 of n lengths: unlike Hill's, it also covers
+    tails that are lighter than a power law. Source: Dekkers, Einmahl and de Haan, Annals of
+    Statistics 17, 1989.
     """
     ordered = np.sort(np.asarray(lengths, dtype=float))
     n = len(ordered)

@@ -19,8 +19,8 @@ class Candidate:
     """A ratio at which the throughput may be largest.
 
     rule: "attention": where communication or FFN begin to take longer than attention;
-        "communication", "ffn": where their own throughput is largest; "crossing": where the one
-        overtakes the other.
+        "communication", "ffn": where their own throughput is largest; "crossing": where FFN begins
+        to take longer than communication, or the reverse.
     ratio: attention workers for each FFN worker; None where there is no such ratio above 0.
     throughput: tokens a unit of time for each worker of either kind; None without a ratio.
     """

@@ -63,11 +63,12 @@ class Row:
 class Plan(Findings):
     """A plan: GPUs to buy for a load, and their settings.
 
-    scenario: the answer, ready to run. title: the question. name: of the answer. usd_per_hour,
-    num_gpus: of it. lines: the answer in words. runner_up: which it is, and why it lost; empty
-    where nothing else was tried. goodput: of the answer; binding: what binds there; None where no
-    time was left. at_rate, at_goodput: summaries of runs. one_less: by name, what is left when one
-    engine fails. deployment: how to start it. tried: all that was simulated, the cheapest first.
+    scenario: the answer, ready to run. title: the question. name, usd_per_hour, num_gpus: of the
+        answer. lines: the answer in words. runner_up: the second-best candidate, and why it lost;
+        empty if nothing else was tried. goodput: of the answer; binding: the resource that binds
+        there; None if no time was left. at_rate, at_goodput: summaries of runs. one_less: by name,
+        the figures with one engine failed. deployment: how to start it. tried: all simulated
+        candidates, the cheapest first.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates left when
         time was up, the most promising first. left_out: impossible engines, with the reason.
     """

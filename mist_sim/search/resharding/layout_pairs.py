@@ -77,7 +77,7 @@ class Choices(Findings):
 
     @property
     def best_static(self) -> PairTimes:
-        """The layout with most throughput of those that stay."""
+        """The layout with the highest throughput among those that do not reshard."""
         return next(pair for pair in self.pairs if pair.is_static)
 
     @property

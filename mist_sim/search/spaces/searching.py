@@ -131,7 +131,7 @@ def search_space(
 
 
 def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
-    """Return all that a search depends on beside its scenario, as plain data."""
+    """Return as plain data everything a search depends on, except its scenario."""
     return {
         "vary": {key: list(values) for key, values in space.vary.items()},
         "cases": {name: dict(settings) for name, settings in space.cases.items()},

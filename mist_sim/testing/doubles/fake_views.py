@@ -40,10 +40,12 @@ class FakeView:
 
     @property
     def name(self) -> str:
+        """The word "client" and its number."""
         return f"client{self.client_id}"
 
     @property
     def num_outstanding(self) -> int:
+        """Requests that wait or run."""
         return self.num_waiting + self.num_running
 
     def num_answer_tokens(self, request: Request) -> float:

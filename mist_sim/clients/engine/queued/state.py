@@ -223,7 +223,7 @@ class QueuedState(LaneState):
         return max(context + 1 - num_due_then, context - len(self.giving(sequence)))
 
     def finish_with(self, sequence: SequenceState) -> None:
-        """Free seat and blocks of a sequence whose last token has come, unless it was preempted."""
+        """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
         del self.ends_with[sequence]
         if sequence in self.leaving:
             self._free(sequence, *self.leaving.pop(sequence))

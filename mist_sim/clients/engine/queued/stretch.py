@@ -47,7 +47,7 @@ class EngineQueue:
 
 
 class Rhythm(NamedTuple):
-    """The order in which plans follow returns while the groups stay the same.
+    """The order of plans and returns while the groups stay the same.
 
     num_plans: after each return. place: of the plan that computes something, from 0. last: for
     returns of each group in turn, the number of the group that is planned last.

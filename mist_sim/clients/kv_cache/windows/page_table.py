@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 
 
 class Page:
-    """A page of a group of layers, or what was in it: `name` says of which tokens.
+    """A page of a group of layers. name: the tokens whose entries are in it, or were.
 
     holders: requests that hold it; without any it is free, and its content is found until the page
         is used for something else.
@@ -25,8 +25,8 @@ class PageTable:
     """Free pages in the order in which they are used, and named pages by group.
 
     num_blank: free pages in which nothing is found and which are used before all others.
-    blank_first: whether pages without a name are used before the others when they come back (vLLM
-        from 0.24 on), rather than in the order in which they came.
+    blank_first: whether returned pages without a name are used before the others (vLLM from 0.24
+        on), rather than in the order of their return.
     changes: grows whenever a named page comes or goes, or is held or free.
 
     Source: `BlockPool` in `vllm/v1/core/block_pool.py`.

@@ -58,7 +58,7 @@ class ContextExchange:
         return self._layers * found
 
     def changes(self, batch: StepBatch) -> bool:
-        """Tell whether contexts that grow are gathered."""
+        """Tell whether steps gather contexts, which grow from step to step."""
         return bool(batch.chunks and self._per_cached)
 
 

@@ -119,7 +119,7 @@ class PhaseTime:
     _by_samples: dict[int, list[float]] = field(default_factory=dict, init=False)
 
     def time(self, num_tokens: int, num_samples: int, shared: int | None = None) -> float:
-        """Return the seconds of all operators but attention, communication included.
+        """Return the seconds of all operators except attention, communication included.
 
         shared: tokens of all replicas, if they are known.
         """

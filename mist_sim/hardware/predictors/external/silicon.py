@@ -57,7 +57,7 @@ class SiliconPredictor(SampledSteps):
     between are interpolated, norms and activations estimated. Needs the extra `silicon`.
 
     model, cluster: what is timed; raises ScenarioError if there are no measurements for it.
-    engine: whose kernels they are.
+    engine: the serving engine whose kernels were measured.
     package: what has the tables: the extra's, or aisimulate's newer ones where it is installed.
     """
 

@@ -1,4 +1,4 @@
-"""Flags and variables that say whose kernels compute experts and attention."""
+"""Flags and variables that select the kernel libraries of experts and attention."""
 
 from __future__ import annotations
 
@@ -78,10 +78,12 @@ def _format(model: ModelSpec) -> str:
 
 
 def _of_flashinfer(backend: MoeBackend, server: Server) -> MoeBackend:
-    """Return FlashInfer's kernels of TensorRT-LLM for its others where they run, or are asked for.
+    """Return FlashInfer's TensorRT-LLM kernels for its CUTLASS ones if these do not run.
 
-    Which of the two `VLLM_FLASHINFER_MOE_BACKEND` says: latency or throughput; on B200s those of
-    FP8 with block scales and of MXFP4 with 16 bits are of TensorRT-LLM alone.
+    A variable may also ask for them.
+
+    `VLLM_FLASHINFER_MOE_BACKEND` selects them: latency (TensorRT-LLM) or throughput (CUTLASS). On
+    B200s FP8 with block scales, and MXFP4 with 16-bit activations, have only TensorRT-LLM's.
     """
     if backend != "flashinfer_cutlass":
         return backend

@@ -55,7 +55,7 @@ def drafts(flag: Flag, server: Server) -> None:
         return
     if "method" not in said:
         if method is None:
-            server.account.refused(_FLAG, "who drafts is missing; write method, or a draft model")
+            server.account.refused(_FLAG, "the method is missing; write method, or a draft model")
         else:
             server.client.setdefault("speculative_config", {})["method"] = method
 

@@ -131,7 +131,7 @@ def _longer(values: Mapping[str, Any], written: str, server: Server) -> None:
     """Note a change of positions, which changes the longest context and no time."""
     length = values.get("max_position_embeddings")
     if "--max-model-len" in server.said or server.is_set_elsewhere("max_model_len"):
-        server.account.no_effect(written, "positions take no time, and max_model_len is said")
+        server.account.no_effect(written, "positions take no time, and max_model_len is given")
     elif isinstance(length, int):
         server.set("max_model_len", length, f"{written} {length}")
     elif any("factor" in value for value in values.values() if isinstance(value, dict)):

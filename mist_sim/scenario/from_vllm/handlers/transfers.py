@@ -32,7 +32,7 @@ _OTHERS = {
     "REMOTE_SERDE": "entries keep their size on the way",
 }
 _DEFAULT_SIZE = 5.0
-_ENDS = "how connectors find each other; how fast they are, the network and the tier say"
+_ENDS = "how connectors find each other; the network and the tier determine how fast they are"
 _STORES = ("MooncakeStoreConnector", "FlexKVConnectorV1", "HF3FSKVConnector")
 _SHARED = (
     "a store that servers share needs a size and a bandwidth; instead: --set "

@@ -1,4 +1,4 @@
-"""Arguments of `vllm bench serve` that change no time, and those that are not simulated.
+"""Arguments of `vllm bench serve` without effect on times, and arguments that are not simulated.
 
 Source: `add_cli_args` in vllm/benchmarks/serve.py and `add_dataset_parser` in
 vllm/benchmarks/datasets.py (0.19, 0.33).
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 _WHERE = "it says where the server is and what the benchmark tells of itself"
 _SAMPLING = "it takes no time here; top-p, top-k and penalties do"
 _RESULTS = "it says what is shown and saved"
-_LENGTHS = "answers have the lengths that are said"
+_LENGTHS = "answers have the lengths of the command"
 _OTHER_DATA = "it belongs to another dataset"
 
 VALUES: Mapping[str, str] = {

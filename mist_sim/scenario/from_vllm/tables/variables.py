@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_WHERE = "it says where things are, not how fast"
+_WHERE = "it names places, and changes no speed"
 _LOGS = "what is logged takes no time here"
 _START = "it is over before the first request"
 _KERNELS = "step times are those of vLLM's default kernels"

@@ -26,7 +26,7 @@ class WithoutEffect:
 
 
 _ADDRESS = "it says where and whom the server answers"
-_TEXT = "it shapes names and text; how many tokens there are, the requests say"
+_TEXT = "it shapes names and text; the requests determine how many tokens there are"
 _LOADING = "it is over before the first request"
 _LOGS = "what is logged and measured takes no time here"
 _IMAGES = "the requests are of text; workload.images and clients.0.images add images"

@@ -31,7 +31,7 @@ class Command:
 
 @dataclass
 class Surroundings:
-    """What the wrappers say of a command before it is read; see `Command`."""
+    """Settings that the wrappers around a command give it before it is read; see `Command`."""
 
     variables: dict[str, str] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
@@ -40,7 +40,7 @@ class Surroundings:
     count: int = 1
 
     def command(self, name: str, words: list[str]) -> Command:
-        """Return the command that stands in them."""
+        """Return a command with these settings."""
         return Command(
             name,
             tuple(words),

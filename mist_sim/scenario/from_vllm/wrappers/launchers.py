@@ -26,7 +26,7 @@ _STARTERS = (
     *("torchrun", "accelerate", "ray", "kubectl", "oc", "apptainer", "singularity", "tini"),
     *("dumb-init", "screen", "tmux", "systemd-run", "nsys", "xargs", "watch", "eval", "rlaunch"),
 )
-_HOST = "how a program is started changes no step; where its threads run, the overhead says"
+_HOST = "starting a program differently changes no step; overhead includes where its threads run"
 _DEPTH = 8
 
 

@@ -84,7 +84,7 @@ def simple_commands(text: str, variables: Variables) -> Iterator[list[str]]:
 
 
 def _run(words: list[str], variables: Variables) -> Iterator[list[str]]:
-    """Set variables where a command does nothing else, and yield it otherwise."""
+    """Set variables if a command does nothing else; yield the command otherwise."""
     if words and words[0] in ("export", "declare", "readonly", "local", "typeset"):
         words = [word for word in words[1:] if not word.startswith("-")]
         variables.exported |= {word.partition("=")[0] for word in words}

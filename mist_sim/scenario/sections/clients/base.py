@@ -59,15 +59,17 @@ class ClientPart(Part):
         return ()
 
     def describe(self, model: str | None) -> ClientTraits:
-        """Return what each copy is, as far as the file says. model: the scenario's.
+        """Return the traits of each copy, as far as the file determines them.
 
-        Rules of scenarios read it, and not the type of the client.
+        Rules of scenarios read these traits, and not the type of the client.
+
+        model: the scenario's.
         """
         client: Client = self.make(name=self.name)
         return client.traits
 
     def title(self, model: str | None) -> str:
-        """Return what a headline says of it. model: the scenario's."""
+        """Return its part of a headline. model: the scenario's."""
         return f"{self.name} ({', '.join(self.stages)})"
 
     @property

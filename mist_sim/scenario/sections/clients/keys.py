@@ -82,11 +82,7 @@ GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]
 EngineName = Annotated[
     str,
     BeforeValidator(known_name),
-    Field(
-        description="the version of vLLM whose defaults hold where nothing is said; vllm is the "
-        "newest that is known",
-        json_schema_extra={"enum": list(NAMES)},
-    ),
+    Field(json_schema_extra={"enum": list(NAMES)}),
 ]
 Name = Annotated[
     str,

@@ -121,7 +121,7 @@ class LlmPart(ClientPart):
         return self._config(model).traits
 
     def title(self, model: str | None) -> str:
-        """Return what a headline says of it: model and GPUs. model: the scenario's."""
+        """Return its part of a headline: model and GPUs. model: the scenario's."""
         num = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
         gpus = f"{num} x {self.gpu}" if num > 1 else self.gpu
         return f"{self.name} ({self.model or model} on {gpus})"

@@ -41,7 +41,7 @@ class _TokensOrLaw(Marker):
         return value
 
     def write(self, value: Any) -> object:
-        """Return what a file says for the number or the law."""
+        """Return the number, or the law, as a file writes it."""
         return written(value)
 
     def __get_pydantic_json_schema__(
