@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "who comes back keeps no memory for its next step",
         f"{SCHEDULING}/resuming.py",
-        "lane.num_promised += lane.blocks_to_join(sequence)",
+        "lane.num_promised += lane.needs.to_join(sequence)",
         "pass",
     ),
     Mutant(
@@ -423,7 +423,7 @@ MUTANTS = [
     Mutant(
         "later pieces of a run take no blocks",
         f"{SCHEDULING}/lane_state.py",
-        "num_blocks += self.piece_need(sequence, num_steps * num_new, num_new)",
+        "num_blocks += self.needs.of_piece(sequence, num_steps * num_new, num_new)",
         "pass",
     ),
     Mutant(
@@ -680,7 +680,7 @@ MUTANTS = [
     ),
     Mutant(
         "with windows, answers go on as if every block had one page",
-        f"{SCHEDULING}/lane_state.py",
+        f"{SCHEDULING}/memory_needs.py",
         "        if pool.groups:\n            return",
         "        if False:\n            return",
     ),

@@ -54,7 +54,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.network import Network
-from mist_sim.stages import Decode, Prefill, Recomputation
+from mist_sim.stages import Decode, Prefill
 
 
 @CLIENTS.register("llm")
@@ -74,6 +74,7 @@ class LlmClient(LaidOutClient):
     """
 
     lane_type: ClassVar[type[Lane]] = Lane
+    new_stay = staticmethod(SequenceState.of_visit)
 
     def __init__(
         self,
@@ -375,33 +376,6 @@ class LlmClient(LaidOutClient):
         if self.memory.groups is None:
             limits.append((self.memory.num_tokens, "by its KV cache"))
         return min(limits)
-
-    def new_stay(self, visit: Visit) -> SequenceState:
-        """Return the engine's view of a visit: one prompt, and the tokens to generate.
-
-        One that continues an answer knows its prompt and the tokens that others emitted. A prompt
-        may begin with entries that are kept elsewhere.
-        """
-        kv, num_prompt_tokens, num_output_tokens = visit.kv, 0, 0
-        first = visit.stages[0]
-        if kv is not None and first.continues:
-            num_prompt_tokens = kv.num_prompt_tokens
-            # 0: this client emits the first token
-            num_output_tokens = kv.num_output_tokens or 1
-        for stage in visit.stages:
-            if isinstance(stage, Prefill):
-                num_prompt_tokens += stage.num_prompt_tokens
-                num_output_tokens += 1
-            elif isinstance(stage, Decode):
-                num_output_tokens += stage.num_tokens
-        sequence = SequenceState(visit, num_prompt_tokens, num_output_tokens)
-        if isinstance(first, Recomputation):
-            sequence.last_token_at = first.last_token_at
-        if kv is not None and first.continues:
-            sequence.continue_from(kv)
-        elif kv is not None:
-            sequence.begin_from(kv)
-        return sequence
 
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]

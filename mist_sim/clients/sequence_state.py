@@ -10,6 +10,7 @@ from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.stay import Stay
 from mist_sim.core.views import OUT, WAITING
 from mist_sim.core.visit import HeldKv, Visit
+from mist_sim.stages import Decode, Prefill, Recomputation
 
 
 class Home(Protocol):
@@ -91,6 +92,34 @@ class SequenceState(Stay):
         self.join_step = 0
         self.block_phase = 0
         self.ticket = 0
+
+    @classmethod
+    def of_visit(cls, visit: Visit) -> SequenceState:
+        """Return the sequence of a visit: one prompt, and the tokens to generate.
+
+        A visit that continues an answer knows its prompt and the tokens that other clients
+        emitted. A prompt may begin with entries that are kept elsewhere.
+        """
+        kv, num_prompt_tokens, num_output_tokens = visit.kv, 0, 0
+        first = visit.stages[0]
+        if kv is not None and first.continues:
+            num_prompt_tokens = kv.num_prompt_tokens
+            # 0: this client emits the first token
+            num_output_tokens = kv.num_output_tokens or 1
+        for stage in visit.stages:
+            if isinstance(stage, Prefill):
+                num_prompt_tokens += stage.num_prompt_tokens
+                num_output_tokens += 1
+            elif isinstance(stage, Decode):
+                num_output_tokens += stage.num_tokens
+        sequence = cls(visit, num_prompt_tokens, num_output_tokens)
+        if isinstance(first, Recomputation):
+            sequence.last_token_at = first.last_token_at
+        if kv is not None and first.continues:
+            sequence.continue_from(kv)
+        elif kv is not None:
+            sequence.begin_from(kv)
+        return sequence
 
     def continue_from(self, kv: HeldKv) -> None:
         """Continue an answer whose entries are kept elsewhere.

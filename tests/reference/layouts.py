@@ -117,9 +117,7 @@ class ChangingClient(StepwiseClient):
             lane.fetch, lane.flow = before[0].fetch, before[0].flow
             lane.elsewhere = before[0].elsewhere
         for lane in before:
-            lane.known_until = inf
-            lane.free_late()
-            lane.learn()
+            lane.know_all()
         self.carry_all(before, after, now)
         for group in self.pipelines:
             group.begins_at = now + change.seconds

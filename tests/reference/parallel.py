@@ -243,6 +243,8 @@ class StepwisePipeline(StepwiseGroup):
             if returns == now:
                 for lane in self.computing[number]:
                     self.complete(lane, self.ready[number], now, self.busy[number])
+                    if self.is_stopping:
+                        lane.know_all()
                 self.ready[number] = now
                 self.returns[number] = inf
                 self.rounds.number += 1

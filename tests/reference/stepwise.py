@@ -558,6 +558,12 @@ class StepwiseEngine(ABC):
         while self.given_up and self.given_up[0][0] <= self.known_until:
             self.leave_late(self.given_up.pop(0)[1])
 
+    def know_all(self) -> None:
+        """Let the next plan know everything up to now, since no step is in flight."""
+        self.known_until = inf
+        self.free_late()
+        self.learn()
+
     def leave_late(self, live: Live) -> None:
         """Let go of one that gave up before the latest step, which computed it all the same."""
         if live in self.gone and live not in self.late:

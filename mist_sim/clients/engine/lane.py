@@ -281,7 +281,7 @@ class Lane:
         for sequence in plan.dropped:
             self.records.evict(sequence)
             sequence.visit.num_output_tokens = sequence.num_new_tokens
-            self.leave(sequence.visit, self.state.outgrown(sequence) or "dropped")
+            self.leave(sequence.visit, self.state.needs.outgrown(sequence) or "dropped")
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         """Account for executed steps and hand back what finished."""
@@ -388,7 +388,7 @@ class Lane:
 
     def drop_outgrown(self, sequence: SequenceState) -> bool:
         """Hand back a sequence that needs more blocks than the lane has in all."""
-        reason = self.state.outgrown(sequence)
+        reason = self.state.needs.outgrown(sequence)
         if reason is not None:
             sequence.visit.num_output_tokens = sequence.num_new_tokens
             self.leave(sequence.visit, reason)

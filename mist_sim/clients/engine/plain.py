@@ -240,7 +240,7 @@ class PlainEngine(Engine):
             num_new = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             if num_new:
                 prefills.append((sequence, num_new))
-                num_free -= state.piece_need(sequence, num_new)
+                num_free -= state.needs.of_piece(sequence, num_new)
                 budget -= num_new
         return num_free >= 0
 
@@ -248,7 +248,7 @@ class PlainEngine(Engine):
         """Give pieces of prompts their blocks; return their tokens."""
         state, num_tokens = self._state, 0
         for sequence, num_new in prefills:
-            if num_blocks := state.piece_need(sequence, num_new):
+            if num_blocks := state.needs.of_piece(sequence, num_new):
                 state.kv_cache.grow(num_blocks)
             state.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
             num_tokens += num_new

@@ -41,7 +41,7 @@ class Prefetched:
         num_kept = _blocks_of_next_prompts(lane, max_num_batched_tokens)
         while lane.swapped:
             sequence, swap = next(iter(lane.swapped.items()))
-            num_blocks = lane.blocks_to_return(swap)
+            num_blocks = lane.needs.to_return(swap)
             if sequence in lane.swaps.going or not self._has_place(num_blocks):
                 return
             num_needed = lane.clock.blocks_needed_now() + lane.num_promised + num_kept

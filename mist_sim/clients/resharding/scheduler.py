@@ -104,7 +104,7 @@ def set_brought_aside(lane: LaneState, plan: StepPlan) -> None:
         if lane.swaps.room.has(num_blocks):
             num_computed = sequence.num_brought
             lane.moved.remove(sequence)
-            lane.num_promised -= lane.blocks_to_join(sequence)
+            lane.num_promised -= lane.needs.to_join(sequence)
             sequence.have_brought()
             _go_out(lane, plan, sequence, num_blocks, num_computed)
 

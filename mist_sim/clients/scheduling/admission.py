@@ -59,7 +59,7 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
         sequence.have_brought()  # all of it is here
     elif kv is not None:
         num_blocks = kv_cache.reserve(sequence, sequence.num_brought)
-        lane.num_promised += lane.blocks_to_join(sequence)
+        lane.num_promised += lane.needs.to_join(sequence)
         num_here = (lane.pool.blocks_for(sequence.num_brought) - num_blocks) * size
         num_tokens = sequence.num_brought - num_here
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
@@ -79,7 +79,7 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     kv_cache, num_tokens = lane.kv_cache, None
     if first_piece is not None and not _comes_whole(lane, sequence):
         num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
-        num_tokens = max(num_tokens, lane.lookahead_of(sequence, first_piece))
+        num_tokens = max(num_tokens, lane.needs.of_first_piece(sequence, first_piece))
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
     if sequence.is_brought:
         num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
@@ -106,7 +106,7 @@ def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) 
         return 0
     pool = lane.pool
     num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
-    return pool.blocks_for(lane.num_slots(sequence)) - num_held
+    return pool.blocks_for(lane.needs.num_slots(sequence)) - num_held
 
 
 def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
@@ -126,7 +126,7 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
     if sequence.is_brought:
         _go_on(lane, sequence, most_new)
     else:
-        num_slots = lane.lookahead_of(sequence, most_new)
+        num_slots = lane.needs.of_first_piece(sequence, most_new)
         lane.kv_cache.admit(sequence, most_new)
         if num_slots:
             _take_ahead(lane, sequence, most_new, num_slots)
@@ -142,7 +142,7 @@ def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slot
     num_tokens = min(sequence.num_tokens, sequence.num_computed_tokens + num_new)
     num_held = lane.kv_cache.num_held
     lane.kv_cache.grow(num_held(sequence, num_slots) - num_held(sequence, num_tokens))
-    lane.take_ahead(sequence, is_first=True)
+    lane.needs.note_ahead(sequence, is_first=True)
 
 
 def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
@@ -154,7 +154,7 @@ def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> b
 
 def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
     """Tell whether a waiting prompt also has memory for the slots behind its first piece."""
-    num_slots = lane.lookahead_of(sequence, num_new)
+    num_slots = lane.needs.of_first_piece(sequence, num_new)
     if num_slots <= sequence.num_tokens:
         return True
     num_blocks = lane.kv_cache.blocks_to_admit(sequence, num_slots)
@@ -165,7 +165,7 @@ def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> 
 def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
     """Begin a prompt after its brought entries, with blocks for `most_new` tokens behind them."""
     kv_cache, num_here = lane.kv_cache, sequence.num_brought
-    lane.num_promised -= lane.blocks_to_join(sequence)
+    lane.num_promised -= lane.needs.to_join(sequence)
     kv_cache.arrive(sequence, num_here)
     kv_cache.go_on(sequence, num_here, min(sequence.num_tokens, num_here + most_new))
     sequence.num_computed_tokens = num_here
@@ -224,9 +224,9 @@ def _may_join_second_step(lane: LaneState) -> bool:
     if lane.loaded and lane.head() is not None:
         return True  # has its memory
     if lane.swapped:
-        return lane.blocks_to_return(next(iter(lane.swapped.values()))) <= num_free
+        return lane.needs.to_return(next(iter(lane.swapped.values()))) <= num_free
     if lane.moved:
-        return lane.blocks_to_join(lane.moved[0]) <= num_free
+        return lane.needs.to_join(lane.moved[0]) <= num_free
     if (head := lane.head()) is None:
         return False
     num_blocks = lane.kv_cache.blocks_to_admit(head)

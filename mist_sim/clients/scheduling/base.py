@@ -91,7 +91,7 @@ class Scheduler(ABC):
 
     def refusal(self, lane: LaneState, sequence: SequenceState) -> str | None:
         """Return why a sequence that arrives can never be served, or None."""
-        return lane.outgrown(sequence)
+        return lane.needs.outgrown(sequence)
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return the option needed for a step to verify so many drafts of every sequence.

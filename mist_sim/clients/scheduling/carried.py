@@ -31,7 +31,7 @@ def carry_running(
 
 def carry_brought(lane: LaneState, sequence: SequenceState) -> bool:
     """Let a sequence with entries from elsewhere wait to continue, if it has room."""
-    num_first = lane.blocks_to_join(sequence)
+    num_first = lane.needs.to_join(sequence)
     others = lane.clock.blocks_needed_now() + lane.num_promised
     if not _take(lane, sequence, sequence.num_brought, others + num_first):
         return False

@@ -18,6 +18,7 @@ from mist_sim.clients.kv_cache.page_manager import PageManager
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.image_times import ImageTimes
+from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.overruns import Overruns
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -57,6 +58,7 @@ class LaneState:
         (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with tiers,
         swapping, and drafts in models with sliding windows.
     pages: the holder of blocks where it lends them to each sequence in its turn; else None.
+    needs: how many blocks sequences need.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
     overruns: who has ended and takes part in the next step, which is planned ahead with drafts.
@@ -119,9 +121,7 @@ class LaneState:
         is_early = self.by_piece and self.pool.block_size > 1
         drafts_in_time = speculation is not None and not plans_ahead
         self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
-        self._lookahead = 0
-        if speculation is not None and self.by_piece:
-            self._lookahead = speculation.num_lookahead_tokens
+        self.needs = MemoryNeeds(kv_cache, self.rules, speculation, by_piece=self.by_piece)
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -180,7 +180,7 @@ class LaneState:
 
     def _compute_all(self, sequence: SequenceState, *, in_step: bool) -> None:
         """Queue a prompt again whose entries were lost on their way."""
-        self.num_promised -= self.blocks_to_join(sequence)
+        self.num_promised -= self.needs.to_join(sequence)
         self._forget(sequence, in_step=in_step)
         sequence.forget_brought()
         self.waiting.give_back(sequence)
@@ -317,15 +317,15 @@ class LaneState:
             self.abandoned.add(sequence)
             sequence.num_computed_tokens = 0
             if sequence.is_brought:
-                self.num_promised -= self.blocks_to_join(sequence)
+                self.num_promised -= self.needs.to_join(sequence)
         elif sequence in self.loaded:
             self.loaded.remove(sequence)
             if sequence.is_brought:
-                self.num_promised -= self.blocks_to_join(sequence)
+                self.num_promised -= self.needs.to_join(sequence)
             self._forget(sequence, in_step=in_step)
         elif sequence in self.moved:
             self.moved.remove(sequence)
-            self.num_promised -= self.blocks_to_join(sequence)
+            self.num_promised -= self.needs.to_join(sequence)
             self._forget(sequence, in_step=in_step)
         else:
             self.waiting.remove(sequence)
@@ -376,7 +376,7 @@ class LaneState:
             self.prefilling.remove(sequence)
             num_computed = sequence.num_computed_tokens
             if self.by_piece:
-                num_slots = self.slots_ahead(sequence, num_computed)
+                num_slots = self.needs.slots_ahead(sequence, num_computed)
                 sequence.num_ahead = 0
                 return self.kv_cache.num_held(sequence, num_slots), num_computed
             return self.pool.blocks_for(sequence.num_tokens), num_computed
@@ -442,46 +442,6 @@ class LaneState:
         num_reserved = self.pool.num_reserved if self.running else 0
         return self.pool.num_free - num_needed - num_reserved
 
-    def num_slots(self, sequence: SequenceState) -> int:
-        """Tokens that a sequence off the clock needs memory for in the next step that it is in."""
-        if self.speculation is not None and sequence.num_output_tokens:
-            return self.speculation.num_slots(sequence.num_tokens)
-        return sequence.num_tokens
-
-    def blocks_to_return(self, swap: KvMove) -> int:
-        """Return the blocks that must be free for a swapped sequence to go on."""
-        sequence = swap.sequence
-        num_tokens = sequence.num_tokens if swap.in_prefill else self.num_slots(sequence)
-        return self.pool.blocks_for(num_tokens)
-
-    def blocks_to_join(self, sequence: SequenceState) -> int:
-        """Return the blocks that must be free for a sequence with its entries to continue.
-
-        For a prompt, these include all of its remaining tokens.
-        """
-        pool, num_slots, num_brought = self.pool, self.num_slots(sequence), sequence.num_brought
-        if pool.groups:
-            return pool.blocks_for(num_slots) - pool.blocks_for(num_brought)
-        return num_brought // -pool.block_size - num_slots // -pool.block_size
-
-    def outgrown(self, sequence: SequenceState) -> str | None:
-        """Return how a sequence has more tokens than the whole cache holds, or None.
-
-        One that has emitted tokens also needs the slots for drafts of its next step, and a prompt
-        those that a drafting model writes behind its end.
-        """
-        pool = self.pool
-        num_slots = self.num_slots(sequence)
-        if self._lookahead and not sequence.num_output_tokens:
-            num_slots = self.slots_ahead(sequence, num_slots, self._lookahead)
-        num_blocks = pool.blocks_alone(num_slots)
-        if num_blocks <= pool.num_blocks:
-            return None
-        num_extra = num_slots - sequence.num_tokens
-        drafts = f" and {num_extra} for drafts" if num_extra else ""
-        pages = f" take {num_blocks} blocks and" if pool.groups else ""
-        return f"{sequence.num_tokens} tokens{drafts}{pages} exceed {pool.name}"
-
     # --- the work of a plan -------------------------------------------------------------------
 
     def decode_need(self, num_steps: int) -> int:
@@ -511,57 +471,12 @@ class LaneState:
             for sequence in self.running:
                 self.pages.lose_step(sequence, self.num_computed(sequence))
         elif self.by_piece:
-            pieces = [self._piece_taken(sequence, new) for sequence, new in plan.prefills]
+            pieces = [self.needs.taken_by_piece(sequence, new) for sequence, new in plan.prefills]
             self.kv_cache.answers.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
         self.num_taken = 0
         self.free_forgotten()
         self.end_pause()
-
-    def piece_need(self, sequence: SequenceState, num_tokens: int, num_done: int = 0) -> int:
-        """Blocks that a piece of a prompt takes; `num_done` of its tokens have theirs."""
-        num_computed = sequence.num_computed_tokens
-        if self._lookahead:
-            num_held, slots = self.kv_cache.num_held, self.slots_ahead
-            before = num_held(sequence, slots(sequence, num_computed + num_done))
-            after = slots(sequence, num_computed + num_tokens, self._lookahead)
-            return num_held(sequence, after) - before
-        if sequence.chain is None and self.pages is None:
-            size = self.pool.block_size
-            return (num_computed + num_done) // -size - (num_computed + num_tokens) // -size
-        num_held = self.kv_cache.num_held
-        before = num_held(sequence, num_computed + num_done)
-        return num_held(sequence, num_computed + num_tokens) - before
-
-    def _piece_taken(self, sequence: SequenceState, num_tokens: int) -> int:
-        """Blocks that the planned piece of a prompt took."""
-        num_held, num_computed = self.kv_cache.num_held, sequence.num_computed_tokens
-        after = num_held(sequence, self.slots_ahead(sequence, num_computed + num_tokens))
-        return after - num_held(sequence, self.slots_ahead(sequence, num_computed))
-
-    def slots_ahead(
-        self, sequence: SequenceState, num_tokens: int, num_ahead: int | None = None
-    ) -> int:
-        """Return the tokens for which a prompt has memory once so many are computed or planned."""
-        num_ahead = sequence.num_ahead if num_ahead is None else num_ahead
-        if not num_ahead or self.speculation is None:
-            return num_tokens
-        return self.speculation.slots_ahead(num_tokens, num_ahead)
-
-    def lookahead_of(self, sequence: SequenceState, num_new: int) -> int:
-        """Tokens up to which the first piece of a waiting prompt takes memory; 0: as any piece."""
-        if not (self._lookahead and self.rules.admits_lookahead):
-            return 0
-        num_tokens = self.kv_cache.num_cached_tokens(sequence) + num_new
-        return self.slots_ahead(sequence, min(num_tokens, sequence.num_tokens), self._lookahead)
-
-    def take_ahead(self, sequence: SequenceState, *, is_first: bool = False) -> None:
-        """Note that a piece of a prompt has memory for what a drafting model writes ahead.
-
-        is_first: that it is admitted with.
-        """
-        if not is_first or self.rules.admits_lookahead:
-            sequence.num_ahead = self._lookahead
 
     def steps_until_change(self, limit: int, plan: StepPlan | None = None) -> int:
         """Steps, at most `limit`, that the decodes run before one ends or blocks run short.
@@ -593,7 +508,7 @@ class LaneState:
         """Blocks that so many steps of a plan take after the first, piece by piece."""
         num_blocks = self.decode_need(num_steps)
         for sequence, num_new in plan.prefills:
-            num_blocks += self.piece_need(sequence, num_steps * num_new, num_new)
+            num_blocks += self.needs.of_piece(sequence, num_steps * num_new, num_new)
         return num_blocks
 
     def batch(self, plan: StepPlan) -> StepBatch:

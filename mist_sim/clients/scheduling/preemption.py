@@ -61,7 +61,7 @@ def preempt(
     del lane.running[sequence]
     num_known = lane.num_known(sequence, num_computed, was_served=was_served)
     num_unknown = num_computed - num_known
-    if lane.outgrown(sequence):
+    if lane.needs.outgrown(sequence):
         kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
         plan.dropped += (sequence,)
         return
@@ -129,7 +129,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
             lane.kv_cache.grow(num_blocks)
-        lane.take_ahead(sequence)
+        lane.needs.note_ahead(sequence)
         add_prefill(lane, plan, sequence, num_new)
         budget -= num_new
     return disturbed, budget - lane.num_decode_queries
@@ -151,7 +151,7 @@ def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
     for sequence in lane.prefilling:
         num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
         if num_new:
-            pieces.append((sequence, num_new, lane.piece_need(sequence, num_new)))
+            pieces.append((sequence, num_new, lane.needs.of_piece(sequence, num_new)))
             budget -= num_new
     return pieces
 
@@ -192,7 +192,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         if sequence in lane.prefilling:
             left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
             num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, left)
-            num_blocks = lane.piece_need(sequence, num_new)
+            num_blocks = lane.needs.of_piece(sequence, num_new)
         else:
             num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
         if lane.pages is not None and num_new:

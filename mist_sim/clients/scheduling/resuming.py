@@ -17,7 +17,7 @@ def _swap_all_in(lane: LaneState, plan: StepPlan) -> None:
     """Let swapped sequences go on, in the order in which they went, while they fit."""
     swaps = []
     for sequence, swap in lane.swapped.items():
-        num_needed = lane.blocks_to_return(swap)
+        num_needed = lane.needs.to_return(swap)
         free = lane.num_admissible(lane.clock.blocks_needed_now())
         if not lane.has_seat() or num_needed > free:
             break
@@ -43,7 +43,7 @@ def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
         if sequence in lane.swaps.going:
             return
         free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
-        if lane.blocks_to_return(swap) > free:
+        if lane.needs.to_return(swap) > free:
             return
         begin_return(lane, plan, sequence, swap)
 
@@ -53,7 +53,7 @@ def begin_return(lane: LaneState, plan: StepPlan, sequence: SequenceState, swap:
     del lane.swapped[sequence]
     sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
     lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
-    lane.num_promised += lane.blocks_to_join(sequence)
+    lane.num_promised += lane.needs.to_join(sequence)
     lane.loading[sequence] = None
     plan.moves += (lane.swaps.begin_return(swap),)
 
@@ -73,7 +73,7 @@ def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
         and (lane.swaps.overlap or not (lane.swapped and lane.running))
     ):
         sequence = lane.moved[0]
-        num_blocks = lane.blocks_to_join(sequence)
+        num_blocks = lane.needs.to_join(sequence)
         if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now() + num_needed):
             return
         lane.moved.popleft()

@@ -58,7 +58,7 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
         lane.clock.join(sequence)
         return False
     context = sequence.num_computed_tokens
-    num_slots = lane.slots_ahead(sequence, context)
+    num_slots = lane.needs.slots_ahead(sequence, context)
     lane.finish(sequence, lane.pool.blocks_for(num_slots), context)
     return True
 
@@ -72,10 +72,10 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     if lane.pages is not None and plan.decodes:
         lane.pages.decode_on(lane.decoding(), lane.clock.context, num_steps)
     if lane.by_piece:
-        kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
+        kv_cache.grow(sum([lane.needs.of_piece(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:
         if lane.by_piece:
-            lane.take_ahead(sequence)
+            lane.needs.note_ahead(sequence)
         kv_cache.compute_more(sequence, new, num_steps)
 
 

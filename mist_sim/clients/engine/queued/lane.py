@@ -92,7 +92,7 @@ class QueuedLane(Lane):
             else:
                 state.taken.pop(sequence, None)
         for sequence in plan.dropped:
-            reason = state.outgrown(sequence) or "dropped"
+            reason = state.needs.outgrown(sequence) or "dropped"
             giving, _ = state.taken.pop(sequence, ((), ()))
             for each in giving:
                 each.num_gone += sequence not in each.completed
