@@ -80,7 +80,9 @@ def _by_track(
     places = places[np.argsort(tokens["track"][places], kind="stable")]
     tracks, first = np.unique(tokens["track"][places], return_index=True)
     columns = dict(tokens.items())
-    for track, here in zip(tracks.tolist(), np.split(places, first[1:]), strict=True):
+    cuts = pairwise([*first.tolist(), len(places)])
+    for track, (begin, end) in zip(tracks.tolist(), cuts, strict=True):
+        here = places[begin:end]
         yield track, {name: column[here] for name, column in columns.items()}
 
 

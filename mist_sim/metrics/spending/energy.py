@@ -173,7 +173,9 @@ class Ledger:
         """Yield the tracks, those of clients alike together: of many, each has few runs."""
         latest, tracks, num_steps = None, list[int](), 0
         for client_id, machine in enumerate(self.machines):
-            for track in self._recorder.tracks_of(client_id) if machine is not None else ():
+            if machine is None:
+                continue
+            for track in self._recorder.tracks_of(client_id):
                 its = self._machine_of(track, machine)
                 if latest is not None and (its != latest or num_steps > _PIECE):
                     yield latest, tracks
