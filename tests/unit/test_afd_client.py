@@ -254,5 +254,5 @@ def test_what_a_bundle_costs_is_not_taken_for_nothing(coefficients):
     result = simulated(bundle(**coefficients), [(0.0, 100, 3)])
     assert result.summary["power_unknown"] == ["bundle"]
     assert "energy_j" not in result.summary
-    with pytest.raises(mist.ScenarioError, match="nobody knows the GPUs of bundle"):
+    with pytest.raises(mist.ScenarioError, match="the GPUs of bundle"):
         simulated(bundle(**coefficients), [(0.0, 100, 3)], cost=mist.CostOptions())

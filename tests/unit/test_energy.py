@@ -12,6 +12,7 @@ from rich.console import Console
 import mist_sim as mist
 from mist_sim import PowerOptions, ScenarioError, simulate
 from mist_sim.hardware.power import PowerDraw
+from mist_sim.metrics.spending import energy as energy_module
 from mist_sim.report.replications import replications_table
 from mist_sim.report.run.tables import results_table
 from mist_sim.scenario.build import build
@@ -125,6 +126,25 @@ def test_prefill_and_decode_on_two_clients():
     assert result.requests["energy"].sum() + idle == pytest.approx(result.clients["energy"].sum())
 
 
+def test_clients_alike_are_priced_together_as_each_alone(monkeypatch):
+    """Two alike, one with other GPUs and one alike again; to the bit."""
+    gpus = [GPU, GPU, "h200", GPU]
+    clients = [
+        mist.llm_client(f"llm-{number}", model="llama-3.1-8b", gpu=gpu)
+        for number, gpu in enumerate(gpus)
+    ]
+    lengths = [100 * number for number in range(1, 41)]
+    workload = mist.Workload.from_lists(lengths, lengths, arrivals=mist.ConstantArrivals(rate=5.0))
+    result = mist.Simulation(clients=clients, workload=workload).run()
+    together = result.clients["energy"].tolist()
+    assert [len(tracks) for _, tracks in result.ledger._alike()] == [2, 1, 1]
+    monkeypatch.setattr(energy_module, "_PIECE", -1)
+    assert [len(tracks) for _, tracks in result.ledger._alike()] == [1, 1, 1, 1]
+    alone = mist.Simulation(clients=clients, workload=workload).run()
+    assert alone.clients["energy"].tolist() == together
+    assert alone.summary["energy_j"] == result.summary["energy_j"]
+
+
 def test_the_warm_up_is_left_out_of_the_summary():
     whole, warm = (simulate(scenario(warmup=warmup)) for warmup in ("0 s", "4 s"))
     assert warm.clients["energy"].tolist() == whole.clients["energy"].tolist()
@@ -199,7 +219,7 @@ def test_engines_whose_gpus_nobody_knows_say_so():
     assert "energy_j" not in result.summary
     assert "energy" not in result.requests
     assert "energy" not in result.clients
-    with pytest.raises(ScenarioError, match="cost must be None, since nobody knows the GPUs of"):
+    with pytest.raises(ScenarioError, match="cost must be None, since the GPUs of"):
         mist.Simulation(clients=[client], workload=TWO_TOGETHER, cost=mist.CostOptions())
 
 

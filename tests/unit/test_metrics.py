@@ -1,6 +1,7 @@
 """Metrics by hand, and the files that a run leaves."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.routers import LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
-from mist_sim.traces import PoissonArrivals, Profile, Workload, template
+from mist_sim.traces import PoissonArrivals, Profile, TimeLimits, Workload, template
 from tests.reference.engines import llm_engine
 
 
@@ -225,6 +226,18 @@ def test_a_run_of_ages_needs_no_memory_for_its_seconds():
     workload = Workload.from_lists([10] * 3, [5] * 3, [0.0, 1e9, 1e11])
     summary = Simulation(clients=[engine()], workload=workload).run().summary
     assert summary["max_output_tokens_per_s"] == 5
+
+
+def test_a_run_that_answers_nobody_has_no_peak():
+    """All give up during their first steps, which gave tokens."""
+    client = llm_engine(
+        "llm", scheduler=ChunkedScheduler(), predictor=AffinePredictor(), num_gpu_blocks=100
+    )
+    workload = Workload.from_lists([10, 10], [500, 500], [0.0, 10.0])
+    limited = replace(workload, time_limits=TimeLimits(timeout=0.5))
+    summary = Simulation(clients=[client], workload=limited).run().summary
+    assert summary["num_timed_out"] == 2
+    assert summary["max_output_tokens_per_s"] == 0
 
 
 class HalfASecond(AffinePredictor):

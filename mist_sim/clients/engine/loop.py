@@ -86,12 +86,16 @@ class Engine:
         env.note_plan(self._plan_phase)
         self._run = run = self._start_next()
         if run is None:
-            self._idle = True
-            self._wake = env.event()
-            self._wake.callbacks.append(self._plan)
+            self._sleep()
         else:
             self._wake = env.at(run.end, self._step_end)
             self._wake.callbacks.append(self._end)
+
+    def _sleep(self) -> None:
+        """Plan nothing until work comes."""
+        self._idle = True
+        self._wake = self.env.event()
+        self._wake.callbacks.append(self._plan)
 
     def _end(self, event: Event) -> None:
         """Account for the steps that have ended, unless they were halted, and plan again."""

@@ -2,9 +2,9 @@
 
 Chunked prefill, paged memory with or without a prefix cache, first come, first served, steps
 planned as they begin or one step ahead. It works on the same state of a lane as the general engine
-(`loop.py`), so either may make the next plan. Rare plans are left to the general engine: those for
-which memory is short, and those with nothing to compute. Both give the same bits
-(`tests/property/test_plain_loop.py`).
+(`loop.py`), and both give the same bits (`tests/property/test_plain_loop.py`). Rare plans, those
+for which memory is short or that have nothing to compute although somebody waits, are made by the
+general planner (`Lane.plan`); their steps are timed, ended and written down as all others.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class PlainEngine(Engine):
     def _plan(self, event: Event) -> None:
         """Plan the next steps, time them, and sleep until they end.
 
-        Rare plans are left to the general engine. event: one that has happened; it happens again at
-        the end of the run, which is cheaper than a new one.
+        event: one that has happened; it happens again at the end of the run, which is cheaper than
+        a new one.
         """
         if not self._is_plain:
             super()._plan(event)
@@ -102,7 +102,7 @@ class PlainEngine(Engine):
             or (self.has_role and self._awaits_entries())
             or (state.prefilling and not self._go_on(prefills, num_free, budget))
         ):
-            super()._plan(event)  # it preempts, or begins with entries of others
+            self._plan_rarely(event)  # it preempts, or begins with entries of others
             return
         state.num_taken = num_blocks
         if shares and num_decodes:
@@ -115,7 +115,7 @@ class PlainEngine(Engine):
         if state.waiting and budget:
             budget -= self._admit(prefills, budget)
         if not (num_decodes or prefills):
-            super()._plan(event)  # nothing to do, or not before more is known
+            self._plan_rarely(event)  # nothing to do, or not before more is known
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes = prefills, num_decodes > 0
@@ -124,6 +124,20 @@ class PlainEngine(Engine):
         else:
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
         self._start_plain(event, prefills, num_decodes, plan.num_steps)
+
+    def _plan_rarely(self, event: Event) -> None:
+        """Let the general planner make the next plan; its steps are timed and ended as any."""
+        lane, ahead, found = self._only, self._ahead, None
+        if self._state.running or lane.num_waiting:
+            found = lane.plan() if ahead is None else ahead.plan()
+        elif ahead is not None:
+            ahead.halt()
+        if found is None:
+            self._sleep()
+            return
+        plan = self._plain_plan
+        plan.prefills, plan.decodes, plan.num_steps = found.prefills, found.decodes, found.num_steps
+        self._start_plain(event, plan.prefills, self._state.clock.num_decodes, plan.num_steps)
 
     def _start_plain(
         self, event: Event, prefills: Prefills, num_decodes: int, num_steps: int

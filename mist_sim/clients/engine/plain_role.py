@@ -1,8 +1,7 @@
 """The plain lane of a client with role prefill or decode.
 
 A prefill client keeps entries of finished prompts; a decode client admits requests with entries.
-Plans that entries of other clients change are left to the general engine; the steps in between are
-plain.
+Plans that entries of other clients change are made by the general planner; all steps are plain.
 """
 
 from __future__ import annotations

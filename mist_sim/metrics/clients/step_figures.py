@@ -60,8 +60,7 @@ def peak_token_rate(
     tokens = recorder.tokens.columns()
     mine = np.isin(tokens["request_id"], request_ids)
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
-    for track in np.unique(tokens["track"][mine]).tolist():
-        rows = {name: column[mine & (tokens["track"] == track)] for name, column in tokens.items()}
+    for track, rows in _by_track(tokens, mine):
         sent = sent_at[np.searchsorted(request_ids, rows["request_id"])]
         ends = np.frombuffer(recorder.step_ends[track])  # never decrease
         seconds = np.floor(ends - begin)
@@ -71,6 +70,20 @@ def peak_token_rate(
         all_counts.append(np.add.reduceat(chunks, starts))
     _, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
     return float(np.bincount(places, np.concatenate(all_counts)).max(initial=0.0))
+
+
+def _by_track(
+    tokens: Mapping[str, Any], mine: NDArray[np.bool_]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield some rows of the tokens track by track, in their order there."""
+    places = np.flatnonzero(mine)
+    places = places[np.argsort(tokens["track"][places], kind="stable")]
+    tracks, first = np.unique(tokens["track"][places], return_index=True)
+    columns = dict(tokens.items())
+    cuts = pairwise([*first.tolist(), len(places)])
+    for track, (begin, end) in zip(tracks.tolist(), cuts, strict=True):
+        here = places[begin:end]
+        yield track, {name: column[here] for name, column in columns.items()}
 
 
 def _chunks(
@@ -112,8 +125,7 @@ def output_tokens_before(
     tokens = recorder.tokens.columns()
     mine = np.isin(tokens["request_id"], request_ids)
     num_tokens = 0
-    for track in np.unique(tokens["track"][mine]).tolist():
-        rows = {name: column[mine & (tokens["track"] == track)] for name, column in tokens.items()}
+    for track, rows in _by_track(tokens, mine):
         sent = sent_at[np.searchsorted(request_ids, rows["request_id"])]
         ends = np.frombuffer(recorder.step_ends[track])
         begin, end = np.searchsorted(ends, sent, "right"), np.searchsorted(ends, time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import nan
 from operator import attrgetter
@@ -67,6 +68,7 @@ class ColumnRecorder:
         self.visits = visit_table()
         self.track_clients: list[int] = []
         self.track_layouts: list[int] = []
+        self._tracks_of: dict[int, list[int]] = {}  # of each client
         self._layouts: dict[int, list[tuple[float, int]]] = {}  # of clients that changed theirs
         self._num_at_once: int | None = None
         self._most_rows = _MOST_ROWS  # of requests, before all tables are looked at
@@ -96,6 +98,7 @@ class ColumnRecorder:
         """Begin the columns of an engine or a rank; return its number."""
         self.track_clients.append(client_id)
         self.track_layouts.append(layout)
+        self._tracks_of.setdefault(client_id, []).append(len(self.steps))
         self.steps.append(step_table())
         self.step_ends.append(array("d"))
         self.step_tokens.append(array("q"))
@@ -103,7 +106,7 @@ class ColumnRecorder:
 
     def tracks_of(self, client_id: int) -> list[int]:
         """Return the tracks of a client; empty for a client without steps."""
-        return [track for track, owner in enumerate(self.track_clients) if owner == client_id]
+        return list(self._tracks_of.get(client_id, ()))
 
     def all_started(self) -> None:
         """Note that all clients have started; a client that comes back opens new tracks."""
@@ -114,7 +117,8 @@ class ColumnRecorder:
         """Return how many tracks a client has at a time in a layout, by default its first one."""
         if layout:
             return self._layouts[client_id][layout - 1][1]
-        return self.track_clients[: self._num_at_once].count(client_id)
+        tracks = self._tracks_of.get(client_id, ())
+        return len(tracks) if self._num_at_once is None else bisect_left(tracks, self._num_at_once)
 
     def record_layout(self, client_id: int, time: float, num_tracks: int) -> None:
         """Note that a client has another layout from now on, with so many tracks."""

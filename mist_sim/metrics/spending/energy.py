@@ -9,7 +9,7 @@ requests and of idle time add up to the energy drawn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -27,6 +27,8 @@ from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import Watts
+
+_PIECE = 65_536  # steps looked at together: few enough for a processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +160,31 @@ class Ledger:
     @cached_property
     def runs(self) -> list[list[Runs]]:
         """The runs of each client, track by track, and there by group of GPUs."""
+        found: dict[int, list[Runs]] = {}
+        for machine, tracks in self._alike():
+            found |= zip(tracks, self._of_tracks(tracks, machine), strict=True)
+        tracks_of = self._recorder.tracks_of
         return [
-            []
-            if machine is None
-            else [
-                runs
-                for track in self._recorder.tracks_of(client_id)
-                for runs in self._of_track(track, self._machine_of(track, machine))
-            ]
-            for client_id, machine in enumerate(self.machines)
+            [runs for track in tracks_of(client_id) for runs in found.get(track, ())]
+            for client_id in range(len(self.machines))
         ]
+
+    def _alike(self) -> Iterator[tuple[GpuMachine, list[int]]]:
+        """Yield the tracks, those of clients alike together: of many, each has few runs."""
+        latest, tracks, num_steps = None, list[int](), 0
+        for client_id, machine in enumerate(self.machines):
+            if machine is None:
+                continue
+            for track in self._recorder.tracks_of(client_id):
+                its = self._machine_of(track, machine)
+                if latest is not None and (its != latest or num_steps > _PIECE):
+                    yield latest, tracks
+                    tracks, num_steps = [], 0
+                latest = its
+                tracks.append(track)
+                num_steps += len(self._recorder.step_ends[track])
+        if latest is not None:
+            yield latest, tracks
 
     def _runs_of(self, client_id: int, group: int) -> list[Runs]:
         return [runs for runs in self.runs[client_id] if runs.group == group]
@@ -181,28 +198,38 @@ class Ledger:
             return found.of_track(self._recorder.tracks_of(client_id).index(track))
         return found
 
-    def _of_track(self, track: int, machine: GpuMachine) -> list[Runs]:
-        """Return the runs of a track, one item for each group."""
-        columns = self._recorder.steps[track].columns()
-        rows: dict[str, Any] = {name: column.astype(float) for name, column in columns.items()}
-        start, end = run_periods(self._recorder, track)
-        counts = _step_counts(rows, self._tokens_given(track, rows), machine.num_drafts)
+    def _of_tracks(self, tracks: Sequence[int], machine: GpuMachine) -> Iterator[list[Runs]]:
+        """Yield the runs of each of some tracks, one item for each group."""
+        tables = [self._recorder.steps[track].columns() for track in tracks]
+        rows: dict[str, Any] = {
+            name: np.concatenate([table[name] for table in tables]).astype(float)
+            for name in tables[0]
+        }
+        given = np.concatenate(list(map(self._tokens_given, tracks)))
+        counts = _step_counts(rows, given, machine.num_drafts)
         tokens = counts.num_queries + counts.num_prefill_tokens
         decodes = counts.num_queries / np.maximum(tokens, 1)
-        found = []
-        for number, group in enumerate(machine.groups):
-            work = group.work(counts, rows["busy"])
-            energy = self._watts(work.watts) * work.seconds
-            steps = columns["num_steps"], columns["num_decodes"]
-            found.append(Runs(track, number, start, end, work.seconds, energy, decodes, *steps))
-        return found
+        works = [group.work(counts, rows["busy"]) for group in machine.groups]
+        spent = [(each.seconds, self._watts(each.watts) * each.seconds) for each in works]
+        first = 0
+        for track, table in zip(tracks, tables, strict=True):
+            start, end = run_periods(self._recorder, track)
+            here = slice(first, first := first + len(start))
+            steps = table["num_steps"], table["num_decodes"]
+            parts = [(seconds[here], energy[here]) for seconds, energy in spent]
+            yield [
+                Runs(track, number, start, end, *part, decodes[here], *steps)
+                for number, part in enumerate(parts)
+            ]
 
-    def _tokens_given(self, track: int, rows: Mapping[str, Any]) -> Array:
+    def _tokens_given(self, track: int) -> Array:
         """Return the tokens that each run of a track gave its decodes in all."""
+        rows = self._recorder.steps[track].columns()
+        num_steps = rows["num_steps"].astype(float)
         if not self._recorder.step_tokens[track]:
-            return np.asarray(rows["num_steps"] * rows["num_decodes"])
+            return np.asarray(num_steps * rows["num_decodes"].astype(float))
         given = np.concatenate([[0], np.cumsum(self._recorder.decode_tokens(track))])
-        ends = np.cumsum(rows["num_steps"]).astype(np.int64)
+        ends = np.cumsum(num_steps).astype(np.int64)
         return np.diff(given[ends].astype(float), prepend=0.0)
 
     def _spent(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
