@@ -99,7 +99,7 @@ def check_against_all(number):
     return bool(prices)
 
 
-@pytest.mark.parametrize("first", range(0, 10, 2))
+@pytest.mark.parametrize("first", range(0, 6, 2))
 def test_nothing_cheaper_is_passed_over(first):
     for number in range(first, first + 2):
         check_against_all(number)
