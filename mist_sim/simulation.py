@@ -113,8 +113,7 @@ class Simulation:
         self._pools = {}
         if self.hand_over.pools == "local":
             self._pools = members.local_pools(network)
-        if seed < 0:
-            raise ScenarioError(f"seed must be >= 0, got {seed}")
+        self.seed = seed
         if not 0 <= warmup < math.inf:
             raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
         check_routers(clients, routers or {})
@@ -125,7 +124,6 @@ class Simulation:
         self.workload = workload
         self.router = router if router is not None else RoundRobinRouter()
         self.routers = dict(routers or {})
-        self.streams = Streams(seed)
         self.slo = slo or Slo()
         self.warmup = warmup
         self.network = network
@@ -136,6 +134,17 @@ class Simulation:
         self.lifecycle = lifecycle
         if lifecycle is not None:
             check_lives(lifecycle, clients, network, self.slo)
+
+    @property
+    def seed(self) -> int:
+        """The seed of all random streams; one that is set holds for the runs that begin later."""
+        return self.streams.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        if seed < 0:
+            raise ScenarioError(f"seed must be >= 0, got {seed}")
+        self.streams = Streams(seed)
 
     def run(
         self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
@@ -192,7 +201,7 @@ class Simulation:
             num_gpu_blocks=[_most_blocks(client) for client in self.clients],
             block_tokens=[client.block_tokens for client in self.clients],
             estimates={name: origin.estimate for name, origin in times.items()},
-            assumed=self._assumed(),
+            assumed=self._assumed_after(recorder),
             assumed_hosts={
                 n: origin.assumed_host for n, origin in times.items() if origin.assumed_host
             },
@@ -233,6 +242,19 @@ class Simulation:
             options = client.traits.times.assumed if client.traits.times else ()
             if unsaid := tuple(name for name in options if name not in said):
                 found[client.name] = unsaid
+        return found
+
+    def _assumed_after(self, recorder: ColumnRecorder) -> dict[str, tuple[str, ...]]:
+        """Return the assumptions by client, with those of the clients' lives and of the trace."""
+        found = self._assumed()
+        more = [self.lifecycle.assumed(self.network)] if self.lifecycle is not None else []
+        requests = recorder.requests.columns()
+        if requests["num_queried_tokens"].any() and not requests["num_known_tokens"].any():
+            engines = [client.name for client in self.clients if client.traits.times is not None]
+            if self.workload.tells_no_prefixes:
+                more.append(dict.fromkeys(engines, ("prefixes",)))
+        for each in more:
+            found |= {name: found.get(name, ()) + options for name, options in each.items()}
         return found
 
     def _step_limits(self, client: Client) -> StepLimits | None:

@@ -1,11 +1,11 @@
-"""A small server with OpenAI's API on the loopback, whose delays a test sets."""
+"""Servers on the loopback; one has OpenAI's API, with delays that a test sets."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,7 +67,14 @@ def server(delays: Delays) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with served(Handler) as url:
+        yield url
+
+
+@contextmanager
+def served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve on a free port of the loopback while the block lasts; yield the URL."""
+    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:

@@ -109,7 +109,7 @@ def _draw_best(axes: Any, found: dict[str, Measured]) -> None:
     axes.invert_yaxis()
     axes.tick_params(labelsize=7)
     axes.set_xlabel(
-        "million output tokens for a dollar, at the highest rate that keeps the limits", fontsize=8
+        "million output tokens for a dollar,\nat the highest rate that keeps the limits", fontsize=8
     )
 
 

@@ -8,7 +8,7 @@ reason. The best few can be searched in the full simulation as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -38,7 +38,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.task import Row, Task
+from mist_sim.studies.task import Key, Row, Task
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
@@ -111,7 +111,9 @@ def rank_strategies(
         journal=journal,
         resume=resume,
     ) as driver:
-        rows = driver.run(tasks, keep_errors=True)
+        done: dict[Key, Row] = {}
+        driver.so_far = lambda: _so_far(done, strategies, len(tasks))
+        rows = driver.run(tasks, keep_errors=True, rows=done)
         entries = [
             _entry(
                 template, strategy, rows[k * len(seeds) : (k + 1) * len(seeds)], shared, requests
@@ -125,6 +127,23 @@ def rank_strategies(
             entries = powered(entries, template, longest, driver)
         ranking = Ranking.of(entries, requests, target, scenario.headline, seeds, by)
         return _checked(ranking, template, options, check, driver) if check else ranking
+
+
+def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int) -> str:
+    """Return the best of the finished searches of a stopped ranking; empty before the first."""
+    if not done:
+        return ""
+    rates = []
+    for row in done.values():
+        strategy, result = strategies[int(row.key[0])], row.result if row.failure is None else {}
+        trials = [Trial.of(trial) for trial in result.get("trials", ())]
+        low = Bracket.of({trial.rate: trial.seems_attained for trial in trials}).low
+        rates.append(((low or 0.0) / strategy.num_gpus, strategy.label))
+    best, label = max(rates)
+    told = f"{len(done)} of {number} searches of strategies done; "
+    if not best:
+        return f"{told}none serves any rate so far"
+    return f"{told}the largest goodput per GPU so far is {best:.4g} /s, of {label}"
 
 
 def search_strategy(

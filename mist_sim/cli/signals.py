@@ -139,10 +139,10 @@ def take_leave(stop: KeyboardInterrupt) -> int:
     """Say on stderr that the command was interrupted; return the exit code, as shells count it."""
     number = signal.Signals(getattr(stop, "number", signal.SIGINT))
     place = Saved.latest.place if Saved.latest is not None else None
-    if place is not None:
-        results = f"the results are in {place}"
-    else:
-        results = getattr(stop, "__notes__", ["no results were written"])[0]
+    where, *so_far = getattr(stop, "__notes__", ["no results were written"])
+    results = where if place is None else f"the results are in {place}"
     with suppress(OSError):  # the terminal may be gone
+        for line in so_far if place is None else ():
+            print(line, file=sys.stderr)
         print(f"{_SAID[number.name]}; {results}", file=sys.stderr, flush=True)
     return 128 + number

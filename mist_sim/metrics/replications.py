@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import with_verdicts
 from mist_sim.metrics.tables.findings import ONE_LINE, Findings, Presenter
 from mist_sim.output.texts import json_text, write_text
@@ -102,6 +103,20 @@ class Replications(Findings):
         """Mean and interval of every metric; of truth values, the share of the runs."""
         columns = self.runs.drop(columns="seed").astype(float)
         return {str(name): estimate(list(columns[name])) for name in columns}
+
+    def difference(self, other: Replications, metric: str) -> Estimate:
+        """Return how much larger a metric is here than there, by pairs of runs with equal seeds.
+
+        Both have the same requests then, so the interval is narrower than those of the means.
+        Raises ScenarioError for other seeds, and for a metric that one of them has not.
+        """
+        if self.seeds != other.seeds:
+            raise ScenarioError("other must be runs with the same seeds; set seed and replications")
+        for runs in (self.runs, other.runs):
+            if metric not in runs:
+                hint = did_you_mean(metric, [*self.estimates])
+                raise ScenarioError(f"metric {brief(metric)} is not in every summary{hint}")
+        return estimate(list(self.runs[metric].astype(float) - other.runs[metric].astype(float)))
 
     @property
     def slo(self) -> dict[str, dict[str, Any]]:

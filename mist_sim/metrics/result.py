@@ -17,7 +17,7 @@ from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import result_columns
 from mist_sim.metrics.clients.layouts import layouts_summary
 from mist_sim.metrics.clients.lives import states_columns
-from mist_sim.metrics.clients.room import Room, least_room, room_columns, rooms
+from mist_sim.metrics.clients.room import Room, room_columns, room_summary, rooms
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_columns
@@ -146,7 +146,7 @@ class Result(Findings):
             settings=self.settings,
         )
         if self.step_limits:
-            found["room"] = least_room(self.rooms)
+            found |= room_summary(self.rooms, self.client_names)
         if self.layouts:
             found["layouts"] = layouts_summary(self.layouts)
         if self.collectives:

@@ -205,6 +205,7 @@ class Summary(_Always, total=False):
     expected_errors: dict[str, dict[str, ExpectedError | None]]
     extrapolated_step_fraction: float
     room: float
+    room_limit: str
     layouts: list[LayoutOfClient]
     reconfigurations: list[SliderPosition]
     request_goodput: float

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isnan
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.report.elements.cells import number, percent, section, warnings, who
 from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
+
+Title = TypeVar("Title")
 
 _TITLES = {
     "num_gpus": "GPUs",
@@ -119,11 +122,48 @@ def _below_one_another(summary: Mapping[str, Any]) -> tuple[str, RenderableType]
     cases = summary["scenarios"]
     gpus = {case["num_gpus"] for case in cases.values() if not isnan(case["num_gpus"])}
     alike = len(gpus) == 1
-    keys = [key for key in _COLUMNS if not _is_idle(key, cases) and not (alike and key in _BY_GPU)]
-    titles, below = zip(*[_COLUMNS[key] for key in keys], strict=True)
+    columns = _with_limits(_COLUMNS, summary, _column)
+    keys = [key for key in columns if not _is_idle(key, cases) and not (alike and key in _BY_GPU)]
+    titles, below = zip(*[columns[key] for key in keys], strict=True)
     rows = [[name, *(_marked(summary, key, name) for key in keys)] for name in cases]
     each = f", {_gpus(gpus.pop())} each" if alike else ""
     return f"Comparison of {len(cases)} scenarios{each}", Folded(["", *titles], ["", *below], rows)
+
+
+def _with_limits(
+    titles: Mapping[str, Title], summary: Mapping[str, Any], title_of: Callable[[str, str], Title]
+) -> dict[str, Title]:
+    """Return titles with those of the figures beside limits, by latency and percentile.
+
+    title_of: makes one of a latency and a percentile.
+    """
+    keys = list(titles)
+    latencies = [key for key in keys if key.startswith("p") and key.endswith("_ms")]
+    first = keys.index(latencies[0])
+    latencies += [key for key in summary.get("limits", ()) if key not in titles]
+    order = list(dict.fromkeys(limit_of(key)[0] for key in latencies))
+
+    def place(key: str) -> tuple[int, float]:
+        limit, percentile = limit_of(key)
+        return order.index(limit), float(percentile.removeprefix("p"))
+
+    latencies.sort(key=place)
+    found: dict[str, Title] = {}
+    for key in dict.fromkeys((*keys[:first], *latencies, *keys)):
+        if key in titles:
+            found[key] = titles[key]
+        else:
+            limit, percentile = limit_of(key)
+            found[key] = title_of(limit_title(limit), percentile)
+    return found
+
+
+def _title(latency: str, percentile: str) -> str:
+    return f"{percentile} {latency}, ms"
+
+
+def _column(latency: str, percentile: str) -> tuple[str, str]:
+    return latency, f"{percentile}, ms"
 
 
 def _gpus(number: float) -> str:
@@ -133,7 +173,7 @@ def _gpus(number: float) -> str:
 def _rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row a figure that some scenario has."""
     cases = summary["scenarios"]
-    for key, title in _TITLES.items():
+    for key, title in _with_limits(_TITLES, summary, _title).items():
         if not _is_idle(key, cases):
             yield [title, *(_marked(summary, key, name) for name in cases)]
 

@@ -15,7 +15,8 @@ from mist_sim.report.elements.cells import count, number, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.latency import latency_table
-from mist_sim.report.run.tables import TOO_SHORT, nothing_finished, origin_lines
+from mist_sim.report.run.origins import origin_lines
+from mist_sim.report.run.tables import TOO_SHORT, nothing_finished
 from mist_sim.report.run.verdicts import slo_section
 
 if TYPE_CHECKING:

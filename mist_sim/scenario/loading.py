@@ -28,6 +28,8 @@ _HEADER = """\
 """
 
 
+_OF_SPACES = {"vary", "objectives", "designs", "cases"}  # keys beside the scenario of a space
+
 S = TypeVar("S", bound=BaseModel)
 """The model of a scenario, which knows this module and not the other way round."""
 
@@ -65,6 +67,11 @@ def from_text(model: type[S], text: str, overrides: Mapping[str, Any], origin: O
     if not isinstance(data, dict):
         raise ScenarioError(
             f"{source}: must hold a mapping of keys to values, got a {type(data).__name__}"
+        )
+    if "scenario" in data and _OF_SPACES & data.keys():
+        raise ScenarioError(
+            f"{source}: is a search space, which mist search takes; a scenario is needed here, "
+            "such as the one under its key scenario"
         )
     return validated(model, data, overrides, origin)
 

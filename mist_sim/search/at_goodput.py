@@ -1,4 +1,4 @@
-"""A run at the goodput: what requests and tokens take there, in dollars and joules."""
+"""What requests and tokens take at a rate, in dollars and joules, such as at the goodput."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from mist_sim.studies.task import Key, Task
 _LONG_RUN = 3000  # requests, so that chance counts for little
 _RAMP = 0.2  # of the time in which requests arrive: it is left out, and so is the end without any
 _MILLION = 1e6
+_A_TOKEN = ("energy_per_output_token_j", "cost_per_million_output_tokens_usd")
 
 
 def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
@@ -37,7 +38,25 @@ def spending_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, float
     data: the scenario, at that rate (requests per second). Dollars and joules are those between the
     ramp and the last arrival, so that they are of the rate, however short the run is.
     """
-    result = build(Scenario.from_dict(data, {"seed": seed, "replications": 1})).run()
+    return _spending(_run(data, seed), rate)
+
+
+def summary_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, Any]:
+    """Run a scenario; return its summary, in which dollars and joules a token are of the rate.
+
+    They are those of `spending_at`; parameters as there.
+    """
+    result = _run(data, seed)
+    spending = _spending(result, rate)
+    return {**result.summary, **{name: spending[name] for name in _A_TOKEN if name in spending}}
+
+
+def _run(data: dict[str, Any], seed: int) -> Result:
+    return build(Scenario.from_dict(data, {"seed": seed, "replications": 1})).run()
+
+
+def _spending(result: Result, rate: float) -> dict[str, float]:
+    """Return what a rate takes, a request and a token."""
     summary = result.summary
     tokens = share(summary["output_throughput"] * summary["duration"], summary["completed"])
     found = {"output_tokens_per_s": rate * tokens}

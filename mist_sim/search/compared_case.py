@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any
@@ -11,7 +11,8 @@ from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.report.run.overloads import overload_line
+from mist_sim.report.run.origins import architecture_line
+from mist_sim.report.run.overloads import overload_line, room_line
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked
@@ -64,7 +65,7 @@ class Case:
         run failed. failure: why there are no figures, or no goodput. at_goodput: the spending of a
         run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
-        None without limits.
+        None without limits. limits: figures beside limits in any scenario, such as `p95_ttft_ms`.
     """
 
     name: str
@@ -76,10 +77,11 @@ class Case:
     at_goodput: Mapping[str, Any] | None = None
     rate: float = nan
     target: Target | None = None
+    limits: Sequence[str] = ()
 
     @property
     def figures(self) -> dict[str, float]:
-        """The known ones of `FIGURES`, as means over the seeds; NaN for the rest."""
+        """Those of `FIGURES` and of `limits`, as means over the seeds; NaN for unknown ones."""
         gpus = float(self.num_gpus) if self.num_gpus is not None else nan
         own = {"num_gpus": gpus}
         if self.goodput is not None:
@@ -90,7 +92,8 @@ class Case:
             own[at_goodput] = float((self.at_goodput or {}).get(name, nan))
         tokens = self._mean("output_throughput")
         own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
-        return {name: own[name] if name in own else self._mean(name) for name in FIGURES}
+        names = dict.fromkeys((*FIGURES, *self.limits))
+        return {name: own[name] if name in own else self._mean(name) for name in names}
 
     @property
     def expected_errors(self) -> Mapping[str, Any]:
@@ -107,7 +110,9 @@ class Case:
             found.append("no request finished")
         if any(summary["unstable"] for summary in self.summaries):
             found.append("unstable: latencies depend on how long the run is")
-        found += [line for line in map(overload_line, self.summaries) if line][:1]
+        told = (overload_line, architecture_line)
+        for line_of in (*told, room_line) if self._keeps is False else told:
+            found += [line for line in map(line_of, self.summaries) if line][:1]
         return found + (self.goodput.warnings if self.goodput else [])
 
     @property
@@ -118,10 +123,7 @@ class Case:
     @property
     def ranked(self) -> Ranked:
         """The figures it is ranked by."""
-        good = self._mean("good_request_fraction")
-        keeps = None if isnan(good) else good >= asked_share(Slo())
-        if keeps is not None and self.target is not None:
-            keeps = self.target.attained_in(self.summaries)
+        keeps = self._keeps
         goodput = self.goodput
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
@@ -140,6 +142,16 @@ class Case:
             by_seed=[self._of_seed(summary) for summary in self.summaries],
         )
 
+    @property
+    def _keeps(self) -> bool | None:
+        """Whether enough requests keep the limits; None where nothing asks for it."""
+        good = self._mean("good_request_fraction")
+        if isnan(good):
+            return None
+        if self.target is not None:
+            return self.target.attained_in(self.summaries)
+        return good >= asked_share(Slo())
+
     def _is_sure(self, *, keeps: bool) -> bool:
         """Tell whether neither the error of the step times nor other seeds may change `keeps`."""
         if self.target is None:
@@ -149,9 +161,15 @@ class Case:
 
     def _of_seed(self, summary: Mapping[str, Any]) -> dict[str, float]:
         """Return the figures of a run at the scenario's own rate; NaN for those it has not."""
-        found = {name: float(summary.get(name, nan)) for name in FIGURES}
+        found = {name: _value(summary, name) for name in (*FIGURES, *self.limits)}
         gpus = float(self.num_gpus) if self.num_gpus else nan
         return found | {"output_throughput_per_gpu": found["output_throughput"] / gpus}
 
     def _mean(self, name: str) -> float:
-        return estimate([float(summary.get(name, nan)) for summary in self.summaries]).mean
+        return estimate([_value(summary, name) for summary in self.summaries]).mean
+
+
+def _value(summary: Mapping[str, Any], name: str) -> float:
+    """Return a figure of a run, or the one beside a limit, which counts failed requests; or NaN."""
+    beside: Mapping[str, Any] = summary.get("slo", {}).get(name, {})
+    return float(summary[name] if name in summary else beside.get("value", nan))

@@ -8,7 +8,8 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
@@ -16,12 +17,13 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
-from mist_sim.search.goodput import GoodputOptions, search_goodputs, with_binding
+from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.ranking import Ranked, sentence, starred
+from mist_sim.search.ranking import Better, Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.verdicts.request_times import target_of
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
@@ -58,6 +60,33 @@ class Comparison(Findings):
         rows = [case.figures for case in self.cases]
         return pd.DataFrame(rows, index=pd.Index([c.name for c in self.cases], name="scenario"))
 
+    def differences(self, figure: str, base: str | None = None) -> pd.DataFrame:
+        """Return how much each scenario differs from one of them, by runs with the same seed.
+
+        figure: a column of `table` of a run at the scenario's own rate. base: a name; None: the
+            first.
+        A row a scenario: `difference` (its figure minus the base's), and `low` and `high` of the
+        95 % interval over the seeds, NaN for fewer than two.
+        Raises ScenarioError for an unknown name or figure.
+        """
+        import pandas as pd
+
+        known = {
+            ranked.name: [run.get(figure, nan) for run in ranked.by_seed] for ranked in self._ranked
+        }
+        base = base if base is not None else next(iter(known))
+        for what, name, names in (("base", base, [*known]), ("figure", figure, [*self.table])):
+            if name not in names:
+                raise ScenarioError(
+                    f"{what} must be one of {', '.join(names)}, got {brief(name)}"
+                    f"{did_you_mean(name, names)}"
+                )
+        rows = []
+        for mine in known.values():
+            found = estimate([one - two for one, two in zip(mine, known[base], strict=False)])
+            rows.append({"difference": found.mean, "low": found.low, "high": found.high})
+        return pd.DataFrame(rows, index=pd.Index([*known], name="scenario"))
+
     @property
     def best(self) -> dict[str, list[str]]:
         """The scenarios with the best value of each figure, among those that keep their limits.
@@ -65,7 +94,8 @@ class Comparison(Findings):
         None if all are equal, and for goodput if the best is not certain.
         """
         ranked = self._ranked
-        return {name: starred(name, better, ranked) for name, better in FIGURES.items() if better}
+        asked: dict[str, Better | None] = {**dict.fromkeys(self._limits, "less"), **FIGURES}
+        return {name: starred(name, better, ranked) for name, better in asked.items() if better}
 
     @property
     def verdict(self) -> str:
@@ -80,6 +110,11 @@ class Comparison(Findings):
         return " ".join(told)
 
     @property
+    def _limits(self) -> Sequence[str]:
+        """The figures beside limits."""
+        return self.cases[0].limits if self.cases else ()
+
+    @property
     def _ranked(self) -> list[Ranked]:
         return [case.ranked for case in self.cases]
 
@@ -88,6 +123,7 @@ class Comparison(Findings):
         """Everything as plain data."""
         return {
             "scenarios": {case.name: case.figures for case in self.cases},
+            "limits": list(self._limits),
             "best": self.best,
             "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
@@ -169,7 +205,11 @@ def compare(
                 cases[name].failed = row
             _raise_if_all_failed(cases)
     asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
-    shown = tuple(case.case(name, asked) for name, case in cases.items())
+    limits = [
+        name for case in cases.values() for each in case.summaries for name in each.get("slo", ())
+    ]
+    named = tuple(dict.fromkeys(limits))
+    shown = tuple(case.case(name, asked, named) for name, case in cases.items())
     return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven))
 
 
@@ -194,15 +234,18 @@ class _Case:
         except ScenarioError as error:
             self.failed = Row((), failure=Failure.of(error), error=error)
 
-    def case(self, name: str, attainment: float | None) -> Case:
-        """Return it as it is shown. attainment: share of good requests; None: as its slo says."""
+    def case(self, name: str, attainment: float | None, limits: Sequence[str]) -> Case:
+        """Return it as it is shown.
+
+        attainment: share of good requests; None: as its slo says. limits: as in `Case`.
+        """
         failure = self.failed.failure if self.failed else None
         gpus = self.built.num_gpus if self.summaries else None
         title = self.built.scenario.headline
         rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
         slo = self.built.scenario.slo.make()
         target = target_of(slo, attainment) if slo.is_set else None
-        told = failure, self.at_goodput, rate, target
+        told = failure, self.at_goodput, rate, target, limits
         return Case(name, title, gpus, self.summaries, self.goodput, *told)
 
 
@@ -230,9 +273,11 @@ def _search(
     cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver, *, race: bool
 ) -> None:
     """Search the goodput of each scenario."""
-    working = [case for case in cases.values() if case.works]
+    named = {name: case for name, case in cases.items() if case.works}
+    working, tried = [*named.values()], dict[tuple[int, int], list[Trial]]()
+    driver.so_far = lambda: so_far(tried, [*named])
     builts = [case.built for case in working]
-    found = search_goodputs(builts, options, driver, keep_errors=True, race=race)
+    found = search_goodputs(builts, options, driver, keep_errors=True, race=race, tried=tried)
     for case, each in zip(working, found, strict=True):
         if isinstance(each, Row):
             case.failed = each

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
@@ -34,8 +34,11 @@ from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Key, Row, Task
 
+_TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
 _NARROWEST = 1e-4  # tolerance; rates have six digits
+
+_Key = tuple[int, int]  # position of a scenario, and a seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,11 @@ def find_goodputs(
         resume=resume,
     ) as driver:
         builts = [Built(scenario) for scenario in scenarios]
-        rows = search_goodputs(builts, options, driver)
+        tried: dict[_Key, list[Trial]] = {}
+        several = len(builts) > 1
+        names = [f"scenario {k}" if several else "" for k in range(len(builts))]
+        driver.so_far = lambda: so_far(tried, names)
+        rows = search_goodputs(builts, options, driver, tried=tried)
         found = [each for each in rows if isinstance(each, Goodput)]
         if why:
             found = [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
@@ -198,12 +205,14 @@ def search_goodputs(
     *,
     keep_errors: bool = False,
     race: bool = False,
+    tried: dict[_Key, list[Trial]] | None = None,
 ) -> list[Goodput | Row]:
     """Return the goodput of each scenario, searched side by side in a study.
 
     keep_errors: if a run fails, that scenario has its row in place of a goodput, and the others
         continue; by default the error is raised. race: designs that surely serve less than another
-        are searched only as finely as needed (`racing`).
+        are searched only as finely as needed (`racing`). tried: takes the trials of each scenario,
+        by position and seed, as they finish.
     """
     scenarios = [built.scenario for built in builts]
     targets = [options.target(scenario) for scenario in scenarios]
@@ -227,7 +236,8 @@ def search_goodputs(
         for seed in seeds
     }
     out: set[_Key] = set()
-    found = _drive(searches, run, options.tolerance, out if race else None)
+    trials = {} if tried is None else tried
+    found = _drive(searches, run, trials, options.tolerance, out if race else None)
     lone = [
         lone_run((k, "alone"), builts[k], targets[k], as_is=options.as_is)
         for k, seeds in enumerate(all_seeds)
@@ -254,6 +264,28 @@ def search_goodputs(
     ]
 
 
+def so_far(tried: Mapping[_Key, Sequence[Trial]], names: Sequence[str]) -> str:
+    """Return the brackets that are known of a stopped search; empty before the first run.
+
+    names: of the scenarios; "" for a single one. Of several, those with the largest rates.
+    """
+    found = []
+    for k, name in enumerate(names):
+        of_seeds = [trials for (number, _), trials in tried.items() if number == k and trials]
+        known = {trial.rate: trial.seems_attained for trials in of_seeds for trial in trials}
+        if known:
+            bracket = Bracket.of(known)
+            found.append((bracket.low or 0.0, _bracket_words(name, bracket, len(known))))
+    found.sort(key=lambda each: -each[0])
+    return "; ".join(words for _, words in found[:_TOLD])
+
+
+def _bracket_words(name: str, bracket: Bracket, number: int) -> str:
+    low = "none attained yet" if bracket.low is None else f"attained up to {bracket.low:.4g} /s"
+    high = "none missed yet" if bracket.high is None else f"missed at {bracket.high:.4g} /s"
+    return f"{f'{name}: ' if name else ''}{in_words(number, 'rate')} tried, {low}, {high}"
+
+
 def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
     """Return the scenario settings for the rate that one search found."""
     low = searches[0].bracket.low
@@ -261,21 +293,19 @@ def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
     return rates.at(low) if is_one and low is not None else {}
 
 
-_Key = tuple[int, int]  # position of a scenario, and a seed
-
-
 def _drive(
     searches: Mapping[_Key, Search],
     run: Callable[[Sequence[tuple[_Key, Asked]]], list[Trial | None]],
+    trials: dict[_Key, list[Trial]],
     tolerance: float,
     out: set[_Key] | None = None,
 ) -> dict[_Key, SeedGoodput]:
     """Run all searches to their end; runs requested at the same time execute in parallel.
 
-    A search whose run fails ends without a goodput. out: selects searches to end early, because
-    another with the same seed serves more; None: none.
+    A search whose run fails ends without a goodput. trials: takes those of each search. out:
+    selects searches to end early, because another with the same seed serves more; None: none.
     """
-    trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
+    trials |= {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
     going = {key: until_sure(search, trials[key], tolerance) for key, search in searches.items()}
     asked = {key: next(search) for key, search in going.items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.studies.decided_question import named_files, plain
 from mist_sim.studies.executor import Executor, InTurn
 from mist_sim.studies.journal import Journal, journal_at
@@ -27,7 +27,7 @@ class Driver:
 
     what: name of the work, for messages. jobs: parallel tasks. executor: runs them; None: this
         process if jobs is 1, else worker processes. num_done: finished tasks, those of the journal
-        included.
+        included. so_far: returns what is known so far, for a study that is stopped; "" for nothing.
     """
 
     what: str
@@ -36,6 +36,7 @@ class Driver:
     progress: Progress | None = None
     executor: Executor | None = None
     num_done: int = 0
+    so_far: Callable[[], str] = str
 
     def stream(self, tasks: Iterable[Task], *, keep_errors: bool = False) -> Iterator[Row]:
         """Yield a row per task as they finish; those of the journal first, as they come.
@@ -61,9 +62,18 @@ class Driver:
         while known:
             yield self._counted(known.popleft())
 
-    def run(self, tasks: Sequence[Task], *, keep_errors: bool = False) -> list[Row]:
-        """Return the rows of tasks in their order; their keys must differ."""
-        rows: dict[Key, Row] = {}
+    def run(
+        self,
+        tasks: Sequence[Task],
+        *,
+        keep_errors: bool = False,
+        rows: dict[Key, Row] | None = None,
+    ) -> list[Row]:
+        """Return the rows of tasks in their order; their keys must differ.
+
+        rows: takes them as they finish.
+        """
+        rows = {} if rows is None else rows
         for row in self.stream(tasks, keep_errors=keep_errors):
             rows[row.key] = row
         return [rows[task.key] for task in tasks]
@@ -124,7 +134,11 @@ def studying(
     driver = Driver(what, jobs or num_cores(), progress=progress, executor=executor)
     if journal is None:
         with _closed_after(executor):
-            yield driver
+            try:
+                yield driver
+            except KeyboardInterrupt as stop:
+                _tell(stop, driver, "no results were written; --out DIR keeps finished runs")
+                raise
         return
     with (
         _closed_after(executor),
@@ -135,11 +149,21 @@ def studying(
             yield driver
         except KeyboardInterrupt as stop:
             if num := len(found):
-                stop.add_note(
-                    f"finished runs are kept ({num}): --resume (resume=True in Python) goes on "
-                    "after them"
-                )
+                kept = f"finished runs are kept ({num}): --resume (resume=True in Python) goes on "
+                stop.add_note(f"{kept}after them")
+            _tell(stop, driver, "no results were written")
             raise
+
+
+def _tell(stop: KeyboardInterrupt, driver: Driver, otherwise: str) -> None:
+    """Add to an interruption what the study knows so far, behind the place of the results.
+
+    otherwise: where they are, unless that was added.
+    """
+    if so_far := driver.so_far():
+        if not getattr(stop, "__notes__", ()):
+            stop.add_note(otherwise)
+        stop.add_note(f"stopped after {in_words(driver.num_done, 'run')}: {so_far}")
 
 
 @contextmanager

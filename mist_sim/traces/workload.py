@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from operator import index
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
 
 _BLOCK = 4096  # priorities and models drawn at a time
+_FIRST_ROWS = 200  # that tell whether a file knows common prefixes
 
 V = TypeVar("V", int, str)
 
@@ -167,6 +168,13 @@ class Workload:
         """Number of requests; None if the source would have to be read."""
         count: int | None = getattr(self.source, "num_requests", None)
         return count
+
+    @property
+    def tells_no_prefixes(self) -> bool:
+        """Whether its source is a file whose first rows share no known tokens; reads them."""
+        if not hasattr(self.source, "path") or not isinstance(self.source, TraceReader):
+            return False
+        return not any(row.content for row in islice(self.source.rows(), _FIRST_ROWS))
 
     def requests(self, streams: Streams) -> Iterator[Request]:
         """Return the requests in order of arrival, made one at a time; ids count from 0.

@@ -14,7 +14,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.collectives.spans import Span
 from mist_sim.network import Fabric, Topology
-from mist_sim.report.run.tables import origin_lines
+from mist_sim.report.run.origins import origin_lines
 from tests.reference.comparison import workload
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job

@@ -226,3 +226,16 @@ def test_bad_input(mist, args, words):
     code, out, err = mist(*args)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
+
+
+def test_each_bundle_shows_its_communication_and_what_binds(mist):
+    _, out, _ = mist("t.csv", *SLOTS, *PRESET, "--json")
+    for name in ("in_flight", "gaussian", "mean_field_integer"):
+        found = json.loads(out)[name]
+        parts = {part: found[part] for part in ("attention", "ffn", "communication")}
+        assert found["binds"] == max(parts, key=parts.get)
+        assert found["cycle_mean_field"] == pytest.approx(max(parts.values()))
+    _, out, _ = mist("t.csv", *SLOTS, *PRESET)
+    table = out[out.index("Bundles with") :].splitlines()
+    assert table[1].split()[1:4] == ["cycle", "comm.", "cycle"]
+    assert {row.split()[-1] for row in table[3:] if ":1" in row} <= {"A", "F", "comm."}

@@ -92,6 +92,31 @@ def test_figures_are_those_of_the_runs_and_of_the_search():
     assert isnan(found.table.loc["together", "num_hand_overs"])
 
 
+def test_the_percentiles_of_the_slo_are_shown_beside_the_others():
+    data = TOGETHER | {"slo": {"ttft": "150 ms", "e2el": "3 s", "percentiles": [95, 99.9]}}
+    cases = {name: Scenario.from_dict(data | {"seed": seed}) for name, seed in (("a", 1), ("b", 2))}
+    found = compare(cases, same_workload=False)
+    limits = simulate(cases["a"]).summary["slo"]
+    assert set(limits) == {f"p{p}_{m}_ms" for p in ("95", "99.9") for m in ("ttft", "e2el")}
+    for name, limit in limits.items():
+        assert found.table.loc["a", name] == limit["value"]
+    rows = [line.split("  ")[1] for line in printed(found) if line.startswith("  p")]
+    of_ttft = [f"p{each} TTFT, ms" for each in (50, 90, 95, 99, 99.9)]
+    of_tpot = [f"p{each} TPOT, ms" for each in (50, 90, 99)]
+    assert rows == [*of_ttft, *of_tpot, "p95 E2E, ms", "p99.9 E2E, ms"]
+    assert len(set(found.table["p95_ttft_ms"])) == 2
+    assert len(found.best["p95_ttft_ms"]) <= 1
+
+
+def test_a_design_that_fails_for_want_of_memory_says_so():
+    tight = {"kv_cache": {"num_gpu_blocks_override": 60}, "max_model_len": 900}
+    small = Scenario.from_dict(TOGETHER | {"clients": [TOGETHER["clients"][0] | tight]})
+    found = compare({"ample": both()["together"], "small": small}).summary
+    (line,) = [text for text in found["warnings"]["small"] if text.startswith("no room in")]
+    assert line.endswith("% of the time, mostly for KV memory at llm-0")
+    assert not [text for text in found["warnings"]["ample"] if text.startswith("no room in")]
+
+
 def test_replications_are_compared_by_their_means():
     found = compare(both({"replications": 2}), jobs=1)
     seeds = seeds_from(0, 2)

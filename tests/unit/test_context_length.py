@@ -6,7 +6,7 @@ from mist_sim import KvCacheConfig, Scenario, Simulation, Workload, llm_client
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
-from mist_sim.report.run.tables import origin_lines
+from mist_sim.report.run.origins import origin_lines
 from mist_sim.scenario.from_vllm.tables.honoured import context_length
 
 SMALL = KvCacheConfig(num_gpu_blocks_override=101)  # 100 of 16 tokens for requests

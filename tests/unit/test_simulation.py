@@ -307,3 +307,21 @@ def test_a_run_without_engines_has_an_empty_table_of_steps():
     steps = Simulation(clients=[client], workload=workload).run().steps
     assert len(steps) == 0
     assert {"client", "track", "start", "end"} <= set(steps.columns)
+
+
+def test_a_seed_that_is_set_holds_for_the_run():
+    def records(seed, set_to=None):
+        simulation = Simulation(
+            clients=[engine("a"), engine("b")],
+            workload=Workload.from_lists([10] * 20, [3] * 20),
+            router=RandomRouter(),
+            seed=seed,
+        )
+        if set_to is not None:
+            simulation.seed = set_to
+        assert simulation.seed == (seed if set_to is None else set_to)
+        return simulation.run().recorder.visits.columns()["client_id"].tolist()
+
+    assert records(1, set_to=2) == records(2) != records(1)
+    with pytest.raises(ScenarioError, match="seed must be >= 0, got -1"):
+        records(1, set_to=-1)

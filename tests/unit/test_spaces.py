@@ -500,3 +500,17 @@ def test_every_objective_is_a_figure_of_a_run_or_known():
     asked = space(names, scenario=ASKED | {"cost": {}}, vary={"clients.0.count": [1, 2]})
     for row in found(asked).rows:
         assert all(0 <= row["figures"][name] < inf for name in names)
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep", "goodput"])
+def test_a_space_where_a_scenario_is_needed_is_one_message(verb, mist, tmp_path):
+    (tmp_path / "space.yaml").write_text(
+        "scenario: demo\nvary: {clients.0.count: [1, 2]}\nobjectives: [goodput_per_gpu]\n"
+    )
+    more = ["clients.0.count=1,2"] if verb == "sweep" else []
+    code, _, err = mist(verb, "space.yaml", *more)
+    assert code == 2
+    assert err == (
+        "error: space.yaml: is a search space, which mist search takes; a scenario is needed here, "
+        "such as the one under its key scenario\n"
+    )

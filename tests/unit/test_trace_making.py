@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ from mist_sim.traces.synthesis import fit_trace
 from mist_sim.traces.writers import WRITERS
 from tests.commands import mist
 from tests.contract.test_registered_plugins import BESIDE, TRACES
+from tests.loopback import served
 
 # ------------------------------------------------------------------------ synth
 
@@ -203,18 +202,9 @@ class _Ranges(SimpleHTTPRequestHandler):
         self.wfile.write(content)
 
 
-@contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def _served(folder: Path) -> AbstractContextManager[str]:
     _Ranges.asked = []
-    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Ranges, directory=str(folder)))
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{http.server_address[1]}"
-    finally:
-        http.shutdown()
-        thread.join()
-        http.server_close()
+    return served(partial(_Ranges, directory=str(folder)))
 
 
 @pytest.fixture

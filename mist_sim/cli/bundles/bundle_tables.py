@@ -26,6 +26,7 @@ from mist_sim.search import (
 SHOWN = 5
 """Of the best bundles."""
 
+_PARTS = {"attention": "A", "ffn": "F", "communication": "comm."}
 _RULES = {
     "attention": "attention = the slower of FFN and communication",
     "communication": "best for communication alone",
@@ -78,9 +79,11 @@ def _choices(spec: BundleSpec, choices: Sequence[BundleChoice], unit: str) -> An
         workers = f"{bundle.attention_workers}:{bundle.ffn_workers}"
         tpot = _number(bundle.tpot * (1e3 if unit == "s" else 1.0))
         numbers = (_number(bundle.throughput), tpot, count(round(choice.kv_tokens)))
-        rows.append([workers, str(bundle.slots), str(choice.batches), *numbers])
-    titles = ("A:F", "slots", "batches", "tokens", "TPOT", "KV tokens")
-    below = ("", "", "", f"/{_one(unit)}/{_each(spec)}", "ms" if unit == "s" else "", "a worker")
+        part = _PARTS[bundle.binds]
+        rows.append([workers, str(bundle.slots), str(choice.batches), *numbers, part])
+    titles = ("A:F", "slots", "batches", "tokens", "TPOT", "KV tokens", "binds")
+    time = "ms" if unit == "s" else ""
+    below = ("", "", "", f"/{_one(unit)}/{_each(spec)}", time, "a worker", "")
     return columns(titles, rows, right=range(1, 6), below=below)
 
 
@@ -115,19 +118,21 @@ def _bundles(spec: BundleSpec, found: Provisioning, unit: str) -> Any:
     workers = sorted(powers | {bundle.attention_workers for bundle in best})
     rows = [_bundle_row(predict(spec, number), unit) for number in workers]
     each = f"/{_one(unit)}"
-    titles = ("A:F", "cycle", "cycle", "tokens", "cycle", "tokens", "TPOT", "idle", "idle")
+    titles = ("A:F", "cycle", "comm.", "cycle", "tokens", "cycle", "tokens", "TPOT", "idle", "idle")
     time = "ms" if unit == "s" else ""
-    below = ("", f"mf {time}", f"G {time}", f"G {each}", time, each, time, "A", "F")
-    return columns(titles, rows, right=range(1, 9), below=below)
+    below = ("", f"mf {time}", time, f"G {time}", f"G {each}", time, each, time, "A", "F")
+    return columns((*titles, "binds"), rows, right=range(1, 10), below=(*below, ""))
 
 
 def _bundle_row(bundle: Prediction, unit: str) -> list[str]:
     scale = 1e3 if unit == "s" else 1.0
-    times = (bundle.cycle_mean_field, bundle.cycle_gaussian, bundle.cycle, bundle.tpot)
-    mean_field, gaussian, cycle, tpot = (_number(scale * time) for time in times)
+    parts = (bundle.cycle_mean_field, bundle.communication)
+    times = (*parts, bundle.cycle_gaussian, bundle.cycle, bundle.tpot)
+    mean_field, sent, gaussian, cycle, tpot = (_number(scale * time) for time in times)
     return [
         f"{bundle.attention_workers}:{bundle.ffn_workers}",
         mean_field,
+        sent,
         gaussian,
         _number(bundle.throughput_gaussian),
         cycle,
@@ -135,6 +140,7 @@ def _bundle_row(bundle: Prediction, unit: str) -> list[str]:
         tpot,
         percent(bundle.attention_idle),
         percent(bundle.ffn_idle),
+        _PARTS[bundle.binds],
     ]
 
 
@@ -164,6 +170,7 @@ def as_data(
         return asdict(prediction) | {
             "throughput": prediction.throughput,
             "throughput_gaussian": prediction.throughput_gaussian,
+            "binds": prediction.binds,
         }
 
     return {

@@ -27,7 +27,8 @@ def list_(
     name: str = typer.Argument(
         "",
         metavar="NAME",
-        help="With topologies: the one to draw, a preset or a .toml file.",
+        help="One of models, gpus, hosts or presets to show as its file has it, or of topologies "
+        "to draw.",
     ),
     series: str = typer.Option(
         "",
@@ -41,6 +42,7 @@ def list_(
     from rich.console import Console
 
     from mist_sim.cli.listings.catalogs import models, topology
+    from mist_sim.cli.listings.entries import ENTRIES, entry
     from mist_sim.cli.listings.scenarios import overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements.widths import Trimmed
@@ -51,9 +53,15 @@ def list_(
             f"no family named {brief(family)}{did_you_mean(family, listings)} "
             f"Known: {', '.join(listings)}"
         )
+    if name and family in ENTRIES:
+        typer.echo(entry(family, name), nl=False)
+        return
     if name:
         if family != "topologies":
-            raise ScenarioError(f"NAME must follow topologies, which can be drawn, got {family}")
+            raise ScenarioError(
+                f"NAME must follow topologies, {', '.join(ENTRIES)}, whose entries are files, got "
+                f"{family}"
+            )
         table = topology(name)
     elif series:
         if family != "models":

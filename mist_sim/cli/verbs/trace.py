@@ -22,6 +22,16 @@ Form = Annotated[
         show_default=False,
     ),
 ]
+Columns = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set an option of the trace's form, as under workload.trace of a scenario, such as "
+        "time_column=ts_ms of --format csv; repeatable.",
+        show_default=False,
+    ),
+]
 Number = Annotated[
     int | None,
     typer.Option("--num-requests", metavar="N", help="Read the first N requests alone."),
@@ -42,6 +52,7 @@ To = Annotated[
 def inspect(
     file: File,
     form: Form = None,
+    settings: Columns = [],  # noqa: B006 - typer makes a new list
     num_requests: Number = None,
     as_json: bool = typer.Option(False, "--json", help="Print JSON in place of the tables."),
     plot: Path | None = typer.Option(
@@ -62,7 +73,7 @@ def inspect(
     if plot is not None:
         _require_picture(plot, force)
     name = form or form_of(file)
-    figures = Figures(reader(file, name, num_requests).rows())
+    figures = Figures(reader(file, name, num_requests, settings).rows())
     found = statistics(figures)
     if as_json:
         typer.echo(json_text({"format": name, **found}), nl=False)
@@ -80,6 +91,7 @@ def convert(
     to: To,
     out: Path = typer.Option(..., metavar="FILE", help="Write this file.", show_default=False),
     form: Form = None,
+    settings: Columns = [],  # noqa: B006
     num_requests: Number = None,
     rate: float | None = typer.Option(
         None,
@@ -98,7 +110,7 @@ def convert(
     from mist_sim.output import output_file
 
     lines = writer(to)
-    rows = reader(file, form, num_requests).rows()
+    rows = reader(file, form, num_requests, settings).rows()
     if rate is not None:
         rows = _drawn(rows, rate, seed)
     if without_prefixes:
@@ -108,12 +120,20 @@ def convert(
         target.write(lines(rows))
 
 
-def reader(file: str, form: str | None, num_requests: int | None) -> TraceReader:
+def reader(
+    file: str, form: str | None, num_requests: int | None, settings: list[str]
+) -> TraceReader:
     """Return the reader of a file; raises ScenarioError that names options."""
-    from mist_sim.traces.readers.forms import reader_of
+    from mist_sim.cli.settings import overrides_of
+    from mist_sim.traces.readers.forms import form_of, reader_of
 
-    with as_options():
-        return reader_of(file, form, num_requests)
+    if not settings:
+        with as_options():
+            return reader_of(file, form, num_requests)
+    from mist_sim.scenario.trace_readers import trace_reader
+
+    options = {"path": file, "num_requests": num_requests, **overrides_of(settings)}
+    return trace_reader(form or form_of(file), options, "--set")
 
 
 def writer(to: str) -> Callable[[Iterable[TraceRow]], Iterator[str]]:

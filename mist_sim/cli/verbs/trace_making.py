@@ -10,6 +10,7 @@ import typer
 
 from mist_sim.cli.options import Quiet
 from mist_sim.cli.verbs.trace import (
+    Columns,
     File,
     Force,
     Form,
@@ -39,6 +40,7 @@ def synth(
     ),
     seed: Seed = 0,
     form: Form = None,
+    settings: Columns = [],  # noqa: B006 - typer makes a new list
     num_requests: Number = None,
     force: Force = False,
 ) -> None:
@@ -49,7 +51,7 @@ def synth(
 
     lines = writer(to)
     with as_options():
-        found = fit_trace(reader(file, form, num_requests).rows())
+        found = fit_trace(reader(file, form, num_requests, settings).rows())
         _require_rate(rate)
         rows = found.rows(requests, Streams(seed).generator("synth"), rate)
         _written(lines(rows), out, force)
@@ -68,6 +70,7 @@ def sample(
     ),
     seed: Seed = 0,
     form: Form = None,
+    settings: Columns = [],  # noqa: B006 - typer makes a new list
     num_requests: Number = None,
     force: Force = False,
 ) -> None:
@@ -79,7 +82,7 @@ def sample(
 
     lines = writer(to)
     with as_options():
-        rows = sampled(reader(file, form, num_requests).rows(), share, seed)
+        rows = sampled(reader(file, form, num_requests, settings).rows(), share, seed)
         _written(lines(_some(rows)), out, force)
 
 

@@ -24,11 +24,13 @@ from functools import cache
 from pathlib import Path
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
+_PRICES = ("price", "gpu_price", "cost", "usd_per_hour")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
 
 
@@ -52,6 +54,22 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
     return _read_entry(_on_base(load_toml(path), str(path), (path,)), path.stem, str(path))
+
+
+def architecture_names() -> list[str]:
+    """Return the names of the architectures whose kernels have figures, sorted."""
+    return list(_architectures())
+
+
+@cache
+def kernels_of(architecture: str) -> Mapping[str, Kernel]:
+    """Return the figures of an architecture's kernels, by kind."""
+    where, tables = f"{architecture}.toml", _architectures()[architecture]
+    return {
+        kind: read_table(Kernel, table, where, f"{kind}.")
+        for kind, table in tables.items()
+        if kind != "sources"
+    }
 
 
 def device_of(gpu: GpuSpec) -> GpuSpec:
@@ -146,6 +164,12 @@ def _merged_sources(base: Table, own: Table, source: str) -> dict[str, object]:
 
 
 def _read_entry(table: Table, name: str, where: str) -> GpuSpec:
+    for key in _PRICES:
+        if key in table:
+            raise ScenarioError(
+                f"{where}: {key} must not stand here, since offers change; say it in the scenario, "
+                "gpu_price: 5 $/h under the client, or with mist plan --price NAME=5"
+            )
     entry = _with_architecture({"name": name, **table}, where)
     link = entry.get("interconnect")
     if isinstance(link, dict):

@@ -68,10 +68,18 @@ def rooms(
     ]
 
 
-def least_room(found: Sequence[Room]) -> float:
-    """Return the room of the client with the least; NaN if no client's is known."""
-    known = [float(each.room) for each in found if each.room == each.room]
-    return min(known, default=nan)
+def room_summary(found: Sequence[Room], names: Sequence[str]) -> dict[str, Any]:
+    """Return the room of the client with the least, and which limit it reached longest.
+
+    names: of the clients. room: NaN if no client's is known. room_limit: such as "KV memory at
+    llm"; left out if no limit was reached.
+    """
+    known = [(float(each.room), each, name) for each, name in zip(found, names, strict=True)]
+    known = [each for each in known if each[0] == each[0]]
+    if not known:
+        return {"room": nan}
+    share, least, name = min(known, key=lambda each: each[0])
+    return {"room": share} | ({"room_limit": f"{least.limit} at {name}"} if least.limit else {})
 
 
 def room_columns(found: Sequence[Room]) -> Columns:

@@ -11,8 +11,9 @@ from mist_sim.report.pages.run_verdict import run_verdict
 from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.run.expected import TITLE as EXPECTED
 from mist_sim.report.run.expected import expected_rows
+from mist_sim.report.run.origins import origin_lines
 from mist_sim.report.run.overloads import overload_line
-from mist_sim.report.run.tables import TOO_SHORT, origin_lines
+from mist_sim.report.run.tables import TOO_SHORT
 
 if TYPE_CHECKING:
     from mist_sim.report.pictures.run_data import RunData

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mist_sim.report.elements.cells import count, number, percent, who
 from mist_sim.report.elements.widths import listed
+from mist_sim.report.run.overloads import LEAST_AT_LIMIT
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
@@ -23,7 +24,6 @@ _BELOW = ("", "", "of time", "a step", "peak", "")
 Client = dict[str, Any]
 """The cells of a row of `Result.clients`."""
 _SHOWN = ("client", "num_visits", "room", "mean_decodes", "peak_used_blocks", "num_steps")
-_LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 
 
 def clients_table(result: Result) -> RenderableType:
@@ -63,7 +63,7 @@ def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
         groups.setdefault(name, []).append(room)
     for name, found in list(groups.items())[:_MAX_ROWS]:
         least = min(found, key=lambda room: nan_to_num(room.room, nan=1.0))
-        if 1 - least.room >= _LEAST_AT_LIMIT:
+        if 1 - least.room >= LEAST_AT_LIMIT:
             share = percent(1 - least.room)
             yield f"no room in {share} of the time at {name}, mostly for {least.limit}"
 

@@ -1,10 +1,13 @@
-"""One sentence about times in which a run was overloaded, also where its queue drained."""
+"""Sentences about load: times in which a run was overloaded, and what left no room."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from mist_sim.report.elements.cells import percent
+
+LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 _UNITS = ((10800.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -26,3 +29,11 @@ def overload_line(summary: Mapping[str, Any]) -> str:
         f"Overloaded for {share} ({when}){drained}: up to {most:,} requests waited, for up to "
         f"{longest:.3g} s. Percentiles of the whole run mix these times with the others."
     )
+
+
+def room_line(summary: Mapping[str, Any]) -> str:
+    """Return which limit left no room for more, and for how long; empty where there was room."""
+    taken = 1 - summary.get("room", 1.0)
+    if not taken >= LEAST_AT_LIMIT or "room_limit" not in summary:
+        return ""
+    return f"no room in {percent(taken)} of the time, mostly for {summary['room_limit']}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
 
-from mist_sim.core.front_end import FRONT_END, MEASURED
 from mist_sim.errors import in_words
 from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
@@ -21,6 +20,7 @@ from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import groups_section
+from mist_sim.report.run.origins import origin_lines
 from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from mist_sim.metrics import Result
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
-SPEC_ONLY = (
-    "Step times marked spec-only come from data sheets and typical efficiencies; they "
-    "were never compared with that GPU."
-)
 TOO_SHORT = (
     "the clients keep up with the arrivals: the run has too few requests, or they take too large a "
     "part of it. More requests would tell."
@@ -168,80 +164,6 @@ def nothing_finished(summary: Mapping[str, Any]) -> str:
     counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
     failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
     return f"No request finished: {failed}. There are no latencies."
-
-
-def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield warnings about step times that were neither compared nor fitted on the GPU."""
-    if "spec-only" in summary["estimates"].values():
-        yield SPEC_ONLY
-    if "assumed" in summary:
-        options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        fitted = ("overhead.step", "overhead.sequence")
-        if times := [name for name in options if name in fitted]:
-            yield (
-                f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
-                "fitted on H100 runs. Give your own if you know it."
-            )
-        if "overhead.prefill_step" in options:
-            yield (
-                "The 3 ms that a step with prompts takes beyond its profiled layers "
-                "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Give your own "
-                "if you know it."
-            )
-        if "sampling" in options:
-            yield (
-                "How tokens are drawn is assumed: the model's generation_config.json "
-                "has not been looked up. Top-p and top-k take time (sampling.top_p)."
-            )
-        if penalties := [name for name in options if name.startswith("sampling.")]:
-            yield (
-                f"This version counts tokens anew in each step for {', '.join(penalties)}; what "
-                "that takes of the host is not simulated."
-            )
-        if FRONT_END in options:
-            yield (
-                f"{1e3 * (MEASURED.request or 0):g} ms before the queue and "
-                f"{1e3 * (MEASURED.response or 0):g} ms on the way back (front_end) are assumed: "
-                "vLLM's HTTP server on H100 machines. Give your own if you know them."
-            )
-        if "max_model_len" in options:
-            yield (
-                "The KV cache is too small for the model's longest context, so vLLM "
-                "would not start without max_model_len. Set yours, or auto for the "
-                "longest that fits."
-            )
-        yield from _model_lines(list(options))
-    yield from _collective_lines(summary.get("collectives", {}))
-
-
-def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
-    """Yield the assumptions about models: about unknown ones, and about those with states."""
-    taken = [name.removeprefix("model: ") for name in assumed if name.startswith("model: ")]
-    if taken:
-        left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""
-        yield f"A model that is not known is taken as the nearest one: {taken[0]}{left_out}."
-    if "async_scheduling" in assumed:
-        yield (
-            "async_scheduling is off, whatever the scenario says: pipelines of a model with "
-            "sliding windows or states have virtual engines here, which do not plan ahead."
-        )
-    if "kv_cache.enable_prefix_caching" in assumed:
-        yield (
-            "Prefixes are not cached in a model most of whose layers keep a state; vLLM may "
-            "keep states of some blocks."
-        )
-
-
-def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
-    """Yield how collectives between nodes are timed; once for clients with the same way.
-
-    ways: the summary's `collectives`, by client.
-    """
-    for way in dict.fromkeys(ways.values()):
-        first, *others = (name for name, its_way in ways.items() if its_way == way)
-        plural = "s" if len(others) > 1 else ""
-        who = f"{first} and {len(others):,} other{plural} have" if others else f"{first} has"
-        yield f"{who} GPUs on several nodes. Timed by the topology, on free links: {way}."
 
 
 def _reasons(result: Result) -> list[tuple[int, str]]:

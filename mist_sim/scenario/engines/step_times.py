@@ -32,6 +32,7 @@ from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.models import ModelSpec
 from mist_sim.models.adapters import check_adapters
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links
+from mist_sim.scenario.engines.assumed_kernels import assumed_kernels
 from mist_sim.scenario.engines.default_overhead import (
     assumed_times,
     hides_host,
@@ -78,6 +79,7 @@ def step_times(
     overhead = own_time(config.overhead, predictor, cluster.gpu)
     drawn, drawn_assumed = drawing(config, predictor)
     assumed = assumed_times(overhead, predictor, cluster.gpu) + drawn_assumed
+    assumed += assumed_kernels(predictor, cluster.gpu)
     num_tokens = getattr(scheduler, "max_num_batched_tokens", None) or longest
     worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
     if worth:

@@ -61,7 +61,8 @@ class Prediction:
     cycle_mean_field, cycle_gaussian: between two batches that end (8, 9), as with many in flight.
     cycle: the same with the batches that are in flight.
     tpot: time between two tokens of a request. ffn_weight: as in `BundleSpec`.
-    attention_idle, ffn_idle: shares of the time in which a worker waits.
+    attention_idle, ffn_idle: shares of the time in which a worker waits. attention, ffn,
+    communication: time of a batch in each part, attention with the mean load of its slots.
     """
 
     attention_workers: int
@@ -73,7 +74,16 @@ class Prediction:
     tpot: float
     attention_idle: float
     ffn_idle: float
+    attention: float
+    ffn: float
+    communication: float
     ffn_weight: float = 1.0
+
+    @property
+    def binds(self) -> str:
+        """The part that takes longest, which the mean-field cycle is."""
+        parts = {name: getattr(self, name) for name in ("attention", "communication", "ffn")}
+        return max(parts, key=lambda name: parts[name])
 
     @property
     def ratio(self) -> float:
@@ -119,6 +129,9 @@ def predict(spec: BundleSpec, attention_workers: int, ffn_workers: int = 1) -> P
         tpot=spec.batches * cycle,
         attention_idle=1 - attention / cycle,
         ffn_idle=1 - ffn / cycle,
+        attention=attention,
+        ffn=ffn,
+        communication=communication,
         ffn_weight=spec.ffn_weight,
     )
 

@@ -129,6 +129,24 @@ class Hunt:
         found = [each for each in self.tried.values() if each.attained]
         return min(found, key=lambda each: each.rank, default=None)
 
+    @property
+    def so_far(self) -> str:
+        """What is known now, for a search that is stopped; empty before the first run."""
+        known = [each for each in self.tried.values() if each.trial is not None]
+        if not known:
+            return ""
+        proved = sum(self.excluded.values())
+        told = f"{len(self.tried)} of {self.num_candidates:,} candidates tried"
+        told += f", {proved:,} excluded without a run; " if proved else "; "
+        best = self.best
+        if best is not None:
+            price = f"{best.candidate.name} for {best.candidate.dollars:.4g} $/h"
+            return f"{told}the cheapest so far that keeps the limits is {price}"
+        nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0.0)
+        good = 100 * nearest.trial.attainment if nearest.trial else 0.0
+        name = nearest.candidate.name
+        return f"{told}none keeps the limits so far; nearest is {name}, with {good:.1f} % good"
+
     def estimate(self, candidate: Candidate) -> float:
         """Return the rate that a candidate serves by estimate, requests per second."""
         return self._estimates.rate(candidate)

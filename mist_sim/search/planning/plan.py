@@ -75,6 +75,7 @@ def plan(
         resume=resume,
     ) as driver:
         hunt = Hunt(question, demand, space, driver)
+        driver.so_far = lambda: hunt.so_far
         hunt.first(clock, 1.0)
         if hunt.best is None:
             raise ScenarioError(

@@ -66,9 +66,10 @@ class Plan(Findings):
     scenario: the answer, ready to run. title: the question. name, usd_per_hour, num_gpus: of the
         answer. lines: the answer in words. runner_up: the second-best candidate, and why it lost;
         empty if nothing else was tried. goodput: of the answer; binding: the resource that binds
-        there; None if no time was left. at_rate, at_goodput: summaries of runs. one_less: by name,
-        the figures with one engine failed. deployment: how to start it. tried: all simulated
-        candidates, the cheapest first.
+        there; None if no time was left. at_rate: summary of a run; its dollars and joules a token
+        leave out ramp and end. at_goodput: the spending of a run there (`spending_at`). one_less:
+        by name, the figures with one engine failed. deployment: how to start it. tried: all
+        simulated candidates, the cheapest first.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates left when
         time was up, the most promising first. left_out: impossible engines, with the reason.
     """

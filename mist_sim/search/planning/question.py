@@ -9,6 +9,7 @@ from typing import Any
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.hardware import load_gpu
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -40,9 +41,10 @@ class PlanOptions:
     scenario's own. max_gpus: in all (>= 1). max_usd_per_hour: dollars an hour in all (> 0); None:
     any. tensor_parallel_sizes, designs, routers: what is tried; designs are of `DESIGNS`, all but
     reshard by default; routers: None: the scenario's own, or least_outstanding where it names none.
-    prices: dollars of one GPU an hour in place of the catalog's, by the names in `gpus`.
-    attainment, most_requests, as_is: as in `GoodputOptions`. seconds: after which the search stops
-    looking for something better (> 0); None: when all is known.
+    prices: dollars of one GPU an hour in place of the catalog's, by any name of a GPU in `gpus`,
+    such as x1 for a file x1.toml. attainment, most_requests, as_is: as in `GoodputOptions`.
+    seconds: after which the search stops looking for something better (> 0); None: when all is
+    known.
 
     Raises ScenarioError for values that make no search.
     """
@@ -86,8 +88,9 @@ class PlanOptions:
         self._check_prices()
 
     def _check_prices(self) -> None:
+        names = {_named(gpu): gpu for gpu in self.gpus} if self.prices else {}
         for name, price in self.prices.items():
-            if name not in self.gpus:
+            if _named(name) not in names:
                 raise ScenarioError(
                     f"prices must be of GPUs that are asked for, {', '.join(self.gpus)}, got "
                     f"{brief(name)}"
@@ -95,12 +98,25 @@ class PlanOptions:
             if not 0 < price < inf:
                 raise ScenarioError(f"prices {name} must be finite and > 0 $/h, got {price:g}")
 
+    def price(self, gpu: str) -> float | None:
+        """Return the dollars of one GPU an hour that are said; None: the catalog's hold."""
+        own = {_named(name): price for name, price in self.prices.items()}
+        return own.get(_named(gpu)) if own else None
+
     @property
     def goodput(self) -> GoodputOptions:
         """The options that judge rates. Raises ScenarioError for values that make no search."""
         return GoodputOptions(
             attainment=self.attainment, most_requests=self.most_requests, as_is=self.as_is
         )
+
+
+def _named(gpu: str) -> str:
+    """Return the own name of a GPU that is named by alias or file; of an unknown one that given."""
+    try:
+        return load_gpu(gpu).name
+    except ScenarioError:
+        return gpu
 
 
 def _check_list(name: str, values: tuple[Any, ...]) -> None:
@@ -167,8 +183,8 @@ class Question:
         engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
         if width > 1:
             engine["tensor_parallel_size"] = width
-        if gpu in self.options.prices:
-            engine["gpu_price"] = f"{self.options.prices[gpu]!r} $/h"
+        if (price := self.options.price(gpu)) is not None:
+            engine["gpu_price"] = f"{price!r} $/h"
         changes: dict[str, Any] = {
             "clients": [engine],
             "network": None,

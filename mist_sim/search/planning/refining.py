@@ -12,6 +12,7 @@ from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.latency import metric_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import at_goodput, summary_at
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.plan_result import Confidence
@@ -20,8 +21,6 @@ from mist_sim.search.planning.space import Candidate, scenario_of
 from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
-from mist_sim.studies.rates import Rates
-from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.task import Row, Task
 
 _LONG_RUN = 3000  # requests of a run with reported figures, so that its ramp counts for little
@@ -38,7 +37,10 @@ class Refining:
     is_steady: bool
 
     def figures(self, cases: Mapping[str, Scenario]) -> dict[str, dict[str, Any]]:
-        """Return the summaries of runs by name; limits are of the share that has to be good."""
+        """Return the summaries of runs by name; limits are of the share that has to be good.
+
+        Dollars and joules a token are of the rate that is asked for, without ramp and end.
+        """
         tasks = []
         target = self.question.target
         shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
@@ -51,7 +53,9 @@ class Refining:
                 number = max(self.question.num_requests, _LONG_RUN)
                 changes["workload.lengths.num_requests"] = number
             data = as_data(Scenario.from_dict(as_data(scenario), changes))
-            tasks.append(Task((name, "figures"), run_with_seed, (data, scenario.seed)))
+            tasks.append(
+                Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
+            )
         rows = self.driver.run(tasks, keep_errors=True)
         return {str(row.key[0]): row.result for row in rows if row.failure is None}
 
@@ -70,11 +74,12 @@ class Refining:
         return found
 
     def at_goodput(self, scenario: Scenario, goodput: Goodput) -> dict[str, Any] | None:
-        """Return the summary of a run at the goodput; None without goodput."""
+        """Return what a run at the goodput takes (`spending_at`); None without goodput."""
         if isnan(goodput.rate):
             return None
-        changed = Scenario.from_dict(as_data(scenario), Rates(scenario).at(goodput.rate))
-        return self.figures({"at goodput": changed}).get("at goodput")
+        task = at_goodput(("at goodput", "figures"), Built(scenario), goodput)
+        (row,) = self.driver.run([task], keep_errors=True)
+        return row.result if row.failure is None else None
 
     def one_less(self, candidate: Candidate) -> dict[str, dict[str, Any]]:
         """Return the effect of losing one engine of a candidate, by kind of engine.

@@ -134,7 +134,7 @@ class Evaluation:
     def _run_once(self, several: Sequence[Prepared]) -> list[Prepared]:
         """Run each at its own rate; return those that keep their limits there."""
         kept = []
-        for each, found in zip(several, self.runs.at_own_rate(several), strict=True):
+        for each, found in self.runs.at_own_rate(several):
             if isinstance(found, Failure):
                 self._fail(each, found)
                 continue
@@ -147,7 +147,7 @@ class Evaluation:
                 self._exclude(each, broken)
             else:
                 kept.append(each)
-        return kept
+        return sorted(kept, key=several.index)
 
     def _judge(self, several: Sequence[Prepared]) -> list[Prepared]:
         """Run each at its own rate until it is known whether enough requests are good."""

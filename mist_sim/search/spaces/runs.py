@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.replicating import run_with_seed
-from mist_sim.studies.task import Failure, Row, Task
+from mist_sim.studies.task import Failure, Key, Row, Task
 
 _NO_RUN = Failure("ScenarioError", "a run failed")
 
@@ -30,13 +30,17 @@ class Runs:
     options: GoodputOptions
     driver: Driver
 
-    def at_own_rate(self, several: Sequence[Prepared]) -> list[Summary | Failure]:
-        """Return the summary of a run of each as it stands."""
+    def at_own_rate(
+        self, several: Sequence[Prepared]
+    ) -> Iterator[tuple[Prepared, Summary | Failure]]:
+        """Yield each with the summary of a run of it as it stands, as the runs finish."""
+        by_key: dict[Key, Prepared] = {(*_key(each), "at rate"): each for each in several}
         tasks = [
-            Task((*_key(each), "at rate"), run_with_seed, (as_data(each.scenario), each.seed))
-            for each in several
+            Task(key, run_with_seed, (as_data(each.scenario), each.seed))
+            for key, each in by_key.items()
         ]
-        return self._results(tasks)
+        for row in self.driver.stream(tasks, keep_errors=True):
+            yield by_key[row.key], row.failure or row.result
 
     def at_goodput(self, several: Sequence[tuple[Prepared, Goodput]]) -> list[Summary | Failure]:
         """Return the spending of a run of each at its goodput."""

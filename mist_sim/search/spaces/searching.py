@@ -28,6 +28,7 @@ from mist_sim.studies.executor import Executor
 Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)
 _SIDE_BY_SIDE = 8
+_TOLD = 3  # configurations that a stopped search names
 _FIRST = 2  # configurations with searched goodput before the race begins
 
 
@@ -125,6 +126,7 @@ def search_space(
             space.objectives, space.constraints, goodput, judged=evaluation.judges
         )
         prepared = preparation.all(configurations)
+        driver.so_far = lambda: _so_far(prepared, space, evaluation)
         _run(prepared, space, evaluation, options)
     _check_found(prepared, evaluation)
     return _result(space, options, prepared, evaluation)
@@ -179,6 +181,34 @@ def _promise(prepared: Prepared, objectives: Iterable[Objective]) -> tuple[float
         elif each.source == "known":
             found.append(prepared.known[each.name])
     return (*[inf if isnan(value) else value for value in found], prepared.configuration.number)
+
+
+def _so_far(prepared: Sequence[Prepared], space: Space, evaluation: Evaluation) -> str:
+    """Return the front of the configurations that are known; empty if none is."""
+    known = {
+        number: found
+        for number, found in evaluation.outcomes.items()
+        if found.status != "not tried" or found.summary is not None
+    }
+    if not known:
+        return ""
+    kept = {
+        number: {each.name: found.figures.get(each.name, nan) for each in space.objectives}
+        for number, found in known.items()
+        if found.is_fit or found.status == "not tried"
+    }
+    names = {each.configuration.number: each.name for each in prepared}
+    best = [
+        ", ".join(
+            [names[number], *(f"{o.title} {kept[number][o.name]:.4g}" for o in space.objectives)]
+        )
+        for number in front(kept, space.objectives)
+    ]
+    told = f"{len(known)} of {len(prepared)} configurations known; "
+    if not best:
+        return f"{told}none keeps the constraints so far"
+    more = f"; and {len(best) - _TOLD} more" if len(best) > _TOLD else ""
+    return f"{told}the best so far: {'; '.join(best[:_TOLD])}{more}"
 
 
 def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:

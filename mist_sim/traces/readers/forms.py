@@ -50,9 +50,9 @@ def form_of(path: str) -> str:
     if found is None:
         raise ScenarioError(
             f"trace {path}: has no form that is known by its first line; say which it is with "
-            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: in a scenario, trace: "
-            "{type: csv, path: FILE, time_column: NAME, prompt_column: NAME, output_column: NAME}; "
-            "here, name its columns timestamp (seconds), prompt_tokens and output_tokens"
+            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: --format csv --set "
+            "time_column=NAME --set prompt_column=NAME --set output_column=NAME; in a scenario, "
+            "the same keys under trace: {type: csv, path: FILE}"
         )
     return found
 

@@ -90,11 +90,12 @@ def _similar_file(path: str) -> str:
 
 
 def csv_records(
-    file: TextIO, path: str, columns: Sequence[str], also: str = ""
+    file: TextIO, path: str, columns: Sequence[str], also: str = "", remedy: str = ""
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield (line, values of `columns`, two or more) for every row of a CSV file with a header.
 
-    also: a column whose value comes behind them where the header has it.
+    also: a column whose value comes behind them where the header has it. remedy: what to do about
+    a column that is missing.
 
     Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
     for an empty file, a header without one of the columns, or a row of another width.
@@ -103,7 +104,7 @@ def csv_records(
     try:
         header = [name.strip() for name in next(reader, [])]
         columns = (*columns, also) if also in header else columns
-        places = [_place(path, header, name, columns) for name in columns]
+        places = [_place(path, header, name, columns, remedy) for name in columns]
         pick = itemgetter(*places)
         width = len(header)
         for fields in reader:
@@ -120,7 +121,7 @@ def csv_records(
         raise TraceError(path, reader.line_num, f"not valid CSV: {error}") from error
 
 
-def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> int:
+def _place(path: str, header: list[str], name: str, needed: Sequence[str], remedy: str) -> int:
     """Return the position of a column in the header, or raise TraceError.
 
     The first line is not shown: it may be of any file.
@@ -135,7 +136,7 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> in
             path,
             1,
             f"{problem} The first line has {in_words(len(header), 'column')}; needed are "
-            f"{', '.join(needed)}",
+            f"{', '.join(needed)}{remedy}",
         )
     return header.index(name)
 

@@ -20,6 +20,8 @@ from mist_sim.traces.readers.opening import (
     tokens_from_text,
 )
 
+_REMEDY = "; say what yours are called with time_column, prompt_column and output_column"
+
 TimeUnit = Literal["s", "ms", "ns", "date"]
 
 
@@ -57,7 +59,9 @@ class CsvReader(FileReader):
         path, sessions = self.path, dict[str, int]()
         clock = Clock(path, self.time_column, "s" if self.time_unit == "date" else self.time_unit)
         with open_trace(path) as file:
-            for line, (stamp, prompt, output, *rest) in csv_records(file, path, self._columns):
+            for line, (stamp, prompt, output, *rest) in csv_records(
+                file, path, self._columns, remedy=_REMEDY
+            ):
                 name = rest[0].strip() if rest else ""
                 yield TraceRow(
                     tokens_from_text(prompt, path, line, self.prompt_column),

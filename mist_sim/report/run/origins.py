@@ -1,0 +1,120 @@
+"""Where a run's step times come from, and what was assumed, as lines for the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mist_sim.core.front_end import FRONT_END, MEASURED
+
+SPEC_ONLY = (
+    "Step times marked spec-only come from data sheets and typical efficiencies; they "
+    "were never compared with that GPU."
+)
+
+
+def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings about step times that were neither compared nor fitted on the GPU."""
+    if "spec-only" in summary["estimates"].values():
+        yield SPEC_ONLY
+    if "assumed" in summary:
+        options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
+        fitted = ("overhead.step", "overhead.sequence")
+        if times := [name for name in options if name in fitted]:
+            yield (
+                f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
+                "fitted on H100 runs. Give your own if you know it."
+            )
+        if "overhead.prefill_step" in options:
+            yield (
+                "The 3 ms that a step with prompts takes beyond its profiled layers "
+                "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Give your own "
+                "if you know it."
+            )
+        if "sampling" in options:
+            yield (
+                "How tokens are drawn is assumed: the model's generation_config.json "
+                "has not been looked up. Top-p and top-k take time (sampling.top_p)."
+            )
+        if penalties := [name for name in options if name.startswith("sampling.")]:
+            yield (
+                f"This version counts tokens anew in each step for {', '.join(penalties)}; what "
+                "that takes of the host is not simulated."
+            )
+        if FRONT_END in options:
+            yield (
+                f"{1e3 * (MEASURED.request or 0):g} ms before the queue, "
+                f"{1e3 * (MEASURED.response or 0):g} ms on the way back and "
+                f"{1e6 * (MEASURED.stream_token or 0):g} us of a server for each streamed token "
+                "(front_end) are assumed: vLLM's HTTP server on H100 machines. Give your own if "
+                "you know them."
+            )
+        if "max_model_len" in options:
+            yield (
+                "The KV cache is too small for the model's longest context, so vLLM "
+                "would not start without max_model_len. Set yours, or auto for the "
+                "longest that fits."
+            )
+        if "lifecycle.start_up" in options:
+            yield (
+                "Clients start in 0 s, since lifecycle.start_up is not set. A vLLM server takes "
+                "about 40 s to start an 8B model with cold caches, and larger ones take minutes."
+            )
+        if "prefixes" in options:
+            yield (
+                "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
+                "conversations, so no two prompts are known to begin alike."
+            )
+        if line := architecture_line(summary):
+            yield line
+        yield from _model_lines(list(options))
+    yield from _collective_lines(summary.get("collectives", {}))
+
+
+def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
+    """Yield the assumptions about models: about unknown ones, and about those with states."""
+    taken = [name.removeprefix("model: ") for name in assumed if name.startswith("model: ")]
+    if taken:
+        left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""
+        yield f"A model that is not known is taken as the nearest one: {taken[0]}{left_out}."
+    if "async_scheduling" in assumed:
+        yield (
+            "async_scheduling is off, whatever the scenario says: pipelines of a model with "
+            "sliding windows or states have virtual engines here, which do not plan ahead."
+        )
+    if "kv_cache.enable_prefix_caching" in assumed:
+        yield (
+            "Prefixes are not cached in a model most of whose layers keep a state; vLLM may "
+            "keep states of some blocks."
+        )
+
+
+def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
+    """Yield how collectives between nodes are timed; once for clients with the same way.
+
+    ways: the summary's `collectives`, by client.
+    """
+    for way in dict.fromkeys(ways.values()):
+        first, *others = (name for name, its_way in ways.items() if its_way == way)
+        plural = "s" if len(others) > 1 else ""
+        who = f"{first} and {len(others):,} other{plural} have" if others else f"{first} has"
+        yield f"{who} GPUs on several nodes. Timed by the topology, on free links: {way}."
+
+
+def architecture_line(summary: Mapping[str, Any]) -> str:
+    """Return by how much steps of a GPU without figures of kernels are too short; or nothing."""
+    found: dict[str, str] = {}
+    for client, names in summary.get("assumed", {}).items():
+        for name in names:
+            if name.startswith("architecture: "):
+                found.setdefault(name.removeprefix("architecture: "), client)
+    if not found:
+        return ""
+    several = len(found) > 1
+    factors = "; ".join(f"{text} ({client})" if several else text for text, client in found.items())
+    return (
+        "The GPU's entry names no architecture: every kernel reaches the same share of the peaks "
+        "and takes no time to start, so steps come out too fast. The kernels of the known "
+        f"architectures would multiply their time by {factors}. Set architecture in its entry; "
+        "compare two GPUs only if both have one."
+    )

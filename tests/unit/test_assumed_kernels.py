@@ -1,0 +1,77 @@
+"""A GPU without figures of kernels: steps come out too fast, and the run says by how much."""
+
+from dataclasses import replace
+
+import pytest
+
+from mist_sim import Scenario, llm_client, load_gpu, load_model, simulate
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster
+from mist_sim.hardware.devices.device_loading import architecture_names, kernels_of
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.report.run.origins import architecture_line, origin_lines
+from mist_sim.search.comparison import compare
+
+B200 = load_gpu("b200")
+BARE = replace(B200, name="bare", architecture="", kernels={}, confidence="spec-only")
+SHEET = """
+memory = "180 GB"
+memory_bandwidth = "8 TB/s"
+flops.bf16 = "2250 TFLOP/s"
+interconnect = {kind = "nvlink", bandwidth = "900 GB/s"}
+host_bandwidth = "64 GB/s"
+power = "1000 W"
+"""
+
+
+def assumed(gpu):
+    names = llm_client("llm", gpu=gpu).traits.times.assumed
+    return [name for name in names if name.startswith("architecture")]
+
+
+@pytest.mark.parametrize("architecture", architecture_names())
+def test_the_kernels_of_an_architecture_are_those_of_its_gpus(architecture):
+    gpus = {"hopper": "h100-sxm", "ampere": "a100-80gb-sxm", "blackwell": "b200"}
+    kernels = kernels_of(architecture)
+    assert kernels
+    if architecture in gpus:
+        assert kernels == load_gpu(gpus[architecture]).kernels
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", B200, "ascend-910b3"])
+def test_kernels_or_fitted_efficiencies_assume_nothing(gpu):
+    assert assumed(gpu) == []
+
+
+def test_the_difference_is_that_of_the_steps():
+    model, times = load_model("llama-3.1-8b"), {}
+    step = StepBatch((), 1, 1024, longest_context=1024)
+    for name in ("", *architecture_names()):
+        gpu = replace(BARE, kernels=kernels_of(name) if name else {})
+        times[name] = RooflinePredictor(model, Cluster(gpu)).step_time(step)
+    bare = times.pop("")
+    low, high = (min(times.values()) / bare, max(times.values()) / bare)
+    assert 1.2 < low < high < 2
+    (text,) = assumed(BARE)
+    assert text.startswith(f"architecture: {low:.2f} to {high:.2f} with 1 decode and ")
+
+
+def test_the_run_and_a_comparison_say_it(tmp_path):
+    (tmp_path / "bare.toml").write_text(SHEET, "utf-8")
+    demo = Scenario.load("demo", overrides={"workload.lengths.num_requests": 50})
+    bare = demo.changed({"clients.0.gpu": str(tmp_path / "bare.toml")})
+    result = simulate(bare)
+    line = architecture_line(result.summary)
+    assert "so steps come out too fast" in line
+    assert "with 1 decode and" in line
+    assert line in " ".join(origin_lines(result.summary))
+    known = demo.changed({"clients.0.gpu": "b200"})
+    warnings = compare({"bare": bare, "known": known}).summary["warnings"]
+    assert [name for name, lines in warnings.items() if line in lines] == ["bare"]
+
+
+def test_two_gpus_are_told_apart():
+    factors = {"p": ["architecture: 2 to 3"], "d": ["front_end", "architecture: 4 to 5"]}
+    line = architecture_line({"assumed": factors})
+    assert "by 2 to 3 (p); 4 to 5 (d). Set" in line
+    assert architecture_line({"assumed": {"d": ["front_end"]}}) == ""

@@ -1,0 +1,83 @@
+"""What a run assumes of starts and prefixes, and says among its warnings."""
+
+import pytest
+
+from mist_sim import Scenario, simulate
+from mist_sim.core.front_end import MEASURED
+from mist_sim.report.run.origins import origin_lines
+
+LENGTHS = {
+    "type": "synthetic",
+    "num_requests": 20,
+    "prompt": {"type": "fixed", "tokens": 100},
+    "output": {"type": "fixed", "tokens": 10},
+}
+DATA = {
+    "model": "llama-3.1-8b",
+    "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
+    "workload": {"lengths": LENGTHS, "arrivals": {"type": "poisson", "rate": "20 /s"}},
+}
+CSV = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.97,374,44
+2023-11-16 18:17:04.03,396,109
+"""
+JSONL = """{"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
+{"timestamp": 9, "input_length": 600, "output_length": 9, "hash_ids": [2, 3]}
+"""
+
+
+def lines(data):
+    result = simulate(Scenario.from_dict(data))
+    return result.summary.get("assumed", {}), list(origin_lines(result.summary))
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "names"),
+    [
+        ({"failures": [{"clients": ["llm-1"], "at": "100 ms", "repair": "100 ms"}]}, ["llm-1"]),
+        ({"failures": [{"clients": ["llm-1"], "at": "100 ms"}]}, []),
+        ({"drains": [{"clients": ["llm-0"], "at": "100 ms", "back": "200 ms"}]}, ["llm-0"]),
+        ({"drains": [{"clients": ["llm-0"], "at": "100 ms"}]}, []),
+        (
+            {
+                "failures": [{"clients": ["llm-1"], "at": "100 ms", "repair": "100 ms"}],
+                "start_up": {"time": "0 s"},
+            },
+            [],
+        ),
+    ],
+)
+def test_starts_in_no_time_are_assumed(lifecycle, names):
+    assumed, told = lines(DATA | {"lifecycle": lifecycle})
+    assert [name for name, each in assumed.items() if "lifecycle.start_up" in each] == names
+    assert sum("start in 0 s" in line for line in told) == bool(names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "caches", "said"),
+    [
+        ("azure", CSV, True, True),
+        ("azure", CSV, False, False),
+        ("mooncake", JSONL, True, False),
+    ],
+)
+def test_a_trace_without_hashes_says_that_nothing_can_be_found(tmp_path, kind, text, caches, said):
+    (tmp_path / "trace").write_text(text, "utf-8")
+    client = {"name": "llm", "gpu": "h100-sxm", "kv_cache": {"enable_prefix_caching": caches}}
+    trace = {"type": kind, "path": str(tmp_path / "trace")}
+    assumed, told = lines(DATA | {"clients": [client], "workload": {"trace": trace}})
+    assert ("prefixes" in assumed["llm"]) == said
+    assert sum("nothing can be found" in line for line in told) == said
+
+
+def test_drawn_lengths_say_nothing_of_prefixes():
+    assumed, _ = lines(DATA)
+    assert all("prefixes" not in names for names in assumed.values())
+
+
+def test_the_front_end_names_all_of_its_times():
+    _, told = lines(DATA)
+    (line,) = [each for each in told if "front_end" in each]
+    for seconds in (MEASURED.request, MEASURED.response):
+        assert f"{1e3 * seconds:g} ms" in line
+    assert f"{1e6 * MEASURED.stream_token:g} us of a server for each streamed token" in line

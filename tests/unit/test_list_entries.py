@@ -1,0 +1,49 @@
+"""`mist list FAMILY NAME`: an entry as its file has it."""
+
+import json
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from mist_sim import Scenario, load_gpu
+from mist_sim.hardware.devices.device_loading import gpu_from_table
+
+
+@pytest.mark.parametrize(("name", "slug"), [("mi300x", "mi300x"), ("H100", "h100-sxm")])
+def test_a_gpu_read_back_is_the_gpu(mist, name, slug):
+    code, out, _ = mist("list", "gpus", name)
+    assert code == 0
+    text, *kernels = out.partition("# Kernels of architecture")
+    assert bool(kernels[0]) == bool(load_gpu(slug).architecture)
+    table = {key: value for key, value in tomllib.loads(text).items() if key != "aliases"}
+    read = gpu_from_table(table, name=slug, source="printed")
+    assert replace(read, based_on=slug) == load_gpu(slug)
+    if kernels[0]:
+        figures = tomllib.loads("".join(kernels))
+        assert figures["bf16"]["floor"] == "3.82 us"
+        assert figures["sources"]
+
+
+def test_models_hosts_and_presets(mist):
+    assert json.loads(mist("list", "models", "meta-llama/Llama-3.1-8B")[1])["hidden_size"] == 4096
+    assert tomllib.loads(mist("list", "hosts", "pcie-peer")[1])["peer_access"] is True
+    text = mist("list", "presets", "demo")[1]
+    assert Scenario.from_yaml(text).resolved() == Scenario.load("demo").resolved()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpus", "h1000"], "no accelerator and no file is named 'h1000'; did you mean"),
+        (["gpus", "x1.toml"], "NAME must be one of the catalog, got 'x1', a file of yours"),
+        (["models", "nobody"], "no model and no file is named 'nobody'"),
+        (["presets", "dmeo"], "no preset is named 'dmeo'; did you mean 'demo'"),
+        (["routers", "random"], "NAME must follow topologies, models, gpus, hosts, presets"),
+    ],
+)
+def test_bad_names_are_one_message(mist, tmp_path, words, said):
+    (tmp_path / "x1.toml").write_text('based_on = "h100"\n', "utf-8")
+    code, out, err = mist("list", *words)
+    assert (code, out) == (2, "")
+    assert said in err
