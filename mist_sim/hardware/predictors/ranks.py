@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
@@ -111,6 +112,7 @@ def pipeline_predictor(
     seconds = send(cluster.gpu.interconnect, cluster.spans.stages)
     bytes_per_token = 2 * model.hidden_size * model.dtype_bytes
 
+    @lru_cache(maxsize=4096)  # batches of so many tokens come again and again
     def rank_delay(num_tokens: int) -> float:
         return seconds(num_tokens * bytes_per_token)
 
