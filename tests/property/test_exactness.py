@@ -173,7 +173,7 @@ def test_prompts_that_begin_from_entries_kept_elsewhere(case, predictor, data):
 
 
 @pytest.mark.exact
-@examples(300)
+@examples(150)
 @given(case=overlapped(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_swaps_that_overlap_with_steps(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
