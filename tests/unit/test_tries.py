@@ -126,4 +126,4 @@ def test_a_log_of_ones_own_is_told_its_columns(tmp_path):
     (tmp_path / "log.csv").write_text("timestamp,prompt_tokens,answer_tokens\n0,5,5\n", "utf-8")
     said = mist("trace", "inspect", str(tmp_path / "log.csv"))
     assert said.exit_code == 2
-    assert "name its columns timestamp (seconds), prompt_tokens and output_tokens" in said.stderr
+    assert "A CSV of your own: --format csv --set time_column=NAME" in said.stderr
