@@ -86,12 +86,12 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
         for lane in client.lane_states:
             if not lane.abandoned:  # whose loads the run does not wait for
                 # an answer that ends the run leaves before the step planned behind it is over
-                num_leaving = sum(num_blocks for num_blocks, _ in (lane.leaving or {}).values())
+                num_leaving = sum(num_blocks for num_blocks, _ in lane.leaving.values())
                 assert lane.pool.num_free + num_leaving == lane.pool.num_blocks
             assert lane.clock.num_decodes == len(lane.overruns or ())  # in that step, too
             assert lane.overruns or lane.clock.context_sum == 0
             assert not lane.waiting
-            assert not lane.running
+            assert set(lane.running) <= set(lane.leaving)
             assert not lane.loading
             assert not lane.loaded
             assert not lane.swapped
