@@ -219,6 +219,8 @@ def cases(
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
         admits_lookahead=draw(st.booleans()),
+        reserves_prefills=draw(st.booleans()),
+        loaded_first=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,

@@ -203,7 +203,7 @@ def _begin_step(lane: LaneState, cadence: Cadence) -> bool:
 
 def _may_pass(lane: LaneState, num_tokens: int) -> bool:
     """Tell whether the head may be admitted in a step for decodes; `num_tokens` has no cache."""
-    return num_tokens <= 1 if lane.rules.held_spares_hits else bool(lane.loaded)
+    return num_tokens <= 1 if lane.rules.held_spares_hits else lane.head() in lane.loaded
 
 
 def _steps_in_cadence(

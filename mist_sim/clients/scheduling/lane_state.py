@@ -55,8 +55,8 @@ class LaneState:
     clock: the decodes, and the blocks that they need. kv_cache, pool: the holders of blocks.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
-        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with tiers,
-        swapping, and drafts in models with sliding windows.
+        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with swapping,
+        and drafts in models with sliding windows.
     pages: the holder of blocks where it lends them to each sequence in its turn; else None.
     needs: how many blocks sequences need.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
@@ -115,8 +115,9 @@ class LaneState:
         self.rules = rules or EngineRules()
         self.cadence = cadence
         windows_at_once = self.pool.groups and self.pages is None
-        takes_all = windows_at_once or kv_cache.tiers or swap_space
-        self.by_piece = by_piece and not takes_all
+        self.by_piece = by_piece and not (windows_at_once or swap_space)
+        if kv_cache.tiers is not None:
+            kv_cache.tiers.takes_all = not self.by_piece
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
         drafts_in_time = speculation is not None and not plans_ahead
@@ -349,12 +350,20 @@ class LaneState:
 
         Blocks that steps in flight have taken meanwhile are counted at their end, and come before.
         """
-        num_tokens = sequence.num_brought if sequence.is_brought else sequence.num_tokens
-        num_blocks = self.pool.blocks_for(num_tokens)
+        if sequence.is_brought:
+            num_blocks = self.pool.blocks_for(sequence.num_brought)
+        else:
+            num_blocks = self.kv_cache.num_reserved(sequence)
         if in_step and not self.pool.groups:
             self.forgotten.append((sequence, num_blocks))
         else:
             self._free_unused(sequence, num_blocks)
+
+    def give_load_back(self) -> None:
+        """Queue the sequence again whose load ended last, without memory."""
+        sequence = self.loaded.pop()
+        self._free_unused(sequence, self.kv_cache.num_reserved(sequence))
+        self.waiting.give_back(sequence)
 
     def free_forgotten(self) -> None:
         """Free the blocks of sequences given up while steps were in flight."""
@@ -403,7 +412,7 @@ class LaneState:
         return len(self.running) - sum([each in self.running for each in self.leaving])
 
     def head(self) -> SequenceState | None:
-        """Return the next sequence to admit: loaded ones first, then the queue.
+        """Return the next sequence to admit: mostly loaded ones first, then the queue.
 
         None while sequences are swapped out, or have their entries and no room to continue. Fetched
         prompts hold memory that the swapped ones wait for, so they do not wait for these; with
@@ -411,9 +420,13 @@ class LaneState:
         """
         if (self.swapped or self.moved) and not self._goes_first():
             return None
-        if self.loaded:
-            return self.loaded[0]
-        return self.waiting.head() if self.waiting else None
+        waiting = self.waiting
+        if not self.loaded:
+            return waiting.head() if waiting else None
+        loaded = waiting.first(self.loaded)
+        if not waiting or self.rules.loaded_first:
+            return loaded
+        return waiting.first((loaded, waiting.head()))
 
     def _goes_first(self) -> bool:
         """Tell whether a prompt whose entries have come precedes sequences waiting to swap in."""

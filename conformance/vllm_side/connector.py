@@ -1,0 +1,153 @@
+"""A store below the GPU behind vLLM's connector interface: blocks computed once are loaded later.
+
+Every full block that a step computes lies in the store from its planning on, for ever. Loads go
+over one link, one after the other; each begins with the step in whose plan it is, and the worker
+tells of it as the first step ends that it has ended by.
+
+Sources: `KVConnectorBase_V1` in `vllm/distributed/kv_transfer/kv_connector/v1/base.py`;
+`OffloadingConnectorScheduler`, which loads between steps, and `LMCacheConnectorV1Impl`, which by
+default loads in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+
+class Store:
+    """Content of the store, and loads on their way.
+
+    latency, per_block: seconds of a load, and of each block in it.
+    coming: requests whose blocks are on their way, with the ends of their loads.
+    """
+
+    def __init__(self, block_size: int, latency: float, per_block: float) -> None:
+        self.coming: dict[str, float] = {}
+        self._block_size = block_size
+        self._latency = latency
+        self._per_block = per_block
+        self._free_at = 0.0
+        self._content: set[Any] = set()
+        self._requests: dict[str, Any] = {}
+        self._begun: dict[str, int] = {}  # blocks to load, of requests in the latest plan
+
+    def num_matched(self, request: Any, num_computed: int) -> int:
+        """Return the tokens behind the computed ones that lie in the store, in whole blocks."""
+        size = self._block_size
+        first = place = num_computed // size
+        most = (request.num_tokens - 1) // size  # the last token is always computed
+        while place < most and request.block_hashes[place] in self._content:
+            place += 1
+        return (place - first) * size
+
+    def note(self, request: Any, num_tokens: int) -> None:
+        """Note that a request has memory for tokens of the store."""
+        self._requests[request.request_id] = request
+        if num_tokens:
+            self._begun[request.request_id] = num_tokens // self._block_size
+
+    def write(self, name: str, num_new: int) -> None:
+        """Keep the full blocks of a request's computed and new tokens, as far as these are known."""
+        request = self._requests[name]
+        num_tokens = min(request.num_computed_tokens + num_new, request.num_tokens)
+        num_full = num_tokens // self._block_size
+        self._content.update(request.block_hashes[:num_full])
+
+    def begin(self, now: float) -> None:
+        """Begin the loads of the latest plan."""
+        for name, num_blocks in self._begun.items():
+            self._free_at = max(now, self._free_at) + (
+                self._latency + num_blocks * self._per_block
+            )
+            self.coming[name] = self._free_at
+        self._begun.clear()
+
+    def take_arrived(self, now: float) -> set[str]:
+        """Return whose loads have ended, once."""
+        arrived = {name for name, end in self.coming.items() if end <= now}
+        for name in arrived:
+            del self.coming[name]
+        return arrived
+
+
+@contextmanager
+def connected(store: Store | None) -> Iterator[None]:
+    """Let vLLM's factory return a connector to a store meanwhile."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    before = KVConnectorFactory.create_connector
+    if store is not None:
+        KVConnectorFactory.create_connector = lambda *_, **__: _connector(store)
+    try:
+        yield
+    finally:
+        KVConnectorFactory.create_connector = before
+
+
+def transfer_config() -> Any:
+    """Return what the scheduler reads of a `KVTransferConfig`."""
+    return SimpleNamespace(
+        is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
+    )
+
+
+def _connector(store: Store) -> Any:
+    """Return the scheduler's side of a connector, of which the worker's side does nothing."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorMetadata,
+        SupportsHMA,
+    )
+
+    class Connector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._kv_transfer_config = transfer_config()
+
+        @property
+        def requires_kv_delivery(self) -> bool:
+            return False  # as of `OffloadingConnector`
+
+        def get_num_new_matched_tokens(
+            self, request: Any, num_computed_tokens: int, *_: Any, **__: Any
+        ) -> tuple[int, bool]:
+            number = store.num_matched(request, num_computed_tokens)
+            return number, number > 0
+
+        def update_state_after_alloc(
+            self, request: Any, blocks: Any, num_external_tokens: int
+        ) -> None:
+            store.note(request, num_external_tokens)
+
+        def build_connector_meta(self, scheduler_output: Any) -> Any:
+            for name, number in scheduler_output.num_scheduled_tokens.items():
+                store.write(name, number)
+            return KVConnectorMetadata()
+
+        def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+            return False, None
+
+        def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+            return False, None
+
+        def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+            return (0,)
+
+        def take_events(self) -> tuple[()]:
+            return ()
+
+        def get_kv_connector_stats(self) -> None:
+            return None
+
+        def start_load_kv(self, forward_context: Any, **_: Any) -> None: ...
+
+        def wait_for_layer_load(self, layer_name: str) -> None: ...
+
+        def save_kv_layer(self, *_: Any, **__: Any) -> None: ...
+
+        def wait_for_save(self) -> None: ...
+
+    Connector.__abstractmethods__ = frozenset()
+    return Connector()
