@@ -1,6 +1,7 @@
 """A store below the GPU behind vLLM's connector interface: blocks computed once are loaded later.
 
-Every full block that a step computes lies in the store from its planning on, for ever. Loads go
+Every full block that a step computes lies in the store from its planning on, or from the end of its
+request if tokens were not known then, and stays. Loads go
 over one link, one after the other; each begins with the step in whose plan it is, and the worker
 tells of it as the first step ends that it has ended by.
 
@@ -21,6 +22,7 @@ class Store:
     """Content of the store, and loads on their way.
 
     latency, per_block: seconds of a load, and of each block in it.
+    requests: that got memory, by id.
     coming: requests whose blocks are on their way, with the ends of their loads.
     """
 
@@ -31,7 +33,7 @@ class Store:
         self._per_block = per_block
         self._free_at = 0.0
         self._content: set[Any] = set()
-        self._requests: dict[str, Any] = {}
+        self.requests: dict[str, Any] = {}
         self._begun: dict[str, int] = {}  # blocks to load, of requests in the latest plan
 
     def num_matched(self, request: Any, num_computed: int) -> int:
@@ -45,13 +47,12 @@ class Store:
 
     def note(self, request: Any, num_tokens: int) -> None:
         """Note that a request has memory for tokens of the store."""
-        self._requests[request.request_id] = request
+        self.requests[request.request_id] = request
         if num_tokens:
             self._begun[request.request_id] = num_tokens // self._block_size
 
-    def write(self, name: str, num_new: int) -> None:
+    def write(self, request: Any, num_new: int) -> None:
         """Keep the full blocks of a request's computed and new tokens, as far as these are known."""
-        request = self._requests[name]
         num_tokens = min(request.num_computed_tokens + num_new, request.num_tokens)
         num_full = num_tokens // self._block_size
         self._content.update(request.block_hashes[:num_full])
@@ -123,14 +124,14 @@ def _connector(store: Store) -> Any:
 
         def build_connector_meta(self, scheduler_output: Any) -> Any:
             for name, number in scheduler_output.num_scheduled_tokens.items():
-                store.write(name, number)
+                store.write(store.requests[name], number)
             return KVConnectorMetadata()
 
-        def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+            store.write(request, 0)
             return False, None
 
-        def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-            return False, None
+        request_finished_all_groups = request_finished
 
         def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
             return (0,)

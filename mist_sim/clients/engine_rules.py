@@ -63,6 +63,11 @@ class EngineRules:
     loaded_first: whether under `priority` a prompt whose blocks were loaded precedes all that wait
         (`kv_holding_waiting` of the scheduler, in 0.33 and not in 0.24), rather than those that it
         would precede anyhow. In other orders it always does.
+    defers_frees: whether with tiers, where steps are planned ahead, blocks that a step in flight
+        may write are free only when it is over: a plan that is short of memory then preempts all
+        requests from the one on that has none (`Scheduler.defer_block_free` in
+        `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19). In 0.33 such a plan leaves them
+        out for a step instead, which is not simulated.
     async_drafts: methods of drafting with which the version plans ahead where it does so by
         default. async_any_drafts: whether the others can be planned ahead, too: a draft model, and
         n-grams where the GPU looks for them (`VllmConfig.__post_init__`, in 0.19 and not in 0.14).
@@ -87,5 +92,6 @@ class EngineRules:
     returns_unseen: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = False
+    defers_frees: bool = False
     async_drafts: tuple[str, ...] = ()
     async_any_drafts: bool = False

@@ -221,6 +221,7 @@ def cases(
         admits_lookahead=draw(st.booleans()),
         reserves_prefills=draw(st.booleans()),
         loaded_first=draw(st.booleans()),
+        defers_frees=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,

@@ -94,6 +94,7 @@ class EngineOptions:
     admits_lookahead: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
+    defers_frees: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
     windows: Windows | None = None
@@ -188,6 +189,7 @@ class EngineOptions:
             admits_lookahead=self.admits_lookahead,
             reserves_prefills=self.reserves_prefills,
             loaded_first=self.loaded_first,
+            defers_frees=self.defers_frees,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             batch_queue=self.batch_queue,
@@ -364,6 +366,7 @@ class EngineOptions:
             windows=self.windows,
             reserves_prefills=self.reserves_prefills,
             loaded_first=self.loaded_first,
+            defers_frees=self.defers_frees,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             has_role=self.role is not None,

@@ -346,6 +346,7 @@ class StepwiseEngine(ABC):
     admits_lookahead: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
+    defers_frees: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
     has_role: bool = False
@@ -432,6 +433,7 @@ class StepwiseEngine(ABC):
         self.memory = self.empty_memory()
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
+        self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
         self.disturbed = False  # the plan that is made has preempted somebody
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
@@ -577,11 +579,18 @@ class StepwiseEngine(ABC):
         unknown = self.num_unknown(live)
         self.stop(live)
         self.running.remove(live)
-        self.memory.leave(live, live.num_cached - unknown, preempted=False)
+        self.free_in_flight(live, live.num_cached - unknown, preempted=False)
         if live in self.late:
             self.late.remove(live)
         else:
             self.let_go(live, self.now)
+
+    def free_in_flight(self, live: Live, known: int, *, preempted: bool) -> None:
+        """Give blocks back, as an option when the step in flight is over that may write them."""
+        if self.defers_frees and self.tiers and self.is_ahead and getattr(self, "in_turn", False):
+            self.deferred.append((live, known, preempted))
+        else:
+            self.memory.leave(live, known, preempted=preempted)
 
     def num_unknown(self, live: Live, *, was_served: bool = False) -> int:
         """Tokens that the latest step gave and the plan of the next one does not know.
@@ -930,6 +939,9 @@ class StepwiseEngine(ABC):
 
     def free_late(self) -> None:
         """Take back seats and blocks of who was done before the plan that is now made."""
+        for live, known, preempted in self.deferred:
+            self.memory.leave(live, known, preempted=preempted)
+        self.deferred.clear()
         for live in self.late:
             self.stop(live)
             if live in self.running:
@@ -1136,7 +1148,7 @@ class StepwiseEngine(ABC):
         goes = swaps and self.swaps_overlap and not is_late
         if victim not in self.held and not goes:
             known = self.num_cacheable(victim) - (0 if swaps else unknown)
-            self.memory.leave(victim, known, preempted=not (swaps or is_late))
+            self.free_in_flight(victim, known, preempted=not (swaps or is_late))
             victim.num_planned = 0
         if is_late:
             self.late.remove(victim)
@@ -1267,6 +1279,7 @@ class StepwiseEngine(ABC):
         )
         if len(self.steps) % (1 + self.num_blocks // _BLOCKS_CHECKED) == 0:
             others = [*self.loaded, *self.coming, *self.moved, *self.held, *self.going]
+            others += [live for live, *_ in self.deferred]
             self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -46,6 +48,7 @@ class LaneState:
         are still coming.
     forgotten: sequences given up with memory that they did not use, while steps were in flight,
         with their blocks.
+    deferred: what takes back blocks as the step in flight ends, which may write them.
     num_promised: blocks that sequences with entries coming or come from other clients need in their
         first step, beyond those they have.
     held: sequences that are done here and keep their blocks until another client has copied them:
@@ -123,6 +126,8 @@ class LaneState:
         drafts_in_time = speculation is not None and not plans_ahead
         self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
         self.needs = MemoryNeeds(kv_cache, self.rules, speculation, by_piece=self.by_piece)
+        is_loaded = kv_cache.tiers is not None and self.by_piece
+        self._defers_frees = plans_ahead and is_loaded and self.rules.defers_frees
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -138,6 +143,7 @@ class LaneState:
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
         self.forgotten: list[tuple[SequenceState, int]] = []
+        self.deferred: list[Callable[[], None]] = []
         self.held: dict[SequenceState, tuple[int, int]] = {}
         self.num_promised = 0
         self.swapped: dict[SequenceState, KvMove] = {}
@@ -208,6 +214,9 @@ class LaneState:
 
     def free_leaving(self) -> None:
         """Take back the seats and blocks of leaving sequences: the next plan knows of them."""
+        for take_back in self.deferred:
+            take_back()
+        self.deferred.clear()
         if self.overruns:
             self._end_overruns(self.overruns)
         for sequence, (num_blocks, num_computed) in self.leaving.items():
@@ -228,7 +237,22 @@ class LaneState:
         num_known = self.num_known(sequence, num_computed)
         if self.overruns is not None and (overrun := self.overruns.end(sequence)) is not None:
             num_known = num_computed - overrun.num_last
-        self._free(sequence, num_blocks, num_known, num_computed - num_known)
+        self._free_in_flight(sequence, num_blocks, num_known, num_computed)
+
+    def _free_in_flight(
+        self, sequence: SequenceState, num_blocks: int, num_known: int, num_computed: int
+    ) -> None:
+        """Take back the seat and blocks of a sequence that a step in flight may compute."""
+        del self.running[sequence]
+        num_unknown = num_computed - num_known
+        self.take_back(partial(self._free, sequence, num_blocks, num_known, num_unknown))
+
+    def take_back(self, how: Callable[[], None]) -> None:
+        """Take blocks back now, or, if a step in flight may write them, when it is over."""
+        if self._defers_frees and self.kv_cache.answers.is_ahead:
+            self.deferred.append(how)
+        else:
+            how()
 
     def _free(
         self, sequence: SequenceState, num_blocks: int, num_computed: int, num_unknown: int = 0
@@ -343,7 +367,7 @@ class LaneState:
             self.end_pause()
         num_blocks, num_computed = self.stop(sequence)
         num_known = self.num_known(sequence, num_computed)
-        self._free(sequence, num_blocks, num_known, num_computed - num_known)
+        self._free_in_flight(sequence, num_blocks, num_known, num_computed)
 
     def _forget(self, sequence: SequenceState, *, in_step: bool) -> None:
         """Free the memory of a sequence that was given up before it could use it.

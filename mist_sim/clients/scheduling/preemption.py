@@ -22,6 +22,7 @@ Source: the first loop of `Scheduler.schedule` in vLLM 0.19 and 0.33,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
@@ -62,7 +63,7 @@ def preempt(
     num_known = lane.num_known(sequence, num_computed, was_served=was_served)
     num_unknown = num_computed - num_known
     if lane.needs.outgrown(sequence):
-        kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
+        lane.take_back(partial(kv_cache.preempt, sequence, num_blocks, num_known, num_unknown))
         plan.dropped += (sequence,)
         return
     plan.preempted += (sequence,)
@@ -71,7 +72,8 @@ def preempt(
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
-    kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
+    lane.take_back(partial(kv_cache.preempt, sequence, num_blocks, num_known, num_unknown))
+    sequence.num_computed_tokens = 0
     lane.waiting.give_back(sequence)
 
 

@@ -55,6 +55,7 @@ _CAPS_WINDOWS = "rules.caps_windows"
 _RETURNS_UNSEEN = "rules.returns_unseen"
 _RESERVES = "rules.reserves_prefills"
 _LOADED_FIRST = "rules.loaded_first"
+_DEFERS_FREES = "rules.defers_frees"
 _ASYNC_DRAFTS = "rules.async_drafts"
 _ASYNC_ANY = "rules.async_any_drafts"
 _LARGE = ServerLimits(1024, 8192)
@@ -153,6 +154,7 @@ V0_12 = EngineVersion(
         _RETURNS_UNSEEN: Default(False, f"{_SLOTS}: total_computed_tokens"),
         _RESERVES: Default(False, f"{_SCHEDULE}: allocate_slots of a load"),
         _LOADED_FIRST: Default(False, f"{_SCHEDULE}: skipped_waiting"),
+        _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
@@ -246,6 +248,7 @@ V0_24 = after(
         ),
         _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
         _CAPS_WINDOWS: Default(True, _CAP),
+        _DEFERS_FREES: Default(True, f"{_SCHEDULE}: defer_block_free"),
         _RESERVES: Default(True, f"{_SCHEDULE}: _inflight_prefill_reserved_blocks"),
     },
     gains=("kv_cache.watermark", INTERVAL),
@@ -275,6 +278,7 @@ V0_33 = after(
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
         _RETURNS_UNSEEN: Default(True, f"{_SLOTS}: num_in_flight_tokens"),
         _LOADED_FIRST: Default(True, f"{_SCHEDULE}: kv_holding_waiting"),
+        _DEFERS_FREES: Default(False, f"{_SCHEDULE}: preempts nobody in flight"),
         _ASYNC_DRAFTS: Default(
             METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
         ),
