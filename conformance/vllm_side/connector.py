@@ -52,7 +52,7 @@ class Store:
             self._begun[request.request_id] = num_tokens // self._block_size
 
     def write(self, request: Any, num_new: int) -> None:
-        """Keep the full blocks of a request's computed and new tokens, as far as these are known."""
+        """Keep the full blocks of a request's computed and new tokens, as far as known."""
         num_tokens = min(request.num_computed_tokens + num_new, request.num_tokens)
         num_full = num_tokens // self._block_size
         self._content.update(request.block_hashes[:num_full])
@@ -60,9 +60,7 @@ class Store:
     def begin(self, now: float) -> None:
         """Begin the loads of the latest plan."""
         for name, num_blocks in self._begun.items():
-            self._free_at = max(now, self._free_at) + (
-                self._latency + num_blocks * self._per_block
-            )
+            self._free_at = max(now, self._free_at) + (self._latency + num_blocks * self._per_block)
             self.coming[name] = self._free_at
         self._begun.clear()
 
@@ -95,60 +93,53 @@ def transfer_config() -> Any:
     )
 
 
+class SchedulersSide:
+    """The scheduler's side of a connector; the worker's does nothing.
+
+    As of `OffloadingConnector`, preempted requests need not deliver what is in flight.
+    """
+
+    requires_kv_delivery = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kv_transfer_config = transfer_config()
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int, *_: Any, **__: Any
+    ) -> tuple[int, bool]:
+        """Return how many tokens are loaded between steps."""
+        number = self._store.num_matched(request, num_computed_tokens)
+        return number, number > 0
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Note that a request has memory."""
+        self._store.note(request, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Write what a step computes."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+        for name, number in scheduler_output.num_scheduled_tokens.items():
+            self._store.write(self._store.requests[name], number)
+        return KVConnectorMetadata()
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """Write what was not known when it was planned; blocks need not be kept for it."""
+        self._store.write(request, 0)
+        return False, None
+
+    request_finished_all_groups = request_finished
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+        """Return the only group (0.33)."""
+        return (0,)
+
+
 def _connector(store: Store) -> Any:
-    """Return the scheduler's side of a connector, of which the worker's side does nothing."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-        KVConnectorBase_V1,
-        KVConnectorMetadata,
-        SupportsHMA,
-    )
+    """Return a connector of the installed vLLM."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
 
-    class Connector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._kv_transfer_config = transfer_config()
-
-        @property
-        def requires_kv_delivery(self) -> bool:
-            return False  # as of `OffloadingConnector`
-
-        def get_num_new_matched_tokens(
-            self, request: Any, num_computed_tokens: int, *_: Any, **__: Any
-        ) -> tuple[int, bool]:
-            number = store.num_matched(request, num_computed_tokens)
-            return number, number > 0
-
-        def update_state_after_alloc(
-            self, request: Any, blocks: Any, num_external_tokens: int
-        ) -> None:
-            store.note(request, num_external_tokens)
-
-        def build_connector_meta(self, scheduler_output: Any) -> Any:
-            for name, number in scheduler_output.num_scheduled_tokens.items():
-                store.write(store.requests[name], number)
-            return KVConnectorMetadata()
-
-        def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-            store.write(request, 0)
-            return False, None
-
-        request_finished_all_groups = request_finished
-
-        def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
-            return (0,)
-
-        def take_events(self) -> tuple[()]:
-            return ()
-
-        def get_kv_connector_stats(self) -> None:
-            return None
-
-        def start_load_kv(self, forward_context: Any, **_: Any) -> None: ...
-
-        def wait_for_layer_load(self, layer_name: str) -> None: ...
-
-        def save_kv_layer(self, *_: Any, **__: Any) -> None: ...
-
-        def wait_for_save(self) -> None: ...
-
-    Connector.__abstractmethods__ = frozenset()
-    return Connector()
+    kind: Any = type("Connector", (SchedulersSide, KVConnectorBase_V1, SupportsHMA), {})
+    kind.__abstractmethods__ = frozenset()
+    return kind(store)

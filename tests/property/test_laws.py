@@ -29,6 +29,7 @@ from mist_sim.hardware.predictors import (
     RooflinePredictor,
     traits_of,
 )
+from mist_sim.metrics import Result
 from mist_sim.metrics.clients.step_figures import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS

@@ -981,14 +981,17 @@ class StepwiseEngine(ABC):
     def arrival(self, live: Live) -> int:
         return self.outcomes.index(live.outcome)
 
+    def waits_for_others(self) -> bool:
+        """Tell whether swapped ones, or decodes that come, go before who is next."""
+        if self.loaded and self.swaps_overlap:
+            return False
+        if self.loaded and self.loaded[0].num_elsewhere:
+            return bool(self.moved)
+        return bool(self.swapped or self.moved)
+
     def head_fits(self, first_piece: int | None = None, *, loads: bool = False) -> bool:
         """Tell whether who is next may come in. loads: with what lies in tiers as a first piece."""
-        waits = bool(self.swapped or self.moved)
-        if self.loaded and self.loaded[0].num_elsewhere:
-            waits = bool(self.moved)
-        if self.loaded and self.swaps_overlap:
-            waits = False
-        if waits or not (self.queue or self.loaded):
+        if self.waits_for_others() or not (self.queue or self.loaded):
             return False
         if len(self.running) >= self.max_num_seqs:
             return False
@@ -1001,14 +1004,7 @@ class StepwiseEngine(ABC):
         if head in self.loaded and head.num_elsewhere:
             return room >= 0
         if head in self.loaded:
-            num_slots = head.num_known
-            if first_piece is not None:
-                num_slots = head.num_loaded * self.block_size + first_piece
-                num_slots = self.behind(num_slots) if self.admits_lookahead else num_slots
-                num_slots = max(num_slots, min(num_slots, head.num_known))
-                if not (self.admits_lookahead and self.num_lookahead):
-                    num_slots = min(num_slots, head.num_known)
-            return self.blocks_for(num_slots) - len(head.blocks) <= room
+            return self.blocks_behind_loaded(head, first_piece) <= room
         if isinstance(self.memory, PageMemory) and not (head.incoming or head.num_elsewhere):
             return self.memory.need(head, first_piece) <= room
         num_slots, num_held = head.num_known, self.memory.num_held(head)
@@ -1024,6 +1020,16 @@ class StepwiseEngine(ABC):
                 num_slots = (len(self.memory.found(head)) + sum(numbers)) * self.block_size
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
+
+    def blocks_behind_loaded(self, live: Live, first_piece: int | None) -> int:
+        """Blocks that one whose blocks were loaded lacks for all its tokens, or a first piece."""
+        num_slots = live.num_known
+        if first_piece is not None:
+            num_tokens = live.num_loaded * self.block_size + first_piece
+            num_slots = min(num_tokens, num_slots)
+            if self.admits_lookahead and self.num_lookahead:
+                num_slots = self.behind(num_tokens)
+        return self.blocks_for(num_slots) - len(live.blocks)
 
     def admit_head(self, num_new: int | None = None) -> Live:
         """Admit the head of the queue, with blocks for so many new tokens, or all."""
@@ -1510,7 +1516,11 @@ class StepwiseChunked(StepwiseEngine):
 
     def may_pass(self) -> bool:
         """Tell whether the head is admitted although the step is for decodes."""
-        return self.to_compute(self.head()) <= 1 if self.held_spares_hits else self.head() in self.loaded
+        return (
+            self.to_compute(self.head()) <= 1
+            if self.held_spares_hits
+            else self.head() in self.loaded
+        )
 
     def running_piece(self, live: Live, budget: int) -> int:
         """Tokens of a prompt that runs."""

@@ -247,7 +247,9 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
     """
     if lane.pages is not None:
         return 1  # pages come back in any step
-    return 1 if lane.leaving or lane.deferred or lane.paused or _may_join_second_step(lane) else limit
+    return (
+        1 if lane.leaving or lane.deferred or lane.paused or _may_join_second_step(lane) else limit
+    )
 
 
 def _may_join_second_step(lane: LaneState) -> bool:
