@@ -477,8 +477,8 @@ MUTANTS = [
     Mutant(
         "who outgrows the pool caches what its plan does not know",
         f"{SCHEDULING}/preemption.py",
-        "num_blocks, num_known, num_unknown))\n        plan.dropped",
-        "num_blocks, num_computed))\n        plan.dropped",
+        "num_blocks, num_known, num_unknown)\n        plan.dropped",
+        "num_blocks, num_computed)\n        plan.dropped",
     ),
     Mutant(
         "the time per token of who flows back counts from the first one on",

@@ -66,8 +66,10 @@ class EngineRules:
     defers_frees: whether with tiers, where steps are planned ahead, blocks that a step in flight
         may write are free only when it is over: a plan that is short of memory then preempts all
         requests from the one on that has none (`Scheduler.defer_block_free` in
-        `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19). In 0.33 such a plan leaves them
-        out for a step instead, which is not simulated.
+        `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19).
+    spares_in_flight: whether such a plan preempts nobody whom a step in flight computes; the
+        request that has no blocks then, and all after it, sit the step out (`Scheduler.schedule`,
+        in 0.33 and not in 0.24). Not with drafts.
     async_drafts: methods of drafting with which the version plans ahead where it does so by
         default. async_any_drafts: whether the others can be planned ahead, too: a draft model, and
         n-grams where the GPU looks for them (`VllmConfig.__post_init__`, in 0.19 and not in 0.14).
@@ -93,5 +95,6 @@ class EngineRules:
     reserves_prefills: bool = False
     loaded_first: bool = False
     defers_frees: bool = False
+    spares_in_flight: bool = False
     async_drafts: tuple[str, ...] = ()
     async_any_drafts: bool = False

@@ -222,6 +222,7 @@ def cases(
         reserves_prefills=draw(st.booleans()),
         loaded_first=draw(st.booleans()),
         defers_frees=draw(st.booleans()),
+        spares_in_flight=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,

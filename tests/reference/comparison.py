@@ -95,6 +95,7 @@ class EngineOptions:
     reserves_prefills: bool = False
     loaded_first: bool = True
     defers_frees: bool = False
+    spares_in_flight: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
     windows: Windows | None = None
@@ -190,6 +191,7 @@ class EngineOptions:
             reserves_prefills=self.reserves_prefills,
             loaded_first=self.loaded_first,
             defers_frees=self.defers_frees,
+            spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             batch_queue=self.batch_queue,
@@ -367,6 +369,7 @@ class EngineOptions:
             reserves_prefills=self.reserves_prefills,
             loaded_first=self.loaded_first,
             defers_frees=self.defers_frees,
+            spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             has_role=self.role is not None,

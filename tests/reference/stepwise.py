@@ -347,6 +347,7 @@ class StepwiseEngine(ABC):
     reserves_prefills: bool = False
     loaded_first: bool = True
     defers_frees: bool = False
+    spares_in_flight: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
     has_role: bool = False
@@ -434,6 +435,7 @@ class StepwiseEngine(ABC):
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
         self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
+        self.idle: list[Live] = []  # run, and the latest planned step does not compute them
         self.disturbed = False  # the plan that is made has preempted somebody
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
@@ -587,7 +589,8 @@ class StepwiseEngine(ABC):
 
     def free_in_flight(self, live: Live, known: int, *, preempted: bool) -> None:
         """Give blocks back, as an option when the step in flight is over that may write them."""
-        if self.defers_frees and self.tiers and self.is_ahead and getattr(self, "in_turn", False):
+        defers = self.defers_frees and self.tiers and getattr(self, "in_turn", False)
+        if defers and self.is_ahead and live not in self.idle:
             self.deferred.append((live, known, preempted))
         else:
             self.memory.leave(live, known, preempted=preempted)
@@ -1463,6 +1466,8 @@ class StepwiseChunked(StepwiseEngine):
             chunks = self.pieces()
         budget = self.budget - sum(num_new for _, num_new in chunks)
         self.disturbed = disturbed
+        served = [*decodes, *(live for live, num_new in chunks if num_new)]
+        self.idle = [live for live in self.active if live not in served]
         while not disturbed and budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn
             if not self.begin_loads(None if by_whole else self.piece_of(budget)):
@@ -1637,6 +1642,10 @@ class StepwiseChunked(StepwiseEngine):
         if self.fits_all():
             self.join(sum(number for _, _, number in self.needs_of_pieces()))
             return False, *self.take(self.needs_of_all())
+        if self.spares:
+            before = len(self.running)
+            served = self.one_by_one()
+            return len(self.running) < before, *self.take(served)
         if self.order == "priority" and not self.num_drafts:
             return True, *self.take(self.one_by_one())
         while not self.fits_all():
@@ -1657,6 +1666,8 @@ class StepwiseChunked(StepwiseEngine):
             need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
+                if self.spares and victim not in self.idle:
+                    return served
                 is_over = victim in self.late or self.is_in_flight(victim)
                 missed += is_over and victim not in turns
                 missed *= not self.pass_goes_on
@@ -1677,6 +1688,12 @@ class StepwiseChunked(StepwiseEngine):
             if not self.pass_goes_on:
                 break
         return served
+
+    @property
+    def spares(self) -> bool:
+        """Tell whether nobody gives way whom the step in flight computes."""
+        defers = self.spares_in_flight and self.defers_frees and self.tiers
+        return bool(defers and self.is_ahead and self.in_turn and not self.num_drafts)
 
     def is_in_flight(self, live: Live) -> bool:
         """Tell whether a step is planned already that computes all that is known of it."""

@@ -109,7 +109,7 @@ class ChunkedScheduler(Scheduler):
         cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
-            if disturbed and lane.waiting.takes_from_anywhere:
+            if (disturbed and lane.waiting.takes_from_anywhere) or lane.idle:
                 limit = 1
         else:
             disturbed, budget = self._at_once(lane, plan, cut_in_turn)

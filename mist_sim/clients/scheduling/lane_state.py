@@ -28,6 +28,9 @@ from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 
+TakeBack = Callable[..., None]
+"""Takes the blocks of a sequence back: the sequence, then numbers of blocks and tokens."""
+
 
 class LaneState:
     """The sequences of a lane, each in one place from its arrival until it leaves.
@@ -49,6 +52,8 @@ class LaneState:
     forgotten: sequences given up with memory that they did not use, while steps were in flight,
         with their blocks.
     deferred: what takes back blocks as the step in flight ends, which may write them.
+    idle: running sequences that the latest planned step does not compute, where blocks of
+        the others are deferred (`defers_frees`).
     num_promised: blocks that sequences with entries coming or come from other clients need in their
         first step, beyond those they have.
     held: sequences that are done here and keep their blocks until another client has copied them:
@@ -127,7 +132,10 @@ class LaneState:
         self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
         self.needs = MemoryNeeds(kv_cache, self.rules, speculation, by_piece=self.by_piece)
         is_loaded = kv_cache.tiers is not None and self.by_piece
-        self._defers_frees = plans_ahead and is_loaded and self.rules.defers_frees
+        self.defers_frees = plans_ahead and is_loaded and self.rules.defers_frees
+        spares = self.rules.spares_in_flight and speculation is None
+        self._spares_in_flight = self.defers_frees and spares
+        self.idle: set[SequenceState] = set()
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -245,14 +253,24 @@ class LaneState:
         """Take back the seat and blocks of a sequence that a step in flight may compute."""
         del self.running[sequence]
         num_unknown = num_computed - num_known
-        self.take_back(partial(self._free, sequence, num_blocks, num_known, num_unknown))
+        self.take_back(sequence, self._free, num_blocks, num_known, num_unknown)
 
-    def take_back(self, how: Callable[[], None]) -> None:
+    @property
+    def is_sparing(self) -> bool:
+        """Whether nobody gives way now whom the step in flight computes."""
+        return self._spares_in_flight and self.kv_cache.answers.is_ahead
+
+    def spares(self, sequence: SequenceState) -> bool:
+        """Tell whether a running sequence cannot give way, since the step in flight computes it."""
+        return self.is_sparing and sequence not in self.idle
+
+    def take_back(self, sequence: SequenceState, how: TakeBack, *numbers: int) -> None:
         """Take blocks back now, or, if a step in flight may write them, when it is over."""
-        if self._defers_frees and self.kv_cache.answers.is_ahead:
-            self.deferred.append(how)
+        is_in_flight = self.kv_cache.answers.is_ahead and sequence not in self.idle
+        if self.defers_frees and is_in_flight:
+            self.deferred.append(partial(how, sequence, *numbers))
         else:
-            how()
+            how(sequence, *numbers)
 
     def _free(
         self, sequence: SequenceState, num_blocks: int, num_computed: int, num_unknown: int = 0

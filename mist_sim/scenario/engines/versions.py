@@ -56,6 +56,7 @@ _RETURNS_UNSEEN = "rules.returns_unseen"
 _RESERVES = "rules.reserves_prefills"
 _LOADED_FIRST = "rules.loaded_first"
 _DEFERS_FREES = "rules.defers_frees"
+_SPARES = "rules.spares_in_flight"
 _ASYNC_DRAFTS = "rules.async_drafts"
 _ASYNC_ANY = "rules.async_any_drafts"
 _LARGE = ServerLimits(1024, 8192)
@@ -155,6 +156,7 @@ V0_12 = EngineVersion(
         _RESERVES: Default(False, f"{_SCHEDULE}: allocate_slots of a load"),
         _LOADED_FIRST: Default(False, f"{_SCHEDULE}: skipped_waiting"),
         _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
+        _SPARES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
@@ -278,7 +280,7 @@ V0_33 = after(
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
         _RETURNS_UNSEEN: Default(True, f"{_SLOTS}: num_in_flight_tokens"),
         _LOADED_FIRST: Default(True, f"{_SCHEDULE}: kv_holding_waiting"),
-        _DEFERS_FREES: Default(False, f"{_SCHEDULE}: preempts nobody in flight"),
+        _SPARES: Default(True, f"{_SCHEDULE}: _request_blocks_can_be_freed"),
         _ASYNC_DRAFTS: Default(
             METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
         ),
