@@ -771,7 +771,7 @@ class StepwiseEngine(ABC):
         self.gone.append(live)
 
     def begin_loads(self, first_piece: int | None = None) -> bool:
-        """Start loads for the heads of the queue that have blocks in tiers; is anyone left?
+        """Start loads for the heads of the queue that have blocks in tiers; does anyone else fit?
 
         What is loaded can be found from the turn of its request on. Where memory for the rest of
         those loaded is short, and nobody is left who could give some back, the one loaded last
@@ -786,7 +786,7 @@ class StepwiseEngine(ABC):
                 if self.tiers and len(self.loaded) > 1 and not others:
                     self.lose_load(self.loaded.pop())
                     continue
-                return bool(self.queue or self.loaded)
+                return False
             live = self.head()
             if live in self.loaded:
                 break
@@ -802,7 +802,7 @@ class StepwiseEngine(ABC):
                 break
             num_there = len(self.memory.found(live)) + sum(numbers)
             if by_piece and self.reserves_prefills and not self.leaves_rest(live, num_there):
-                break
+                return False
             self.queue.remove(live)
             live.num_loaded = num_there
             num_blocks = num_there if by_piece else self.blocks_for(live.num_known)
