@@ -290,6 +290,17 @@ def alike(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def loaded(draw: st.DrawFn) -> Case:
+    """Prompts of one conversation, in pieces, in scarce memory above tiers that have most of it."""
+    case = draw(alike() | ahead(drafts=None))
+    lanes = case.options.pipeline_parallel_size
+    tiers = draw(some_tiers(max(1, case.options.num_blocks // lanes), lanes).filter(bool))
+    options = replace(case.options, caching=True, windows=None, swap=None, tiers=tiers)
+    jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
+    return Case(options, jobs)
+
+
+@st.composite
 def copies(draw: st.DrawFn) -> Case:
     """Requests with the same content, answers included, in small blocks and scarce memory.
 
