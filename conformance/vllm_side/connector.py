@@ -1,7 +1,7 @@
 """A store below the GPU behind vLLM's connector interface: blocks computed once are loaded later.
 
-Every full block that a step computes lies in the store from its planning on, or from the end of its
-request if tokens were not known then, and stays. Loads go
+Every full block that a step computes lies in the store from its planning on, or, if tokens were not
+known then, from when its request gives way or ends, and stays. Loads go
 over one link, one after the other; each begins with the step in whose plan it is, and the worker
 tells of it as the first step ends that it has ended by.
 
@@ -34,6 +34,7 @@ class Store:
         self._free_at = 0.0
         self._content: set[Any] = set()
         self.requests: dict[str, Any] = {}
+        self._num_computed: dict[str, int] = {}  # tokens of those that had memory last
         self._begun: dict[str, int] = {}  # blocks to load, of requests in the latest plan
 
     def num_matched(self, request: Any, num_computed: int) -> int:
@@ -51,9 +52,15 @@ class Store:
         if num_tokens:
             self._begun[request.request_id] = num_tokens // self._block_size
 
-    def write(self, request: Any, num_new: int) -> None:
-        """Keep the full blocks of a request's computed and new tokens, as far as known."""
-        num_tokens = min(request.num_computed_tokens + num_new, request.num_tokens)
+    def compute(self, name: str, num_new: int) -> None:
+        """Write what a step computes of a request."""
+        request = self.requests[name]
+        self._num_computed[name] = request.num_computed_tokens + num_new
+        self.write(request)
+
+    def write(self, request: Any) -> None:
+        """Keep the full blocks of a request's computed tokens, as far as these are known."""
+        num_tokens = min(self._num_computed.get(request.request_id, 0), request.num_tokens)
         num_full = num_tokens // self._block_size
         self._content.update(request.block_hashes[:num_full])
 
@@ -120,13 +127,15 @@ class SchedulersSide:
         """Write what a step computes."""
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+        for name in scheduler_output.preempted_req_ids or ():
+            self._store.write(self._store.requests[name])
         for name, number in scheduler_output.num_scheduled_tokens.items():
-            self._store.write(self._store.requests[name], number)
+            self._store.compute(name, number)
         return KVConnectorMetadata()
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """Write what was not known when it was planned; blocks need not be kept for it."""
-        self._store.write(request, 0)
+        self._store.write(request)
         return False, None
 
     request_finished_all_groups = request_finished

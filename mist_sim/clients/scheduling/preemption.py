@@ -117,7 +117,8 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
             _take(lane, num_blocks)
-        lane.idle.clear()
+        if lane.idle:
+            lane.idle = set()
         return False, budget - clock.num_decodes * clock.num_queries_each
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free
