@@ -1016,7 +1016,7 @@ class StepwiseEngine(ABC):
         elif head.num_elsewhere:
             num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
-            num_slots = self.memory.cached_tokens(head) + first_piece
+            num_slots = min(self.memory.cached_tokens(head) + first_piece, head.num_known)
             if self.admits_lookahead:
                 num_slots = self.behind(num_slots)
             if loads and any(numbers := self.memory.loads(head)):
@@ -1028,10 +1028,9 @@ class StepwiseEngine(ABC):
         """Blocks that one whose blocks were loaded lacks for all its tokens, or a first piece."""
         num_slots = live.num_known
         if first_piece is not None:
-            num_tokens = live.num_loaded * self.block_size + first_piece
-            num_slots = min(num_tokens, num_slots)
-            if self.admits_lookahead and self.num_lookahead:
-                num_slots = self.behind(num_tokens)
+            num_slots = min(live.num_loaded * self.block_size + first_piece, num_slots)
+            if self.admits_lookahead:
+                num_slots = self.behind(num_slots)
         return self.blocks_for(num_slots) - len(live.blocks)
 
     def admit_head(self, num_new: int | None = None) -> Live:
