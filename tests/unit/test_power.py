@@ -32,7 +32,7 @@ def watts(memory: float, compute: float, load: Load | None = None, **options: fl
 def test_watts_by_hand():
     draw = PowerDraw(idle=0.1, active=0.2, memory=0.5, compute=1.0, experts=0.1)
     demand = Demand(np.array([0.3]), np.array([0.8]))
-    load = 0.2 + 0.5 * 0.8 / 2 + 0.3 / 2 + 0.1
+    load = 0.1 + 0.2 + 0.5 * 0.8 / 2 + 0.3 / 2 + 0.1
     found = step_watts(draw, 400.0, demand, np.array([2.0]), Load(has_experts=True))
     assert found[0] == pytest.approx(400 * load / (1 + load**4) ** 0.25)
 
