@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
 from mist_sim.hardware.cluster import Cluster
@@ -66,7 +66,7 @@ def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Bor
         return Borrowed(why)
     setting = setting_of(source, model, cluster)
     if source == "roofline" and gpu.architecture and gpu.confidence == "spec-only":
-        return ByRule(*astuple(setting), gpu.based_on)
+        return ByRule(card=gpu.based_on, **asdict(setting))
     return setting
 
 
