@@ -289,7 +289,7 @@ MUTANTS = [
     ),
     Mutant(
         "the entry of a prompt's last token moves where decode computes it again",
-        f"{ENGINE}/lane.py",
+        f"{ENGINE}/held_entries.py",
         "num_tokens=num_tokens - is_silent,",
         "num_tokens=num_tokens,",
     ),

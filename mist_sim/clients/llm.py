@@ -525,7 +525,7 @@ class LlmClient(LaidOutClient):
     @property
     def held_kv(self) -> Iterator[HeldKv]:
         """KV entries that it keeps for clients that go on from them."""
-        return (kv for lane in self._engines.lanes for kv in lane.held_kv.values())
+        return (kv for lane in self._engines.lanes for kv in lane.held.kept.values())
 
     @property
     def num_reserved(self) -> int:

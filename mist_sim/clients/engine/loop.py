@@ -229,7 +229,7 @@ class Engine:
         If steps are planned ahead, the next step is already planned, and the sequence stays for it.
         """
         if lane.ahead is not None and lane.ahead.forget(sequence):
-            lane.forget(sequence)
+            lane.give_back(sequence)
         elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.loading:
             ahead.hold_abort(sequence)
             self._cut_ahead(lane, always=True)

@@ -102,12 +102,12 @@ def _carry_swapped(
 
 def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
     """Let entries that are kept for another client go to the lane with the most free blocks."""
-    for sequence, kv in lane.held_kv.items():
+    for sequence, kv in lane.held.kept.items():
         _, num_tokens = lane.state.held[sequence]
         place = max(lanes, key=lambda each: each.state.pool.num_free)
         carry_held(place.state, sequence, num_tokens)
-        place.take_held(sequence, kv)
-    lane.held_kv.clear()
+        place.held.take_over(sequence, kv)
+    lane.held.kept.clear()
 
 
 def _take_off(lane: Lane, sequence: SequenceState) -> tuple[int | None, bool]:
