@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isnan, nan
-from typing import TYPE_CHECKING
 
+from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.views import ClientState
 from mist_sim.core.visit import HeldKv
-
-if TYPE_CHECKING:
-    from mist_sim.clients.engine.lane import Lane
 
 
 class HeldEntries:
     """The entries of sequences that have left a lane and continue at another client.
 
-    lane: whose memory holds them. engine_number: of its engine in its client. block_bytes: of a
-    block; NaN: unknown.
+    state: of the lane. load: of its client. free: frees the blocks of a sequence when no step reads
+    them. engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     kept: what other clients may ask for, by sequence.
     """
 
-    def __init__(self, lane: Lane, engine_number: int, block_bytes: float) -> None:
-        self._lane = lane
+    def __init__(
+        self,
+        state: LaneState,
+        load: ClientState,
+        free: Callable[[SequenceState], None],
+        engine_number: int,
+        block_bytes: float,
+    ) -> None:
+        self._state = state
+        self._load = load
+        self._free = free
         self._engine_number = engine_number
         self._block_bytes = block_bytes
         self.kept: dict[SequenceState, HeldKv] = {}
@@ -31,11 +39,11 @@ class HeldEntries:
 
         If that client emits the first token, it computes the last token of the prompt again.
         """
-        _, num_tokens = self._lane.state.held[sequence]
+        _, num_tokens = self._state.held[sequence]
         visit = sequence.visit
         is_silent = visit.is_silent
         self.kept[sequence] = kv = HeldKv(
-            self._lane.load.name,
+            self._load.name,
             lambda: self._release(sequence),
             num_tokens=num_tokens - is_silent,
             num_prompt_tokens=sequence.num_prompt_tokens,
@@ -54,13 +62,12 @@ class HeldEntries:
         kv.change_hands(lambda: self._release(sequence), self._engine_number, num_bytes)
 
     def _num_bytes(self, sequence: SequenceState) -> float:
-        num_blocks, _ = self._lane.state.held[sequence]
+        num_blocks, _ = self._state.held[sequence]
         return 0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes
 
     def _release(self, sequence: SequenceState) -> None:
         """Free entries that were held of a sequence, and note that the client may be empty now."""
         del self.kept[sequence]
-        lane = self._lane
-        lane.engine.release(sequence, lane)
-        for watcher in lane.load.watchers:
-            watcher(lane.load)
+        self._free(sequence)
+        for watcher in self._load.watchers:
+            watcher(self._load)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.run import Run
@@ -23,7 +23,6 @@ from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.lane_engine import LaneEngine
     from mist_sim.clients.engine.plan_ahead import PlanAhead
 
 # Steps computed ahead: twice as many after a run of them all, half after one that was cut, so that
@@ -35,6 +34,41 @@ _WAITING_WEIGHT = 4  # requests that wait count four times (vLLM, see `least_loa
 
 Leave = Callable[[Visit, str | None], None]
 """Takes a visit that is over, and why it was rejected (None: it was served)."""
+
+
+class LaneEngine(Protocol):
+    """The engine that steps a lane, as the lane and its client use it (see `Engine`)."""
+
+    @property
+    def score(self) -> int:
+        """Its load, by which requests are sent to the least loaded engine."""
+
+    def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence at one of its lanes."""
+
+    def next_lane(self) -> Lane:
+        """Return the lane that the next request would get."""
+
+    def steps_over(self, lane: Lane, /) -> tuple[StepPlan | None, int]:
+        """Return the plan in flight of a lane, and how many of its steps have ended."""
+
+    def steps_begun(self, lane: Lane, /) -> tuple[StepPlan | None, int]:
+        """Return the plan in flight of a lane, and how many of its steps have begun."""
+
+    def end_load(self, sequence: SequenceState, lane: Lane, /) -> None:
+        """Let a sequence continue whose entries have come."""
+
+    def abort(self, sequence: SequenceState, lane: Lane, /) -> None:
+        """Give up a sequence."""
+
+    def release(self, sequence: SequenceState, lane: Lane, /) -> None:
+        """Free blocks that another client, or the host, has copied."""
+
+    def notice(self, lane: Lane, /) -> None:
+        """Cut the run in flight if a sequence just queued could join before it ends."""
+
+    def halt(self) -> None:
+        """Lose the steps in flight."""
 
 
 class Lane:
@@ -75,7 +109,7 @@ class Lane:
         self.longest_run = _LONGEST_RUN
         self.given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self.released: list[SequenceState] = []  # whose held blocks are free then
-        self.held = HeldEntries(self, engine_number, block_bytes)  # for other clients
+        self.held = HeldEntries(state, load, self._release_held, engine_number, block_bytes)
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         self._sees_time = scheduler.sees_time
@@ -309,18 +343,6 @@ class Lane:
         self.records.evict(sequence)
         return num_tokens
 
-    def go_on(self, sequence: SequenceState) -> None:
-        """Record that a decode continues here, with entries that this lane has taken over."""
-        self.records.resume(sequence)
-
-    def drop_outgrown(self, sequence: SequenceState) -> bool:
-        """Hand back a sequence that needs more blocks than the lane has in all."""
-        reason = self.state.needs.outgrown(sequence)
-        if reason is not None:
-            sequence.visit.num_output_tokens = sequence.num_new_tokens
-            self.leave(sequence.visit, reason)
-        return reason is not None
-
     # --- sequences that are given up ------------------------------------------------------
 
     def is_running(self, sequence: SequenceState) -> bool:
@@ -371,6 +393,9 @@ class Lane:
         if visit.num_output_tokens:
             visit.last_token_at = sequence.last_token_at
         self.leave(visit, None)
+
+    def _release_held(self, sequence: SequenceState) -> None:
+        self.engine.release(sequence, self)
 
     def let_go(self, finished: Sequence[SequenceState] = ()) -> None:
         """Let sequences go that were given up or released during a run and did not finish in it."""

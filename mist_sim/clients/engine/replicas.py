@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mist_sim.clients.engine.flowing_lane import FlowingLane
-from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.lane_engine import LaneEngine
+from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.least_loaded import least_loaded
 from mist_sim.clients.engine.lockstep import LockstepEngine
 from mist_sim.clients.engine.loop import Engine

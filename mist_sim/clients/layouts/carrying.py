@@ -61,7 +61,10 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
         _begin_again(sequence)
     for sequence in [*again, *waiting]:
         lane = after.next_lane()
-        if not lane.drop_outgrown(sequence):
+        if (reason := lane.state.needs.outgrown(sequence)) is not None:
+            sequence.visit.num_output_tokens = sequence.num_new_tokens
+            lane.leave(sequence.visit, reason)
+        else:
             sequence.lane = lane
             carry_waiting(lane.state, sequence)
 
@@ -132,7 +135,7 @@ def _carry_running(
         return False
     sequence.lane = place
     if decodes:
-        place.go_on(sequence)
+        place.records.resume(sequence)
     return True
 
 
