@@ -143,7 +143,7 @@ class LlmClient(LaidOutClient):
         KV entries or leaves some to other clients; and so do all in a layout that the client
         changes to.
         """
-        return option_for_general(self.config, self.memory, self._cadence())
+        return option_for_general(self.config, self.rules, self.memory)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if self.predictor.traits.needs_longest_context:

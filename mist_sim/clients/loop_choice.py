@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
-from mist_sim.clients.scheduling.cadence import Cadence
+from mist_sim.clients.scheduling.cadence import interval_of
 
 
-def option_for_general(config: EngineConfig, memory: LaneMemory, cadence: Cadence | None) -> str:
+def option_for_general(config: EngineConfig, rules: EngineRules, memory: LaneMemory) -> str:
     """Return the option that the plain loop does not support; empty if there is none.
 
-    memory, cadence: of its lanes; without a cadence every step may carry prompts.
+    rules: of the engine's version. memory: of its lanes.
     """
     scheduler = config.scheduler
     is_chunked = type(scheduler) is ChunkedScheduler
@@ -33,4 +34,5 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, cadence: Cadenc
             return f"scheduler.{name} {value}"
     if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
         return "scheduler.long_prefill_token_threshold"
-    return "" if cadence is None else "scheduler.prefill_schedule_interval"
+    holds_prompts = rules.local_cadence and interval_of(scheduler) > 1
+    return "scheduler.prefill_schedule_interval" if holds_prompts else ""
