@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FACTOR = log(2.0)
+_MOST_USEFUL = 1_000_000  # requests of a run that is worth its minutes
 
 
 @dataclass(frozen=True)
@@ -269,15 +270,23 @@ def _last(margins: Sequence[tuple[float, float]]) -> float:
 
 
 def _undecided(search: SeedGoodput) -> str:
-    """Return the undecided rates, with the reason and the remedy."""
+    """Return the undecided rates, with the reasons and the remedy."""
     trials = [trial for trial in search.trials if trial.attained is None]
-    rates = ", ".join(f"{trial.rate:g}" for trial in trials)
-    needs = max((trial.needs or 0 for trial in trials), default=0)
-    told = f"; --most-requests {float(f'{needs:.1g}'):.0f} may tell" if needs else ""
-    return (
-        f"undecided at {rates} /s: after {trials[0].num_requests:,} requests "
-        f"{trials[0].reason}{told}."
-    )
+    rates: dict[str, list[str]] = {}
+    for trial in trials:
+        rates.setdefault(trial.reason, []).append(f"{trial.rate:g}")
+    most = max(trial.num_requests for trial in trials)
+    why = "; ".join(f"at {', '.join(each)} /s {reason}" for reason, each in rates.items())
+    told = [f"undecided after {most:,} requests: {why}."]
+    needs = [trial.needs for trial in trials if trial.needs]
+    if within := [number for number in needs if number <= _MOST_USEFUL]:
+        told.append(f"--most-requests {float(f'{max(within):.1g}'):.0f} may tell.")
+    if len(within) < len(needs):
+        told.append(
+            f"Too near to the goodput to be told from it in {_MOST_USEFUL:,} requests: go by its "
+            "interval, or search with a wider --tolerance, or at other --rates."
+        )
+    return " ".join(told)
 
 
 def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
