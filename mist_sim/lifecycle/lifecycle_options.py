@@ -165,7 +165,7 @@ class Lifecycle:
     def assumed(self, network: Network | None) -> dict[str, tuple[str, ...]]:
         """Return what is assumed of the starts of clients, by name; {} if `start_up` says all."""
         start = self.start_up
-        options = ("lifecycle.start_up",)
+        options: tuple[str, ...] = ("lifecycle.start_up",)
         if start is not None:
             options = tuple(f"lifecycle.start_up.{name}" for name in start.assumed)
         if not options:

@@ -272,21 +272,28 @@ def _last(margins: Sequence[tuple[float, float]]) -> float:
 def _undecided(search: SeedGoodput) -> str:
     """Return the undecided rates, with the reasons and the remedy."""
     trials = [trial for trial in search.trials if trial.attained is None]
-    rates: dict[str, list[str]] = {}
+    reasons: dict[str, list[Trial]] = {}
     for trial in trials:
-        rates.setdefault(trial.reason, []).append(f"{trial.rate:g}")
+        reasons.setdefault(trial.reason, []).append(trial)
     most = max(trial.num_requests for trial in trials)
-    why = "; ".join(f"at {', '.join(each)} /s {reason}" for reason, each in rates.items())
+    why = "; ".join(f"at {_rates(each)} /s {reason}" for reason, each in reasons.items())
     told = [f"undecided after {most:,} requests: {why}."]
-    needs = [trial.needs for trial in trials if trial.needs]
-    if within := [number for number in needs if number <= _MOST_USEFUL]:
-        told.append(f"--most-requests {float(f'{max(within):.1g}'):.0f} may tell.")
-    if len(within) < len(needs):
+    within = [trial for trial in trials if 0 < (trial.needs or 0) <= _MOST_USEFUL]
+    beyond = [trial for trial in trials if (trial.needs or 0) > _MOST_USEFUL]
+    if within:
+        needs = float(f"{max(trial.needs or 0 for trial in within):.1g}")
+        where = f" at {_rates(within)} /s" if beyond else ""
+        told.append(f"--most-requests {needs:.0f} may tell{where}.")
+    if beyond:
         told.append(
-            f"Too near to the goodput to be told from it in {_MOST_USEFUL:,} requests: go by its "
-            "interval, or search with a wider --tolerance, or at other --rates."
+            f"At {_rates(beyond)} /s not even {_MOST_USEFUL:,} would: that is too near to the "
+            "goodput. Go by its interval, or take a wider --tolerance."
         )
     return " ".join(told)
+
+
+def _rates(trials: Sequence[Trial]) -> str:
+    return ", ".join(f"{trial.rate:g}" for trial in trials)
 
 
 def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:

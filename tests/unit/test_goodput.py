@@ -403,9 +403,9 @@ def test_a_run_that_would_take_too_long_is_no_advice():
     (warning,) = Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case").warnings
     assert warning == (
         "undecided after 3,000 requests: at 12 /s the times are too near to their limit; at 14 /s "
-        "the waits change too slowly for so short a run. --most-requests 80000 may tell. Too near "
-        "to the goodput to be told from it in 1,000,000 requests: go by its interval, or search "
-        "with a wider --tolerance, or at other --rates."
+        "the waits change too slowly for so short a run. --most-requests 80000 may tell at 14 /s. "
+        "At 12 /s not even 1,000,000 would: that is too near to the goodput. Go by its interval, "
+        "or take a wider --tolerance."
     )
 
 

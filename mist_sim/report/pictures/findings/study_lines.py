@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.style import COLOURS, band, line, panels
-from mist_sim.studies.points import labels_of, value_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
