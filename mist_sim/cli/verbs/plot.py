@@ -28,9 +28,9 @@ def plot(
         help="html, pdf, svg or png; the latter two of one picture.",
     ),
     out: Path | None = typer.Option(
-        None, metavar="FILE", help="Write the pictures into this file; plots.FORM without it."
+        None, metavar="FILE", help="Write the pictures into this file; by default plots.FORM."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Draw a run into one file.
 
