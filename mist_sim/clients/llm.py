@@ -113,6 +113,7 @@ class LlmClient(LaidOutClient):
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
         self.block_tokens = 0 if memory.kv_groups else config.kv_cache.block_size
+        self.kv_entries = memory.kv_entries
         self.lockstep = config.lockstep
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0

@@ -102,7 +102,7 @@ def search(
         thorough=thorough,
         side_by_side=side_by_side,
         tolerance=0.02 if tolerance is None else tolerance,
-        most_requests=30_000 if most_requests is None else most_requests,
+        most_requests=most_requests,
         as_is=as_is,
     )
     read = read_space(space, _overrides(settings), allow_programs=allow_programs)

@@ -89,7 +89,7 @@ def sweep(
         options = SearchOptions(
             thorough=True,
             tolerance=0.02 if tolerance is None else tolerance,
-            most_requests=30_000 if most_requests is None else most_requests,
+            most_requests=most_requests,
             as_is=as_is,
         )
         session.search(

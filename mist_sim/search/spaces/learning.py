@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
+from mist_sim.report.elements.key_labels import value_text
 from mist_sim.rng import Streams
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.surrogate import predicted
-from mist_sim.studies.points import value_text
 
 _DIRECTIONS = {"more": "maximize", "less": "minimize"}
 _GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/guides/search.md
