@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant(
         "an arrival does not cut",
         f"{ENGINE}/loop.py",
-        "not takes_part or lane.would_admit(sequence, num_steps)",
-        "not takes_part",
+        "return lane.would_admit(sequence, num_steps)",
+        "return False",
     ),
     Mutant(
         "who is next is not looked at when somebody who waited gave up",
@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "lockstep engines wait for the fastest",
-        f"{ENGINE}/loop.py",
+        f"{ENGINE}/lockstep.py",
         "times = np.maximum.reduce(times_each)",
         "times = np.minimum.reduce(times_each)",
     ),
@@ -289,7 +289,7 @@ MUTANTS = [
     ),
     Mutant(
         "the entry of a prompt's last token moves where decode computes it again",
-        f"{ENGINE}/lane.py",
+        f"{ENGINE}/held_entries.py",
         "num_tokens=num_tokens - is_silent,",
         "num_tokens=num_tokens,",
     ),

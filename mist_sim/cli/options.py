@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from mist_sim.studies.executor import Executor
 
 Jobs = Annotated[
-    int | None, typer.Option(metavar="N", help="Runs at a time; one a core without it.")
+    int | None, typer.Option(metavar="N", help="Parallel runs; by default one per core.")
 ]
 Cluster = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Run on a cluster that is there: dask://HOST:PORT, or ray://HOST:PORT.",
+        help="Run on a running cluster: dask://HOST:PORT or ray://HOST:PORT.",
         show_default=False,
     ),
 ]
@@ -26,20 +26,18 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="Write the results into this new or empty folder."),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace earlier results in DIR; files of others stay.")
+    bool, typer.Option("--force", help="Replace earlier results in DIR; other files stay.")
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the results as JSON in place of the tables.")
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but the results and errors.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 
 Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue the same command, stopped before, with its results in DIR.",
+        help="Continue a stopped run of the same command, with its results in DIR.",
     ),
 ]
 
@@ -47,21 +45,23 @@ MostRequests = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Requests of the longest run; a rate that it does not tell is undecided. 30000 "
-        "without it.",
+        help="Length of the longest run, in requests; a rate that it cannot judge is "
+        "undecided. By default 30000, and four times as many where the interval would be wide.",
     ),
 ]
 Attainment = Annotated[
     float | None,
     typer.Option(
-        help="Share of the requests that has to be good; without it slo.attainment, or 0.9.",
+        help="Share of the requests that must keep the limits; by default slo.attainment, or 0.9.",
         show_default=False,
     ),
 ]
 AsIs = Annotated[
     bool,
     typer.Option(
-        "--as-is", help="Judge the workload as it stands, with its ramp and its end, however short."
+        "--as-is",
+        help="Judge the workload's own requests, ramp and end included; without it runs go "
+        "on until steady state is judged.",
     ),
 ]
 

@@ -43,6 +43,7 @@ class Client(ABC):
     num_gpu_blocks: its KV-cache blocks; 0 without a cache.
     block_tokens: tokens whose entries a block holds in all layers; 0 without a cache, and where
         groups of layers have blocks of their own.
+    kv_entries: how keys and values are stored, such as "in 16 bits"; empty without a cache.
     network: brings other clients' KV entries; set from the run when it starts.
     place: place of its GPUs in the network; None: wherever there is room.
     history: content of the requests of all clients, to compute the hits of an unlimited prefix
@@ -58,6 +59,7 @@ class Client(ABC):
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
     block_tokens: int = 0
+    kv_entries: str = ""
     network: Network | None = None
     place: str | None = None
     history: ContentHistory | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
 from dataclasses import replace
-from math import inf, nan
+from math import nan
 from typing import Any, ClassVar
 
 from simpy.events import Event
@@ -17,12 +17,13 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.queued.form import queue_form
 from mist_sim.clients.engine.queued.making import lane_maker, queued_state, step_tracks
 from mist_sim.clients.engine.replicas import Engines, lane_shares
-from mist_sim.clients.engine.step_loops import option_for_general
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
+from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.layouts.laid_out import LaidOutClient
-from mist_sim.clients.layouts.layout import EngineLayout, check_domain
+from mist_sim.clients.layouts.layout import EngineLayout
+from mist_sim.clients.loop_choice import option_for_general
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules.windows import page_rules
@@ -33,12 +34,10 @@ from mist_sim.clients.scheduling.flowing_answers import flowing_of
 from mist_sim.clients.scheduling.image_times import ImageTimes
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.step_limits import step_limits
 from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.of_engines import EngineStores
 from mist_sim.clients.stores.other_clients import EntryForm
-from mist_sim.clients.stores.tiers import store_of
-from mist_sim.clients.traits import ClientTraits, KvForm, Role, TimesOrigin
+from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
@@ -46,14 +45,11 @@ from mist_sim.core.views import WAITING
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
-from mist_sim.hardware.collectives.across_nodes import told
-from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.models.speculative import SpeculativeConfig
-from mist_sim.network import Network
 from mist_sim.stages import Decode, Prefill
 
 
@@ -94,7 +90,6 @@ class LlmClient(LaidOutClient):
         self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler
         self.predictor = self._predictor_inside = ranks_of(predictor)
-        self.timed_across: Callable[[Spans], PipelinePredictor] | None = None
         num_lanes = len(self.predictor.ranks)
         if num_lanes != config.pipeline_parallel_size:
             raise ScenarioError(
@@ -118,6 +113,7 @@ class LlmClient(LaidOutClient):
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
         self.block_tokens = 0 if memory.kv_groups else config.kv_cache.block_size
+        self.kv_entries = memory.kv_entries
         self.lockstep = config.lockstep
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0
@@ -130,7 +126,8 @@ class LlmClient(LaidOutClient):
         self._adapter_moves = memory.adapter_moves
         self._tower = tower
         self._times = origin or TimesOrigin(estimate=self.predictor.traits.estimate)
-        super().__init__(name, self._describe(machine))
+        form = KvForm(block_bytes=memory.kv_block_bytes, num_layers=memory.num_layers)
+        super().__init__(name, engine_traits(config, self.memory, form, machine, self._times))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             self._check_speculation(config.speculative_config)
@@ -147,44 +144,7 @@ class LlmClient(LaidOutClient):
         KV entries or leaves some to other clients; and so do all in a layout that the client
         changes to.
         """
-        for option, is_set in (
-            (f"role {self.config.role}", self.config.role not in (None, "prefill", "decode")),
-            ("pipeline_parallel_size", len(self.predictor.ranks) > 1),
-            ("enable_expert_parallel and data_parallel_size", self.lockstep),
-            ("speculative_config", self.speculative_config is not None),
-            ("lora", self.config.lora is not None),
-            ("images", self.config.images is not None),
-            ("a model with sliding windows", self.memory.groups is not None),
-            ("kv_cache.tiers", bool(self.memory.tiers)),
-        ):
-            if is_set:
-                return option
-        return option_for_general(self.scheduler, self._cadence())
-
-    def _describe(self, machine: Machine | None) -> ClientTraits:
-        """Return the client's traits: those of its options, with memory and step times."""
-        traits, memory = self.config.traits, self.memory
-        form = KvForm()  # without a GPU, the bytes of a block are unknown
-        if machine is not None and traits.entries is not None:
-            form = traits.entries
-        form = replace(form, block_bytes=self.kv_block_bytes, num_layers=self._num_layers)
-        slider = traits.slider
-        if slider is not None and memory.groups:
-            slider = replace(slider, obstacle="a model with sliding windows")
-        tiers = memory.tiers
-        return replace(
-            traits,
-            entries=form,
-            longest_prompt=self._longest_prompt,
-            slider=slider,
-            stores={tier.name: store_of(tier) for tier in tiers},
-            shared_tiers={
-                tier.name: (tier.num_blocks, memory.block_size) for tier in tiers if tier.shared
-            },
-            machine=machine,
-            times=self._times,
-            step_limits=step_limits(self.config, memory),
-        )
+        return option_for_general(self.config, self.rules, self.memory)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if self.predictor.traits.needs_longest_context:
@@ -194,39 +154,6 @@ class LlmClient(LaidOutClient):
             )
         if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
             raise ScenarioError(f"scheduler must {problem}")
-
-    def join_network(self, network: Network | None) -> None:
-        """Time steps by the nodes that the ranks lie on."""
-        ways = network.ways if network is not None else None
-        if ways is None:
-            check_domain(self.name, self._machine, self.predictor)
-        self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
-
-    def lie_on(self, spans: Spans) -> None:
-        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
-
-        A predictor passed as an object, or with collectives in its times, stays unchanged;
-        `collectives` describes the choice. Raises ScenarioError for a hierarchical all-reduce of
-        ranks on one node.
-        """
-        self.traits = replace(self.traits, times=self._times)
-        self.predictor, self.collectives = self._predictor_inside, ""
-        if self.config.all_reduce == "hierarchical" and not spans.tensor:
-            raise ScenarioError(
-                f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
-                "one node; network.topology with spans_nodes puts them on several"
-            )
-        if not self.config.enable_expert_parallel:
-            spans = replace(spans, replicas=None)  # replicas exchange nothing
-        if not spans:
-            return
-        self.traits = replace(self.traits, times=self._times.across_nodes())
-        link = None
-        machine = self._machine
-        if self.timed_across is not None and machine is not None:
-            self.predictor = self.timed_across(spans)
-            link = machine.cluster.gpu.interconnect
-        self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -366,16 +293,6 @@ class LlmClient(LaidOutClient):
                     break
                 num_stages += 1
         return num_stages
-
-    @property
-    def _longest_prompt(self) -> tuple[float, str]:
-        """Return the tokens of the longest prompt that it can answer, and the limiting option."""
-        limits = [(inf, "whose layers have windows")]
-        if self.max_model_len is not None:
-            limits.append((self.max_model_len - 1, f"by max_model_len={self.max_model_len}"))
-        if self.memory.groups is None:
-            limits.append((self.memory.num_tokens, "by its KV cache"))
-        return min(limits)
 
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
@@ -525,7 +442,7 @@ class LlmClient(LaidOutClient):
     @property
     def held_kv(self) -> Iterator[HeldKv]:
         """KV entries that it keeps for clients that go on from them."""
-        return (kv for lane in self._engines.lanes for kv in lane.held_kv.values())
+        return (kv for lane in self._engines.lanes for kv in lane.held.kept.values())
 
     @property
     def num_reserved(self) -> int:

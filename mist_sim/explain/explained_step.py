@@ -29,6 +29,7 @@ class StepExplained(Findings):
 
     operators: in the order of a layer; their seconds add up to the step's. peaks: FLOP/s of 16-bit
     products and bytes/s of one GPU, as its data sheet says; None: the client names no GPU.
+    kv_entries: how the client stores keys and values, such as "in 8 bits (fp8)".
     moment: (seconds when the step begins, requests that wait meanwhile); None for a batch by hand.
     notes: for the reader.
     """
@@ -42,6 +43,7 @@ class StepExplained(Findings):
     estimate: str
     peaks: tuple[float, float] | None
     sources: dict[str, str]
+    kv_entries: str = ""
     moment: tuple[float, int] | None = None
     notes: tuple[str, ...] = ()
 
@@ -91,6 +93,7 @@ class StepExplained(Findings):
             "num_decodes": batch.num_decodes,
             "context_sum": batch.context_sum,
             "num_drafts": batch.num_drafts,
+            "kv_entries": self.kv_entries,
             "starts_at_s": self.moment[0] if self.moment else None,
             "num_waiting": self.moment[1] if self.moment else None,
             "estimate": self.estimate,
@@ -206,6 +209,7 @@ def _explained(
         estimate=traits_of(client.predictor).estimate,
         peaks=None if gpu is None else (gpu.flops["bf16"], gpu.memory_bandwidth),
         sources={} if gpu is None else dict(gpu.sources),
+        kv_entries=client.kv_entries,
         moment=moment,
         notes=notes,
     )

@@ -163,15 +163,19 @@ class Lifecycle:
         return comes_back or bool(self.autoscaling) or any(d.back for d in self.drains)
 
     def assumed(self, network: Network | None) -> dict[str, tuple[str, ...]]:
-        """Return what is assumed of the starts of clients, by name; {} if `start_up` is set."""
-        if self.start_up is not None:
+        """Return what is assumed of the starts of clients, by name; {} if `start_up` says all."""
+        start = self.start_up
+        options: tuple[str, ...] = ("lifecycle.start_up",)
+        if start is not None:
+            options = tuple(f"lifecycle.start_up.{name}" for name in start.assumed)
+        if not options:
             return {}
         names = [name for group in self.autoscaling for name in group.clients]
         names += [name for drain in self.drains if drain.back for name in drain.clients]
         for failure in self.failures:
             if failure.link is None and not failure.is_for_good:
                 names += self.failing(failure, network)
-        return dict.fromkeys(names, ("lifecycle.start_up",))
+        return dict.fromkeys(names, options)
 
 
 def _check_drains(client: Client, place: str) -> None:

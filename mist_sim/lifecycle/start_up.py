@@ -33,6 +33,16 @@ SLLM_EFFICIENCY = 0.806
 """Share of the slowest link that ServerlessLLM's format reaches: 16.06 GB / 0.678 s / 29.4 GB/s."""
 
 
+COMPILATION = 19.37
+GRAPH_CAPTURE = 15.0
+OTHER = 4.97
+"""Seconds of an engine's start: Llama-3-8B on one H100 with a cold cache.
+
+Source: vLLM pull request 11005 (2024-12-09, -O3): Dynamo 4.6 s, compilation 14.77 s, capture 15 s
+of 39.34 s.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StartUp:
     """Seconds of a client from its start until it takes requests.
@@ -45,14 +55,13 @@ class StartUp:
         "remote/storage". None: "host". `storage` is then each engine's largest read rate.
     format: of the files. safetensors is read by one process a GPU at 3.62 GB/s each; sllm
         (ServerlessLLM) at 80.6 % of what storage and host links carry.
-    compilation: time to compile the model, with tracing; 0 s with a warm cache.
-    graph_capture: time to capture CUDA graphs; 0 s without graphs.
-    other: rest of the engine's start: profiling, the KV cache.
+    compilation: time to compile the model, with tracing; 0 s with a warm cache. None: 19.37 s.
+    graph_capture: time to capture CUDA graphs; 0 s without graphs. None: 15 s.
+    other: rest of the engine's start: profiling, the KV cache. None: 4.97 s.
 
-    The engine's times are those of Llama-3-8B on one H100 with a cold cache. They vary with model,
-    version and host more than with size: a 70B model took 85 s to compile and 60 s to capture.
-    Source: vLLM pull request 11005 (2024-12-09, -O3): Dynamo 4.6 s, compilation 14.77 s, capture
-    15 s of 39.34 s.
+    The engine's times that are left out are assumed: those of Llama-3-8B on one H100 with a cold
+    cache. They vary with model, version and host more than with size: a 70B model took 85 s to
+    compile and 60 s to capture.
     Raises ValueError for values out of range.
     """
 
@@ -60,9 +69,9 @@ class StartUp:
     storage: BytesPerSecond | None = None
     weights_at: str | None = None
     format: Format = "safetensors"
-    compilation: Seconds = 19.37
-    graph_capture: Seconds = 15.0
-    other: Seconds = 4.97
+    compilation: Seconds | None = None
+    graph_capture: Seconds | None = None
+    other: Seconds | None = None
 
     def __post_init__(self) -> None:
         if self.storage is not None and not 0 < self.storage < math.inf:
@@ -76,7 +85,7 @@ class StartUp:
             raise ValueError(f"format must be safetensors or sllm, got {brief(self.format)}")
         for name in ("compilation", "graph_capture", "other"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
+            if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
     def load_seconds(self, num_bytes: float, num_gpus: int, host_bandwidth: float) -> float:
@@ -105,7 +114,21 @@ class StartUp:
     @property
     def engine_seconds(self) -> float:
         """Seconds of an engine's start when its weights are there."""
-        return self.compilation + self.graph_capture + self.other
+        return sum(self._engine_times)
+
+    @property
+    def _engine_times(self) -> list[Seconds]:
+        said = self.compilation, self.graph_capture, self.other
+        usual = COMPILATION, GRAPH_CAPTURE, OTHER
+        return [own if value is None else value for value, own in zip(said, usual, strict=True)]
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The options of the engine's times that are left out and count; none beside `time`."""
+        if self.time is not None:
+            return ()
+        names = ("compilation", "graph_capture", "other")
+        return tuple(name for name in names if getattr(self, name) is None)
 
     def seconds(self, machine: GpuMachine | None, name: str) -> float:
         """Return a client's start time, if it is not given.
@@ -122,7 +145,7 @@ class StartUp:
             self.load_seconds(group.weight_bytes, group.gpus_an_engine, group.gpu.host_bandwidth)
             for group in machine.groups
         )
-        return load + self.compilation + self.graph_capture + self.other
+        return sum(self._engine_times, load)
 
 
 class StartTimes:

@@ -17,6 +17,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.recoveries import recoveries
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_group import by_group
 from mist_sim.metrics.requests.communication import answers_moved, communication
@@ -158,9 +159,17 @@ def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:
 def _lives(
     recorder: ColumnRecorder, c: Mapping[str, Any], counted: Mask, warmup: float
 ) -> dict[str, Any]:
-    """Return failures, starts and losses of clients."""
+    """Return failures, starts and losses of clients, and when latencies were as before."""
     lives = Lives(recorder, float(c["finished_at"].max(initial=0.0)))
-    return lives_summary(recorder, lives, {"status": c["status"][counted]}, warmup)
+    found = lives_summary(recorder, lives, {"status": c["status"][counted]}, warmup)
+    if not (failures := lives.failures):
+        return found
+    columns = samples(c, counted) | {
+        "arrival_time": c["arrival_time"][counted],
+        "finished_at": c["finished_at"][counted],
+        "is_done": c["status"][counted] == 0,
+    }
+    return found | {"recoveries": [each._asdict() for each in recoveries(failures, columns)]}
 
 
 def _latencies(

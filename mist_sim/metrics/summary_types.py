@@ -45,6 +45,14 @@ class Overload(TypedDict):
     longest_wait: float
 
 
+class RecoveryFigures(TypedDict):
+    """When latencies were as before a failure; seconds."""
+
+    begin: float
+    end: float
+    back_after: dict[str, float | None]
+
+
 class ExpectedError(TypedDict):
     """The range of nine in ten measurements, as measured / simulated - 1."""
 
@@ -243,6 +251,7 @@ class Summary(_Always, total=False):
     num_client_failures: int
     num_client_starts: int
     mean_clients_up: float
+    recoveries: list[RecoveryFigures]
     power_unknown: list[str]
     energy_j: float
     idle_energy_j: float

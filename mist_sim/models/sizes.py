@@ -267,6 +267,17 @@ class ModelSizes:
         return KV_CACHE_BYTES.get(self.kv_cache_dtype, self.dtype_bytes)
 
     @property
+    def kv_entries(self) -> str:
+        """How cached values are stored, in words, such as "in 8 bits (fp8)"."""
+        if self.layers and all(
+            mixer.token_bytes(1, 1) == mixer.token_bytes(1, 2)
+            for mixer in layered.mixers_of(self.layers)
+        ):
+            return "in the model's own format"
+        name = "" if self.kv_cache_dtype == "auto" else f" ({self.kv_cache_dtype})"
+        return f"in {8 * self.kv_entry_bytes} bits{name}"
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that one token takes in the cache of all layers of one whole model.
 

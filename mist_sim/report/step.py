@@ -43,6 +43,9 @@ def _batch(summary: Mapping[str, Any]) -> str:
     when = ""
     if (start := summary["starts_at_s"]) is not None:
         when = f"; it begins at {start:.6g} s, with {count(summary['num_waiting'])} more waiting"
+    reads_cache = decodes or any(context for _, context in prompts)
+    if reads_cache and (stored := summary["kv_entries"]):
+        parts[-1] += f", KV entries {stored}"
     return f"{summary['client']}: {', '.join(parts)}{when}."
 
 

@@ -36,6 +36,7 @@ from mist_sim.studies.task import Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
+_USUAL = 30_000  # requests of the longest run, unless the interval would be wide
 _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 _Key = tuple[int, int]  # position of a scenario, and a seed
@@ -50,8 +51,8 @@ class GoodputOptions:
     percentiles: as in `Target`. rates: the lowest and the highest rate to try, requests per second;
         by default the search begins at the scenario's own. tolerance: largest gap between the
         attained and the missed rate, as a share of the latter.
-    most_requests: limit of a run that continues until the verdict is known (>= 1,000); four times
-        as many at the two undecided rates if the interval would be wider than 8 %.
+    most_requests: of any run, which continues until its verdict is known (>= 1,000). None: 30,000,
+        and four times as many at the two undecided rates if the interval would be wider than 8 %.
     as_is: judge the workload as it stands, with its ramp and its end, however short it is.
 
     Raises ScenarioError for values that make no search.
@@ -63,11 +64,11 @@ class GoodputOptions:
     percentiles: tuple[Percentile, ...] = ()
     rates: tuple[float, float] | None = None
     tolerance: float = 0.02
-    most_requests: int = 30_000
+    most_requests: int | None = None
     as_is: bool = False
 
     def __post_init__(self) -> None:
-        if self.most_requests < _FEWEST:
+        if self.most_requests is not None and self.most_requests < _FEWEST:
             raise ScenarioError(f"most_requests must be >= {_FEWEST}, got {self.most_requests}")
         if not _NARROWEST <= self.tolerance < 1:
             raise ScenarioError(f"tolerance must be in [{_NARROWEST}, 1), got {self.tolerance:g}")
@@ -98,7 +99,7 @@ class GoodputOptions:
 
         times: so many times as many requests as others have at most.
         """
-        most = None if self.as_is else self.most_requests * times
+        most = None if self.as_is else (self.most_requests or _USUAL * times)
         data = as_data(built.scenario)
         arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
         return Task(key, trial_data, arguments)
@@ -237,7 +238,7 @@ def search_goodputs(
     }
     out: set[_Key] = set()
     trials = {} if tried is None else tried
-    found = _drive(searches, run, trials, options.tolerance, out if race else None)
+    found = _drive(searches, run, trials, options, out if race else None)
     lone = [
         lone_run((k, "alone"), builts[k], targets[k], as_is=options.as_is)
         for k, seeds in enumerate(all_seeds)
@@ -297,7 +298,7 @@ def _drive(
     searches: Mapping[_Key, Search],
     run: Callable[[Sequence[tuple[_Key, Asked]]], list[Trial | None]],
     trials: dict[_Key, list[Trial]],
-    tolerance: float,
+    options: GoodputOptions,
     out: set[_Key] | None = None,
 ) -> dict[_Key, SeedGoodput]:
     """Run all searches to their end; runs requested at the same time execute in parallel.
@@ -307,7 +308,11 @@ def _drive(
     """
     trials |= {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
-    going = {key: until_sure(search, trials[key], tolerance) for key, search in searches.items()}
+    may_lengthen = options.most_requests is None
+    going = {
+        key: until_sure(search, trials[key], options.tolerance, may_lengthen=may_lengthen)
+        for key, search in searches.items()
+    }
     asked = {key: next(search) for key, search in going.items()}
     while asked:
         pairs = [(key, rate) for key, rates in asked.items() for rate in rates]

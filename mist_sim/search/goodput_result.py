@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FACTOR = log(2.0)
+_MOST_USEFUL = 1_000_000  # requests of a run that is worth its minutes
 
 
 @dataclass(frozen=True)
@@ -269,15 +270,30 @@ def _last(margins: Sequence[tuple[float, float]]) -> float:
 
 
 def _undecided(search: SeedGoodput) -> str:
-    """Return the undecided rates, with the reason and the remedy."""
+    """Return the undecided rates, with the reasons and the remedy."""
     trials = [trial for trial in search.trials if trial.attained is None]
-    rates = ", ".join(f"{trial.rate:g}" for trial in trials)
-    needs = max((trial.needs or 0 for trial in trials), default=0)
-    told = f"; --most-requests {float(f'{needs:.1g}'):.0f} may tell" if needs else ""
-    return (
-        f"undecided at {rates} /s: after {trials[0].num_requests:,} requests "
-        f"{trials[0].reason}{told}."
-    )
+    reasons: dict[str, list[Trial]] = {}
+    for trial in trials:
+        reasons.setdefault(trial.reason, []).append(trial)
+    most = max(trial.num_requests for trial in trials)
+    why = "; ".join(f"at {_rates(each)} /s {reason}" for reason, each in reasons.items())
+    told = [f"undecided after {most:,} requests: {why}."]
+    within = [trial for trial in trials if 0 < (trial.needs or 0) <= _MOST_USEFUL]
+    beyond = [trial for trial in trials if (trial.needs or 0) > _MOST_USEFUL]
+    if within:
+        needs = float(f"{max(trial.needs or 0 for trial in within):.1g}")
+        where = f" at {_rates(within)} /s" if beyond else ""
+        told.append(f"--most-requests {needs:.0f} may tell{where}.")
+    if beyond:
+        told.append(
+            f"At {_rates(beyond)} /s not even {_MOST_USEFUL:,} would: that is too near to the "
+            "goodput. Go by its interval, or take a wider --tolerance."
+        )
+    return " ".join(told)
+
+
+def _rates(trials: Sequence[Trial]) -> str:
+    return ", ".join(f"{trial.rate:g}" for trial in trials)
 
 
 def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:

@@ -25,16 +25,18 @@ SureSearch = Generator[list[Asked], Mapping[float, bool], Bracket]
 """Yields what to try; is sent the verdicts."""
 
 
-def until_sure(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
+def until_sure(
+    search: Search, trials: Sequence[Trial], tolerance: float, *, may_lengthen: bool = True
+) -> SureSearch:
     """Search until the ends are near, then further out until both ends of the interval are known.
 
     Undecided ends need not be as near: halving them tells little. But if the interval is wide, they
     are tried again with more requests.
-    trials: of the rates tried so far.
+    trials: of the rates tried so far. may_lengthen: whether they may be.
     """
     bracket = yield from _until_near(search, trials, tolerance)
     yield from _outward(bracket, trials)
-    if not _is_wide(SeedGoodput.of(0, bracket, trials)):
+    if not may_lengthen or not _is_wide(SeedGoodput.of(0, bracket, trials)):
         return bracket
     ends = {bracket.low, bracket.high}
     yield [(trial.rate, _LONGER) for trial in trials if trial.rate in ends and trial.margins]

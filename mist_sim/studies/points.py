@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from typing import Any
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief
-
-_LONGEST = 40  # characters of a value in a name
+from mist_sim.report.elements.key_labels import labels_of, value_text
 
 
 @dataclass(frozen=True)
@@ -46,27 +44,3 @@ def points_of(vary: Mapping[str, Sequence[Any]]) -> list[Point]:
         )
         for values in product(*vary.values())
     ]
-
-
-def labels_of(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short, unambiguous label of each dotted key: the end of it."""
-    found = {}
-    for key in keys:
-        steps = key.split(".")
-        others = [other for other in keys if other != key]
-        for begin in reversed(range(len(steps))):
-            label = ".".join(steps[begin:])
-            is_one = not any(f".{other}".endswith(f".{label}") for other in others)
-            if is_one and not steps[begin].isdecimal() and label not in ("type", "name"):
-                break
-        found[key] = label
-    return found
-
-
-def value_text(value: Any) -> str:
-    """Return a value as one line of text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping) and set(value) == {"type"}:
-        return str(value["type"])
-    return brief(json.loads(json.dumps(value, default=str)), _LONGEST)

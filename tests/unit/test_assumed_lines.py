@@ -54,6 +54,24 @@ def test_starts_in_no_time_are_assumed(lifecycle, names):
 
 
 @pytest.mark.parametrize(
+    ("start_up", "said"),
+    [
+        ({"storage": "5 GB/s"}, "compilation, graph_capture, other are assumed"),
+        ({"compilation": "30 s", "other": "2 s"}, "graph_capture is assumed"),
+        ({"compilation": "30 s", "other": "2 s", "graph_capture": "9 s"}, ""),
+    ],
+)
+def test_the_engines_times_of_a_start_are_those_of_an_8b_model(start_up, said):
+    failures = [{"clients": ["llm-1"], "at": "100 ms", "repair": "100 ms"}]
+    assumed, told = lines(DATA | {"lifecycle": {"failures": failures, "start_up": start_up}})
+    found = [line for line in told if line.startswith("lifecycle.start_up: ")]
+    assert len(found) == bool(said)
+    assert all(said in line and "8B model" in line for line in found)
+    named = {name for each in assumed.values() for name in each if "start_up" in name}
+    assert len(named) == said.count(",") + bool(said)
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "caches", "said"),
     [
         ("azure", CSV, True, True),

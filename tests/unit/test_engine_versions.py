@@ -356,7 +356,7 @@ def test_every_run_says_which_engine_it_imitates():
 def test_what_is_assumed_is_said():
     scenario = Scenario.load("demo", overrides={"workload.lengths.num_requests": 20})
     assert scenario.headline.splitlines()[-1] == (
-        f"options as in {NEWEST.title} (assumed; before 0.14, steps take up to twice as long)"
+        f"options as in {NEWEST.title} (assumed; versions before 0.14 schedule synchronously)"
     )
     assert set(simulate(scenario).summary["engines"].values()) == {f"{NEWEST.name} (assumed)"}
 

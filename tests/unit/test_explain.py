@@ -244,7 +244,8 @@ def test_files_and_words(tmp_path):
     words = ["explain", "demo", "--prompts", "512", "--decodes", "8", "--context", "100"]
     shown = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
     assert shown.exit_code == 0
-    assert "1 prompt with 512 new tokens, 8 decodes with 100 tokens of context." in shown.stdout
+    told = " ".join(shown.stdout.split())
+    assert "512 new tokens, 8 decodes with 100 tokens of context, KV entries in 16 bits." in told
     data = json.loads((tmp_path / "out" / "step.json").read_text())
     table = pd.read_csv(tmp_path / "out" / "step.csv")
     assert table.seconds.sum() * 1e3 == pytest.approx(data["step_ms"])

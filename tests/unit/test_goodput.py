@@ -327,6 +327,7 @@ def test_hopeless_rates_end_soon_and_the_workload_need_not_be_long():
     (search,) = found.searches
     assert search.trials[-1].num_requests < 3000
     assert search.trials[-1].verdict == "missed"
+    assert max(trial.num_requests for trial in search.trials) <= 5000
 
 
 @pytest.mark.parametrize(
@@ -386,8 +387,25 @@ def test_the_interval_is_where_the_ends_of_the_times_leave_their_limit():
     found = Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case")
     (warning,) = found.warnings
     assert warning == (
-        "undecided at 12, 14 /s: after 3,000 requests the times are too near to their limit; "
+        "undecided after 3,000 requests: at 12, 14 /s the times are too near to their limit. "
         "--most-requests 100000 may tell."
+    )
+
+
+def test_a_run_that_would_take_too_long_is_no_advice():
+    """Two reasons, one number of requests that is worth a run, and one that is not."""
+    near, slow = trial_of(12.0, None, (-0.3, 0.2)), trial_of(14.0, None, (-0.1, 0.3))
+    trials = [
+        replace(near, needs=20_000_000),
+        replace(slow, needs=80_000, reason="the waits change too slowly for so short a run"),
+    ]
+    search = SeedGoodput.of(0, Bracket(12.0, 14.0), trials)
+    (warning,) = Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case").warnings
+    assert warning == (
+        "undecided after 3,000 requests: at 12 /s the times are too near to their limit; at 14 /s "
+        "the waits change too slowly for so short a run. --most-requests 80000 may tell at 14 /s. "
+        "At 12 /s not even 1,000,000 would: that is too near to the goodput. Go by its interval, "
+        "or take a wider --tolerance."
     )
 
 

@@ -19,7 +19,7 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.loop import least_loaded
+from mist_sim.clients.engine.least_loaded import least_loaded
 from mist_sim.clients.kv_cache import num_gpu_blocks
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.front_end import NONE

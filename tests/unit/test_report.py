@@ -132,7 +132,7 @@ def test_equal_clients_are_one_row(result):
 
 def test_different_clients_are_a_row_each_up_to_twelve():
     clients = [{"name": f"c{k}", "gpu": "h100-sxm"} for k in range(14)]
-    rows = section(text(results_table(simulate(changed(BASE, clients=clients))), 80), "Clients")
+    rows = section(text(results_table(simulate(changed(BASE, clients=clients))), 90), "Clients")
     assert [row.split()[0] for row in rows.splitlines()[2:]] == [
         *(f"c{k}" for k in range(12)),
         "and",
@@ -144,12 +144,16 @@ def test_different_clients_are_a_row_each_up_to_twelve():
 def test_what_the_kv_caches_hold_stands_below_the_clients(result):
     told = section(text(results_table(result), 120), "Clients")
     blocks = int(result.clients["num_gpu_blocks"][0])
-    assert f"KV cache of llm: {blocks:,} blocks of 16 tokens, {16 * blocks:,} tokens" in told
+    held = f"{blocks:,} blocks of 16 tokens, {16 * blocks:,} tokens"
+    assert f"KV cache of llm, in 16 bits: {held}" in told
+    narrow = simulate(changed(BASE, model="llama-3.1-70b-fp8"))
+    told = section(text(results_table(narrow), 120), "Clients")
+    assert "KV cache of llm, in 8 bits (fp8): " in told
     windows = simulate(
         changed(BASE, model="gpt-oss-20b")
     )  # whose blocks hold a group of layers each
     told = section(text(results_table(windows), 120), "Clients")
-    assert f"KV cache of llm: {windows.clients['num_gpu_blocks'][0]:,} blocks" in told
+    assert f"KV cache of llm, in 16 bits: {windows.clients['num_gpu_blocks'][0]:,} blocks" in told
     assert "of 16 tokens" not in told
 
 

@@ -27,13 +27,15 @@ def one_rung() -> Generator[list[float], Verdicts, Bracket]:
     raise AssertionError("the ends are near, and nobody can tell there")
 
 
-def asked_of(width: float, longer: float) -> tuple[list[list[tuple[float, int]]], Bracket]:
+def asked_of(
+    width: float, longer: float, *, may_lengthen: bool = True
+) -> tuple[list[list[tuple[float, int]]], Bracket]:
     """Return what a search asks for whose runs have margins of a width, and where it ends.
 
     longer: width of runs with more requests.
     """
     trials: list[Trial] = []
-    search = until_sure(one_rung(), trials, 0.02)
+    search = until_sure(one_rung(), trials, 0.02, may_lengthen=may_lengthen)
     asked = [next(search)]
     while True:
         for rate, times in asked[-1]:
@@ -51,6 +53,12 @@ def asked_of(width: float, longer: float) -> tuple[list[list[tuple[float, int]]]
 def test_both_ends_of_a_wide_interval_are_run_again_with_four_times_the_requests():
     asked, bracket = asked_of(width=0.2, longer=0.1)
     assert asked[1:] == [[(10.0, 4), (10.2, 4)]]
+    assert (bracket.low, bracket.high) == (10.0, 10.2)
+
+
+def test_nothing_is_longer_than_the_limit_that_is_asked_for():
+    asked, bracket = asked_of(width=0.2, longer=0.1, may_lengthen=False)
+    assert len(asked) == 1
     assert (bracket.low, bracket.high) == (10.0, 10.2)
 
 

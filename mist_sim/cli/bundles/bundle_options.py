@@ -42,7 +42,7 @@ Cycle = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="The unit of the coefficients, such as '1 us'; results are in cycles without it.",
+        help="The unit of the coefficients, such as '1 us'; without one, results are in cycles.",
     ),
 ]
 

@@ -41,10 +41,14 @@ def show(
     tail: Tail | None,
     found: Provisioning,
     choices: Sequence[BundleChoice] = (),
+    told: Sequence[str] = (),
     *,
     unit: str,
 ) -> None:
-    """Print everything as tables. choices: the best bundles. unit: "s" or "cycles"."""
+    """Print everything as tables.
+
+    choices: the best bundles. told: warnings about the coefficients. unit: "s" or "cycles".
+    """
     best = section("Best bundles", _choices(spec, choices, unit)) if choices else ()
     parts = Group(
         *section("Load of a slot", pairs(_load_rows(estimate, tail))),
@@ -52,7 +56,7 @@ def show(
         *section(f"Mean-field rule, B = {spec.slots}", _candidates(spec, found, unit)),
         *section("Best ratios", pairs(_best_rows(spec, estimate, found))),
         *section(f"Bundles with {spec.batches} batches in flight", _bundles(spec, found, unit)),
-        *warnings(_warning_lines(tail)),
+        *warnings([*told, *_warning_lines(tail)]),
     )
     Console(highlight=False).print(Trimmed(parts))
 
@@ -162,6 +166,7 @@ def as_data(
     tail: Tail | None,
     found: Provisioning,
     choices: Sequence[BundleChoice] = (),
+    told: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return everything that `show` prints, times in the unit of the coefficients."""
     low, high = provision_interval(spec, estimate)
@@ -189,6 +194,7 @@ def as_data(
             bundle(choice.prediction) | {"batches": choice.batches, "kv_tokens": choice.kv_tokens}
             for choice in choices[:SHOWN]
         ],
+        "warnings": [*told, *_warning_lines(tail)],
     }
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
+from mist_sim.hardware.afd import (
+    AfdCoefficients,
+    FfnCards,
+    KernelShares,
+    attention_shares,
+    derive_coefficients,
+    expert_shares,
+)
 from mist_sim.models import load_generating
 from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
+
+_LEAST = 0.1  # change of a coefficient that is worth a line: half the expected error of TPOT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +86,20 @@ class HardwareOptions:
             raise ScenarioError(str(error)) from error
         return layer.times(model.num_layers)
 
+    def warnings(self, given: Collection[str]) -> Iterator[str]:
+        """Yield what the kernels of the GPUs would make of derived coefficients.
+
+        given: names of coefficients that are not derived.
+        """
+        if self.model is None or self.gpu is None:
+            return
+        model, gpu = load_generating(self.model), load_gpu(self.gpu)
+        ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
+        shares = {"alpha_a": attention_shares(model, gpu), "alpha_f": expert_shares(model, ffn_gpu)}
+        for name, found in shares.items():
+            if name not in given:
+                yield from _share_lines(name, found)
+
     def _seconds(self, name: str) -> float | None:
         text: str | None = getattr(self, name)
         if text is None:
@@ -91,6 +115,21 @@ class HardwareOptions:
             )
         num_bytes = quantity(memory, SIZE, "--kv-memory")
         return math.floor(num_bytes / load_generating(self.model).kv_bytes_per_token)
+
+
+def _share_lines(name: str, found: KernelShares) -> Iterator[str]:
+    """Yield by how much kernels would change a coefficient; nothing for fitted shares of a GPU."""
+    what = "bandwidth" if found.part == "attention" else "peak rate"
+    taken = f"{name} takes {100 * found.share:g} % of the {what} of {found.gpu.name}"
+    if found.is_known:
+        if abs(found.low - 1) >= _LEAST:
+            yield f"{taken}; in a run, its kernels would make it {found.low:.2f} times as large."
+    elif found.gpu.confidence == "spec-only":
+        yield (
+            f"{taken}, whose entry names no architecture. The kernels of the known architectures "
+            f"would multiply it by {found.low:.2f} to {found.high:.2f}. Set architecture in its "
+            "entry."
+        )
 
 
 def quantity(text: str, kind: Kind, option: str) -> float:

@@ -87,9 +87,10 @@ def afd(
     weight = float(ffn_cards or 1)  # an attention worker is one GPU
     spec, choices = chosen(times, estimate.load, sizes, flights, limits, weight)
     found = provision(spec)
+    told = list(hardware.warnings([name for name, value in given.items() if value is not None]))
     if as_json:
         from mist_sim.output.texts import json_text
 
-        typer.echo(json_text(as_data(spec, estimate, tail, found, choices)), nl=False)
+        typer.echo(json_text(as_data(spec, estimate, tail, found, choices, told)), nl=False)
     else:
-        show(spec, estimate, tail, found, choices, unit=unit)
+        show(spec, estimate, tail, found, choices, told, unit=unit)

@@ -25,7 +25,7 @@ def bestserve(
     ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
     tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
     instances: int | None = typer.Option(
-        None, metavar="N", help="Compare all strategies of at most so many instances; 5 without it."
+        None, metavar="N", help="Compare all strategies of at most N instances; by default 5."
     ),
     strategies: str | None = typer.Option(
         None,
@@ -34,10 +34,10 @@ def bestserve(
         "answers.",
     ),
     tp: str | None = typer.Option(
-        None, metavar="N,N,...", help="Tensor parallel sizes; the scenario's without it."
+        None, metavar="N,N,...", help="Tensor parallel sizes; by default the scenario's."
     ),
     pp: str | None = typer.Option(
-        None, metavar="N,N,...", help="Pipeline parallel sizes; the scenario's without it."
+        None, metavar="N,N,...", help="Pipeline parallel sizes; by default the scenario's."
     ),
     prefill_batch: str = typer.Option(
         "4", metavar="N,N,...", help="Prompts of an instance at a time."
@@ -48,13 +48,13 @@ def bestserve(
     max_gpus: int | None = typer.Option(None, metavar="N", help="GPUs of a strategy, at most."),
     attainment: float = typer.Option(0.9, help="Share of the requests that keeps each limit."),
     relaxation: float = typer.Option(
-        0.1, help="By which share times may exceed their limits; 0.1 in the paper."
+        0.1, help="Share by which latencies may exceed their limits; 0.1 in the paper."
     ),
     rates: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="The rates to search, per second."
     ),
     tolerance: float = typer.Option(
-        0.02, help="How near the ends of the last interval are, as a share of the upper."
+        0.02, help="Stop when the goodput is known to within this share."
     ),
     tau: float = typer.Option(2.5, help="The balance of the pseudo batch size; 2.5 in the paper."),
     routing: str = typer.Option(
@@ -68,7 +68,7 @@ def bestserve(
         0, metavar="N", help="Search the N best in the full simulation as well."
     ),
     replications: int | None = typer.Option(
-        None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
+        None, metavar="N", help="Search with N seeds; gives the mean and a confidence interval."
     ),
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,

@@ -49,32 +49,32 @@ ThinkTime = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="From an answer to the user's next request, such as '2 ms', for closed_loop; "
-        "none without it.",
+        help="Time from an answer to the user's next request, such as '2 ms', for "
+        "closed_loop; by default 0.",
     ),
 ]
 MaxNumBatchedTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Tokens in a step of the engine measured, for closed_loop; vLLM's default for the "
-        "GPU without it.",
+        help="Token budget of a step of the engine measured, for closed_loop; by default "
+        "vLLM's for the GPU.",
     ),
 ]
 TokensBeyondPrompt = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Tokens in a step more than a prompt has, where the engine was started anew for "
-        "each length of prompts, for closed_loop.",
+        help="Token budget of a step beyond the prompt's length, if the engine was started "
+        "anew for each prompt length, for closed_loop.",
     ),
 ]
 MaxNumSeqs = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Sequences in a step of the engine measured, for closed_loop; vLLM's default for "
-        "the GPU without it.",
+        help="Sequences in a step of the engine measured, for closed_loop; by default vLLM's "
+        "for the GPU.",
     ),
 ]
 
@@ -105,11 +105,11 @@ def calibrate(
         show_default=False,
     ),
     gpu: str | None = typer.Option(
-        None, help=f"The GPU measured, as the catalog calls it; {_GPU} without it."
+        None, help=f"The GPU measured, as the catalog calls it; by default {_GPU}."
     ),
     model: str | None = typer.Option(
         None,
-        help=f"The model measured, for closed_loop ({_MODEL} without it), and for kernels where "
+        help=f"The model measured, for closed_loop (by default {_MODEL}), and for kernels where "
         "the table does not say it.",
     ),
     engine: Engine = None,
@@ -126,7 +126,7 @@ def calibrate(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Fit a GPU's figures, an engine's own time, or vector searches, to measurements.
 

@@ -72,17 +72,19 @@ def compare(
         "FFN apart, and layouts that change between prompts and answers.",
     ),
     with_goodput: bool = typer.Option(
-        False, "--goodput", help="Search the largest rate that each attains, too."
+        False,
+        "--goodput",
+        help="Also search each scenario's goodput, the largest rate that keeps the limits.",
     ),
     plane: bool = typer.Option(
         False, "--slo-plane", help="Also show the winner under each pair of limits."
     ),
     attainment: Attainment = None,
     rates: str | None = typer.Option(
-        None, metavar="LOW:HIGH", help="The rates to search, and those of the plane, per second."
+        None, metavar="LOW:HIGH", help="The rates to search, and to run for the plane, per second."
     ),
     tolerance: float | None = typer.Option(
-        None, help="How near the search comes, as in mist goodput; 0.02 without it."
+        None, help="Stop when a goodput is known to within this share; by default 0.02."
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
@@ -93,16 +95,16 @@ def compare(
         "moves its goodput most; a dozen more runs.",
     ),
     ttft: str | None = typer.Option(
-        None, metavar="LOW:HIGH", help="Limits of the plane; '100 ms:10 s' without it."
+        None, metavar="LOW:HIGH", help="TTFT limits of the plane; by default '100 ms:10 s'."
     ),
     tpot: str | None = typer.Option(
-        None, metavar="LOW:HIGH", help="Limits of the plane; '10 ms:200 ms' without it."
+        None, metavar="LOW:HIGH", help="TPOT limits of the plane; by default '10 ms:200 ms'."
     ),
     points: int | None = typer.Option(
-        None, metavar="N", help="Limits of each kind in the plane; 12 without it."
+        None, metavar="N", help="Limits on each axis of the plane; by default 12."
     ),
     num_rates: int | None = typer.Option(
-        None, metavar="N", help="Rates that are run for the plane; 12 without it."
+        None, metavar="N", help="Rates that are run for the plane; by default 12."
     ),
     any_workload: bool = typer.Option(
         False, "--any-workload", help="Allow scenarios with different workloads or limits."

@@ -15,10 +15,10 @@ def demo(
     out: Path | None = typer.Option(
         None,
         metavar="DIR",
-        help=f"Write the results into this new or empty folder; {_FOLDER} without it.",
+        help=f"Write the results into this new or empty folder; by default {_FOLDER}.",
     ),
     force: bool = typer.Option(
-        False, "--force", help="Replace earlier results in the folder; files of others stay."
+        False, "--force", help="Replace earlier results in the folder; other files stay."
     ),
     quiet: Quiet = False,
 ) -> None:

@@ -28,7 +28,7 @@ def fit(
     tensor_parallel_size: int = typer.Option(
         0, help="The ranks measured, where the file does not say it.", show_default=False
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Learn step times from measured steps.
 

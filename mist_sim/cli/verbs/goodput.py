@@ -38,21 +38,24 @@ def goodput(
         [],
         "--percentile",
         metavar="NAME=TIME",
-        help="A limit on top that a share of its own keeps, such as p50_ttft='2 s'; repeatable.",
+        help="An additional limit on a percentile, such as p50_ttft='2 s'; repeatable.",
     ),
     relaxation: float = typer.Option(
-        0.0, help="By which share times may exceed their limits; 0.1 in BestServe."
+        0.0, help="Share by which latencies may exceed their limits; 0.1 in BestServe."
     ),
     each: bool = typer.Option(
-        False, "--each", help="Ask that share for each limit on its own, as BestServe does."
+        False,
+        "--each",
+        help="Judge each limit on its own, as BestServe does: a request may keep one and "
+        "miss the other.",
     ),
     rates: str | None = typer.Option(
         None,
         metavar="LOW:HIGH",
-        help="The rates to search, per second; without it around the scenario's own.",
+        help="The rates to search, per second; by default around the scenario's own.",
     ),
     tolerance: float = typer.Option(
-        0.02, help="How near the ends of the last interval are, as a share of the upper."
+        0.02, help="Stop when the goodput is known to within this share."
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
@@ -62,7 +65,7 @@ def goodput(
         help="Name the binding resource: the one that, relaxed by a tenth, moves goodput most.",
     ),
     replications: int | None = typer.Option(
-        None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
+        None, metavar="N", help="Search with N seeds; gives the mean and a confidence interval."
     ),
     jobs: Jobs = None,
     approximate: Approximate = False,

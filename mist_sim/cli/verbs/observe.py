@@ -30,13 +30,15 @@ def observe(
     model: str = typer.Option(
         ..., metavar="NAME", help="The model's name at the server.", show_default=False
     ),
-    engine: str = typer.Option("not said", metavar="TEXT", help="The engine and its version."),
+    engine: str = typer.Option(
+        "not said", metavar="TEXT", help="The engine and its version, for the record."
+    ),
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     vocabulary: int = typer.Option(
         30_000, metavar="N", help="Prompts are random ids of tokens from 100 to N."
     ),
     timeout: float = typer.Option(
-        600.0, metavar="SECONDS", help="Give a request up after so many seconds."
+        600.0, metavar="SECONDS", help="Give up a request after so many seconds."
     ),
     allow_programs: AllowPrograms = False,
     force: Force = False,

@@ -43,34 +43,39 @@ def plan(
     gpus: str | None = typer.Option(
         None,
         metavar="NAME[,NAME...]",
-        help="GPUs to choose from (mist list gpus); the scenario's own without it.",
+        help="GPUs to choose from (mist list gpus); by default the scenario's own.",
     ),
-    max_gpus: int = typer.Option(16, metavar="N", help="The budget: at most so many GPUs."),
+    max_gpus: int = typer.Option(16, metavar="N", help="The budget in GPUs."),
     max_usd_per_hour: float | None = typer.Option(
-        None, metavar="DOLLARS", help="The budget: at most so many dollars an hour."
+        None, metavar="DOLLARS", help="The budget in dollars an hour."
     ),
     prices: list[str] = typer.Option(
         [],
         "--price",
         metavar="GPU=DOLLARS",
-        help="Dollars of one GPU an hour in place of the catalog's; repeatable.",
+        help="Your price of one GPU an hour, in place of the catalog's; repeatable.",
         show_default=False,
     ),
     model: str | None = typer.Option(
         None, help="The model (mist list models).", show_default=False
     ),
     rate: float | None = typer.Option(
-        None, metavar="N", help="Requests per second; the scenario's or trace's own without it."
+        None, metavar="N", help="Requests per second; by default the scenario's or trace's own."
     ),
     ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
     tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
     e2el_ms: float | None = typer.Option(None, metavar="MS", help="Limit on the whole request."),
     attainment: Attainment = None,
     profile: str | None = typer.Option(
-        None, metavar="NAME", help="Lengths as in a trace of which a profile comes along."
+        None,
+        metavar="NAME",
+        help="Draw lengths from a shipped profile of a trace, such as azure-conv-2023.",
     ),
     trace: str | None = typer.Option(
-        None, metavar="FILE", help="A trace of requests, judged as it stands.", show_default=False
+        None,
+        metavar="FILE",
+        help="A trace of requests; its own requests are judged.",
+        show_default=False,
     ),
     form: str = typer.Option(
         "azure", "--format", help="The trace's form, one of mist list trace_readers."
@@ -81,13 +86,17 @@ def plan(
         "1,2,4,8", "--tp", metavar="N[,N...]", help="Tensor parallel sizes to try."
     ),
     designs: str = typer.Option(
-        "together,apart,hybrid,afd", metavar="NAME[,...]", help="Designs to try; reshard, too."
+        "together,apart,hybrid,afd",
+        metavar="NAME[,...]",
+        help="Designs to try; reshard is another one.",
     ),
     routers: str | None = typer.Option(
-        None, metavar="NAME[,...]", help="Routers to try; least_outstanding without it."
+        None, metavar="NAME[,...]", help="Routers to try; by default least_outstanding."
     ),
     seconds: float = typer.Option(
-        60.0, help="How long to look for something better; 0: until all is known."
+        60.0,
+        help="Stop looking for something cheaper after so many seconds; 0: when no candidate "
+        "is open.",
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,

@@ -19,20 +19,26 @@ def profile(
         ..., metavar="FILE", help="Write the table (.csv), or with --dispatch the GPU spec (.toml)."
     ),
     gpu: str = typer.Option("h100-sxm", help="The catalog's name of the GPU that is measured."),
-    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, ...; auto takes CUDA if it can."),
-    tensor_parallel_size: int = typer.Option(
-        1, help="Run one rank of so many; the time of their collectives is computed."
+    device: str = typer.Option(
+        "auto", help="cpu, cuda, cuda:1, ...; auto takes CUDA if it is available."
     ),
-    max_num_batched_tokens: int = typer.Option(2048, help="Most new tokens of a prompt."),
-    max_num_seqs: int = typer.Option(64, help="Most decodes of a step."),
-    max_context: int = typer.Option(4096, help="Most tokens in the cache for a request."),
-    num_timed_layers: int = typer.Option(2, help="Layers that run; multiplied up to all."),
+    tensor_parallel_size: int = typer.Option(
+        1, help="Run one of N ranks; the time of the collectives is computed."
+    ),
+    max_num_batched_tokens: int = typer.Option(
+        2048, help="Largest number of new tokens of a prompt."
+    ),
+    max_num_seqs: int = typer.Option(64, help="Largest number of decodes in a step."),
+    max_context: int = typer.Option(4096, help="Largest number of cached tokens of a request."),
+    num_timed_layers: int = typer.Option(
+        2, help="Layers that run; the time is scaled up to all layers."
+    ),
     repeats: int = typer.Option(5, help="Number of runs; their median counts."),
     seed: int = typer.Option(0, help="Seed of the random weights."),
     dispatch: bool = typer.Option(
         False, "--dispatch", help="Measure the host's time to launch each module instead."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Measure steps of a model's layers on this machine.
 

@@ -17,7 +17,7 @@ def report(
     out: Path = typer.Option(
         Path("report.html"), metavar="FILE", help="Write the report into this file."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Write a report as one HTML file: the verdict, pictures, tables, and the scenario."""
     from mist_sim.cli.signals import Saved

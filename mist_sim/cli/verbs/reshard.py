@@ -14,23 +14,27 @@ def reshard(
     input_len: float = typer.Option(..., metavar="N", help="Mean tokens of a prompt."),
     output_len: float = typer.Option(..., metavar="N", help="Mean tokens of an answer."),
     dp: str | None = typer.Option(
-        None, metavar="N,N,...", help="Data parallel sizes; all that the GPUs allow without it."
+        None, metavar="N,N,...", help="Data parallel sizes; by default all that the GPUs allow."
     ),
     max_num_seqs: int = typer.Option(256, metavar="N", help="Requests of a copy at a time."),
     host_memory: str = typer.Option(
         "80 GiB", metavar="SIZE", help="Host memory for KV entries, for each GPU."
     ),
     host_bandwidth: str | None = typer.Option(
-        None, metavar="RATE", help="Of a GPU's link to the host, such as 16 GiB/s; the GPU's own."
+        None,
+        metavar="RATE",
+        help="Bandwidth of a GPU's link to the host, such as 16 GiB/s; by default the GPU's own.",
     ),
     link_bandwidth: str | None = typer.Option(
-        None, metavar="RATE", help="Of a GPU's link to the others; the GPU's own without it."
+        None,
+        metavar="RATE",
+        help="Bandwidth of a GPU's link to the others; by default the GPU's own.",
     ),
-    gpu_memory_utilization: float = typer.Option(0.9, help="Share of the memory that is used."),
+    gpu_memory_utilization: float = typer.Option(0.9, help="Share of the GPU memory to use."),
     piggyback: float = typer.Option(
         0.0,
-        help="Share of the decodes' weight loading that chunked prefill hides, of layouts "
-        "that stay.",
+        help="Share of the decodes' weight loading that chunked prefill hides, for layouts "
+        "that do not change.",
     ),
     out: Out = None,
     force: Force = False,

@@ -42,10 +42,12 @@ def run(
     replications: int | None = typer.Option(
         None,
         metavar="N",
-        help="Run so often, with seeds of their own: means and confidence intervals.",
+        help="Run N times, each with its own seed; gives means and confidence intervals.",
     ),
     jobs: int | None = typer.Option(
-        None, metavar="N", help="Runs at a time, of replications and --vary; one a core without it."
+        None,
+        metavar="N",
+        help="Parallel runs, of replications and --vary; by default one per core.",
     ),
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,

@@ -11,7 +11,7 @@ def schema(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write to this file instead of the terminal."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Print the JSON Schema of scenario files, for editors."""
     import json

@@ -47,7 +47,7 @@ def search(
     trials: int | None = typer.Option(
         None,
         metavar="N",
-        help="Configurations that tpe and nsga2 try; a fifth of the space without it.",
+        help="Configurations that tpe and nsga2 try; by default a fifth of the space.",
     ),
     thorough: bool = typer.Option(
         False,
@@ -58,18 +58,18 @@ def search(
     side_by_side: int = typer.Option(
         8,
         metavar="N",
-        help="Configurations that run against the same best; more for a cluster. Another number "
-        "may give other rows, except for the best ones.",
+        help="Configurations that run side by side against the best so far; raise it for a "
+        "cluster. Another number may change rows, but not the best ones.",
     ),
     tolerance: float | None = typer.Option(
-        None, help="How near goodputs are found, as in mist goodput; 0.02 without it."
+        None, help="Stop when a goodput is known to within this share; by default 0.02."
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     explain: str | None = typer.Option(
         None,
         metavar="ROW",
-        help="Show all that is known of one row, by its number or name.",
+        help="Show the settings, figures and rates of one row, by its number or name.",
         show_default=False,
     ),
     jobs: Jobs = None,
@@ -102,7 +102,7 @@ def search(
         thorough=thorough,
         side_by_side=side_by_side,
         tolerance=0.02 if tolerance is None else tolerance,
-        most_requests=30_000 if most_requests is None else most_requests,
+        most_requests=most_requests,
         as_is=as_is,
     )
     read = read_space(space, _overrides(settings), allow_programs=allow_programs)

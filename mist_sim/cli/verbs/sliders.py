@@ -40,7 +40,7 @@ def sliders(
     ),
     attainment: Attainment = None,
     tolerance: float = typer.Option(
-        0.02, help="How near the ends of the last interval are, as a share of the upper."
+        0.02, help="Stop when the goodput is known to within this share."
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,

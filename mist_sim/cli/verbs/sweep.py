@@ -38,16 +38,18 @@ def sweep(
     metric: str | None = typer.Option(
         None,
         metavar="NAME",
-        help="A number of a run's summary, such as p99_ttft_ms; the share of good requests without "
-        "it.",
+        help="A number of a run's summary, such as p99_ttft_ms; by default the share of good "
+        "requests.",
         show_default=False,
     ),
     with_goodput: bool = typer.Option(
-        False, "--goodput", help="Search the largest rate that is attained at each point instead."
+        False,
+        "--goodput",
+        help="Show the goodput at each point: the largest rate that keeps the limits.",
     ),
     attainment: Attainment = None,
     tolerance: float | None = typer.Option(
-        None, help="How near goodputs are found, as in mist goodput; 0.02 without it."
+        None, help="Stop when a goodput is known to within this share; by default 0.02."
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
@@ -87,7 +89,7 @@ def sweep(
         options = SearchOptions(
             thorough=True,
             tolerance=0.02 if tolerance is None else tolerance,
-            most_requests=30_000 if most_requests is None else most_requests,
+            most_requests=most_requests,
             as_is=as_is,
         )
         session.search(

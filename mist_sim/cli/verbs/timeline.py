@@ -29,7 +29,7 @@ def timeline(
         help="Leave out events that begin later.",
         show_default=False,
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
     """Write a run's requests, steps and transfers as Chrome trace events.
 

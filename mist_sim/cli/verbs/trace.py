@@ -18,7 +18,8 @@ Form = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="The trace's form, one of mist list trace_readers; by its first line without it.",
+        help="The trace's form, one of mist list trace_readers; by default recognised by its "
+        "first line.",
         show_default=False,
     ),
 ]
@@ -34,10 +35,10 @@ Columns = Annotated[
 ]
 Number = Annotated[
     int | None,
-    typer.Option("--num-requests", metavar="N", help="Read the first N requests alone."),
+    typer.Option("--num-requests", metavar="N", help="Read only the first N requests."),
 ]
 
-Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 To = Annotated[
     str,
     typer.Option(
@@ -99,7 +100,7 @@ def convert(
         help="Draw Poisson arrivals at this many a second in place of the trace's times.",
         show_default=False,
     ),
-    seed: int = typer.Option(0, help="Of these arrivals."),
+    seed: int = typer.Option(0, help="Seed of these arrivals."),
     without_prefixes: bool = typer.Option(
         False, "--without-prefixes", help="Leave out common prefixes of prompts."
     ),

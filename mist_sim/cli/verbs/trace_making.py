@@ -88,7 +88,7 @@ def sample(
 
 def fetch(
     name: str = typer.Argument(
-        "", metavar="NAME_OR_URL", help="A known trace, or a URL; without it, all that are known."
+        "", metavar="NAME_OR_URL", help="A known trace, or a URL; by default, list the known ones."
     ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write this file; by default the name at its source."

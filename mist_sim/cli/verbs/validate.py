@@ -20,7 +20,7 @@ _MEASUREMENTS = Path("../shared/measurements")
 
 def validate(
     folders: list[Path] = typer.Argument(
-        None, metavar="RUN_FOLDER", help="Folders with a run.yaml; else the published runs."
+        None, metavar="RUN_FOLDER", help="Folders with a run.yaml; by default the published runs."
     ),
     measurements: Path = typer.Option(
         _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
@@ -28,7 +28,7 @@ def validate(
     margin: float | None = typer.Option(
         None,
         metavar="PERCENT",
-        help="Say of single requests how far the distributions are apart, and whether the "
+        help="Compare single requests: how far the distributions are apart, and whether the "
         "latencies are equivalent within this margin.",
         show_default=False,
     ),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isnan, nan
+from math import nan
 from typing import TYPE_CHECKING, Protocol
 
+from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
@@ -17,7 +18,7 @@ from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.mover import Mover
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
-from mist_sim.core.visit import HeldKv, Visit
+from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
 
@@ -104,28 +105,22 @@ class Lane:
         self.records = records
         self.leave = leave
         self._mover = Mover(env, stores, records.move, self._end_move)
-        self._engine_number = engine_number
-        self._block_bytes = block_bytes
         self.run_limit = _FIRST_RUN
         self.longest_run = _LONGEST_RUN
         self.given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self.released: list[SequenceState] = []  # whose held blocks are free then
-        self.held_kv: dict[SequenceState, HeldKv] = {}  # that other clients may ask for
+        self.held = HeldEntries(state, load, self._release_held, engine_number, block_bytes)
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
-        may_hold_back = state.cadence is not None or self._limits_pieces
-        tiers = state.kv_cache.tiers
-        if tiers is not None and tiers.publishes and may_hold_back:
-            self.step_singly()  # what others write may let in a prompt that is held back
         self._sees_time = scheduler.sees_time
         self._serves_more = state.adapters is not None or state.images is not None
-        if self._sees_time:
+        limits_pieces = getattr(scheduler, "max_num_partial_prefills", None) is not None
+        may_hold_back = state.cadence is not None or limits_pieces
+        tiers = state.kv_cache.tiers
+        # what others write to a tier may let in a prompt that is held back
+        if self._sees_time or (tiers is not None and tiers.publishes and may_hold_back):
             self.step_singly()
         self._caches_prefixes = state.kv_cache.caches_prefixes
-
-    @property
-    def _limits_pieces(self) -> bool:
-        return getattr(self.scheduler, "max_num_partial_prefills", None) is not None
 
     @property
     def num_waiting(self) -> int:
@@ -318,7 +313,7 @@ class Lane:
         visit.num_output_tokens = sequence.num_new_tokens
         visit.last_token_at = end
         if sequence in self.state.held:
-            visit.held_kv = self._hold(sequence)
+            visit.held_kv = self.held.hold(sequence)
         if visit.is_silent:
             visit.num_output_tokens, visit.last_token_at = 0, nan
             visit.num_computed_tokens = sequence.num_prompt_tokens
@@ -331,40 +326,6 @@ class Lane:
             self.run_limit = min(2 * limit, self.longest_run)
         elif limit > _FIRST_RUN and num_steps < num_planned:
             self.run_limit = limit // 2
-
-    # --- entries that other clients ask for -------------------------------------------------
-
-    def _hold(self, sequence: SequenceState) -> HeldKv:
-        """Return the entries of a finished sequence that are kept for the client that continues it.
-
-        If that client emits the first token, it computes the last token of the prompt again.
-        """
-        num_blocks, num_tokens = self.state.held[sequence]
-        visit = sequence.visit
-        is_silent = visit.is_silent
-        self.held_kv[sequence] = kv = HeldKv(
-            self.load.name,
-            lambda: self._release(sequence),
-            num_tokens=num_tokens - is_silent,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            num_output_tokens=sequence.num_output_tokens - is_silent,
-            last_token_at=nan if is_silent else visit.last_token_at,
-            engine=self._engine_number,
-            compute_time=visit.last_token_at - visit.started_at,
-            num_bytes=0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes,
-        )
-        return kv
-
-    def _release(self, sequence: SequenceState) -> None:
-        """Free entries that were held of a sequence, and note that the client may be empty now."""
-        del self.held_kv[sequence]
-        self.engine.release(sequence, self)
-        for watcher in self.load.watchers:
-            watcher(self.load)
-
-    def release_after_run(self, sequence: SequenceState) -> None:
-        """Free entries held of a sequence at the end of the run in flight; the caller cuts it."""
-        self.released.append(sequence)
 
     # --- a change of layout ---------------------------------------------------------------
 
@@ -382,25 +343,6 @@ class Lane:
         self.records.evict(sequence)
         return num_tokens
 
-    def go_on(self, sequence: SequenceState) -> None:
-        """Record that a decode continues here, with entries that this lane has taken over."""
-        self.records.resume(sequence)
-
-    def drop_outgrown(self, sequence: SequenceState) -> bool:
-        """Hand back a sequence that needs more blocks than the lane has in all."""
-        reason = self.state.needs.outgrown(sequence)
-        if reason is not None:
-            sequence.visit.num_output_tokens = sequence.num_new_tokens
-            self.leave(sequence.visit, reason)
-        return reason is not None
-
-    def take_held(self, sequence: SequenceState, kv: HeldKv) -> None:
-        """Take over entries that another lane has kept for another client."""
-        self.held_kv[sequence] = kv
-        num_blocks, _ = self.state.held[sequence]
-        num_bytes = 0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes
-        kv.change_hands(lambda: self._release(sequence), self._engine_number, num_bytes)
-
     # --- sequences that are given up ------------------------------------------------------
 
     def is_running(self, sequence: SequenceState) -> bool:
@@ -415,6 +357,10 @@ class Lane:
         """Let a running sequence go at the end of the run in flight; the caller cuts it."""
         self.given_up.append(sequence)
 
+    def release_after_run(self, sequence: SequenceState) -> None:
+        """Free entries held of a sequence at the end of the run in flight; the caller cuts it."""
+        self.released.append(sequence)
+
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, and free its memory; no step in flight computes it.
 
@@ -422,7 +368,7 @@ class Lane:
         """
         self.state.abort(sequence, in_step=in_step)
         self.records.evict(sequence)
-        self._give_back(sequence)
+        self.give_back(sequence)
 
     def abort_late(self, sequence: SequenceState) -> None:
         """Let a sequence go that was given up a step ago, unless it has ended meanwhile.
@@ -435,14 +381,10 @@ class Lane:
         elif sequence.phase != OUT:
             state.abort_late(sequence)
             self.records.evict(sequence)
-            self._give_back(sequence)
+            self.give_back(sequence)
 
-    def forget(self, sequence: SequenceState) -> None:
-        """Let a sequence go that the scheduler has not been told of yet."""
-        self._give_back(sequence)
-
-    def _give_back(self, sequence: SequenceState) -> None:
-        """Hand back a sequence that was given up."""
+    def give_back(self, sequence: SequenceState) -> None:
+        """Hand back a sequence that was given up and that the scheduler does not hold."""
         visit = sequence.visit
         if self.gate is not None:
             self.gate.prompt_is_done(sequence)
@@ -451,6 +393,9 @@ class Lane:
         if visit.num_output_tokens:
             visit.last_token_at = sequence.last_token_at
         self.leave(visit, None)
+
+    def _release_held(self, sequence: SequenceState) -> None:
+        self.engine.release(sequence, self)
 
     def let_go(self, finished: Sequence[SequenceState] = ()) -> None:
         """Let sequences go that were given up or released during a run and did not finish in it."""

@@ -4,51 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy import add
 from simpy.events import Event
 
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
+from mist_sim.core.batch import StepBatch
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
 
-Array = NDArray[np.float64]
-
-_accumulate = np.add.accumulate
-
-
-class Scored(Protocol):
-    """A lane or an engine, when the least loaded one is chosen (see `Lane.score`)."""
-
-    @property
-    def score(self) -> int:
-        """Its load: the lower one is chosen."""
-
-
-AnyPart = TypeVar("AnyPart", bound=Scored)
+_accumulate = add.accumulate
 
 
 class Engine:
-    """Lanes that step together, timed by a predictor.
-
-    Usually there is one lane. Several lanes are replicas that share experts: all plan at the same
-    time, and a step lasts as long as the slowest lane's; a lane without work takes part with an
-    empty batch (vLLM's `DPEngineCoreProc` runs dummy batches).
+    """A lane whose steps a predictor times (several lanes that step together: `LockstepEngine`).
 
     The loop from `_plan` to `_end` and back is MIST's CLIENT-STEP. Steps that cannot change are one
     run and one event; an arrival that could be admitted cuts the run at the end of the step in
     flight.
 
     phases: in which its steps end and in which it plans (see `engine_phases`). If steps are planned
-    ahead, each lane has a `PlanAhead` (`Lane.ahead`).
+    ahead, the lane has a `PlanAhead` (`Lane.ahead`).
     """
 
     def __init__(
@@ -62,16 +43,13 @@ class Engine:
         self.lanes = lanes
         self.predictor = predictor
         self._step_end, self._plan_phase = phases
-        self._lane = lanes[0] if len(lanes) == 1 else None
-        cadence = lanes[0].state.cadence
-        self._count = cadence.count if cadence is not None else None
         self._run: Run | None = None
         self._idle = True
         self._wake = env.event()
         for lane in lanes:
             lane.engine = self
         self._start_next = self._starts()
-        self._wake.callbacks.append(self._plan)  # nobody is there yet, whose turn it could be
+        self._wake.callbacks.append(self._plan)  # no sequence is there yet
 
     @property
     def score(self) -> int:
@@ -103,8 +81,6 @@ class Engine:
         if run is not None:
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
-            if self._count is not None:
-                self._count.num_steps += run.num_steps
             if not env.phase_is_last():  # let requests that move at this time enter the queues
                 self._wake = env.at(env.now, self._plan_phase)
                 self._wake.callbacks.append(self._plan)
@@ -147,10 +123,7 @@ class Engine:
 
     def _starts_all(self) -> Callable[[], Run | None]:
         """Return the method for lanes whose decodes stay until their answers are complete."""
-        lane = self._lane
-        if lane is None:
-            several = [(each, each.ahead) for each in self.lanes if each.ahead is not None]
-            return partial(self._start_ahead_together, several) if several else self._start_together
+        (lane,) = self.lanes
         if lane.ahead is not None:
             return partial(self._start_ahead, lane, lane.ahead)
         return partial(self._start, lane)
@@ -201,63 +174,11 @@ class Engine:
             ahead.latest = run = Run(((lane, plan, batch),), now, end, 1, end)
         return run
 
-    def _start_together(self) -> Run | None:
-        """Start as many steps as every lane's plan allows."""
-        plans = [(lane, plan) for lane in self.lanes if (plan := lane.plan())]
-        if not plans:
-            self._forget_count()
-            return None
-        parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
-        idle = share_experts([batch for _, _, batch in parts], len(self.lanes))
-        num_steps = min(plan.num_steps for _, plan in plans)
-        times_each = [self._times(lane, plan, batch, num_steps) for lane, plan, batch in parts]
-        return self._together(parts, times_each, num_steps, idle)
-
-    def _start_ahead_together(self, lanes: Sequence[tuple[Lane, PlanAhead]]) -> Run | None:
-        """Start as many steps as every lane's plan allows; the plans were made one step ahead."""
-        plans = [(lane, ahead, plan) for lane, ahead in lanes if (plan := ahead.plan())]
-        if not plans:
-            self._forget_count()
-            return None
-        num_steps = min(ahead.num_steps(plan) for _, ahead, plan in plans)
-        batches = [lane.state.batch(plan) for lane, _, plan in plans]
-        idle = share_experts(batches, len(self.lanes))
-        parts, times_each = [], []
-        for (lane, ahead, plan), batch in zip(plans, batches, strict=True):
-            if ahead.latest is None:  # planned on the spot, so it is a single step
-                times = np.array([ahead.step_time(batch) + plan.swap_time])
-            else:
-                times = self._times(lane, plan, batch, num_steps)
-            parts.append((lane, plan, batch))
-            times_each.append(times)
-        run = self._together(tuple(parts), times_each, num_steps, idle)
-        for _, ahead, _ in plans:
-            ahead.latest = run
-        return run
-
-    def _times(self, lane: Lane, plan: StepPlan, batch: StepBatch, num_steps: int) -> Array:
-        """Return the seconds of a lane's steps."""
-        times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
-        times[0] += plan.swap_time
-        return times
-
-    def _together(
-        self, parts: tuple[Part, ...], times_each: list[Array], num_steps: int, idle: StepBatch
-    ) -> Run:
-        """Return steps that last as long as the slowest lane's; `idle`: the batch of idle ones."""
-        if len(parts) < len(self.lanes):
-            times_each.append(self.predictor.run(idle, StepGrowth(), num_steps))
-        now = self.env.now
-        times = np.maximum.reduce(times_each)
-        times[0] += now
-        ends = _accumulate(times, out=times)
-        return Run(parts, now, ends, num_steps, ends.item(-1))
-
     # --- what happens meanwhile -----------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run if the sequence could join."""
-        sequence.lane = lane = self._lane or self.next_lane()
+        sequence.lane = lane = self.next_lane()
         if ahead := self._is_ahead(lane):
             ahead.hold_arrival(sequence)
             self._cut_ahead(lane)
@@ -267,7 +188,7 @@ class Engine:
 
     def next_lane(self) -> Lane:
         """Return the lane that the next request gets."""
-        return self._lane or least_loaded(self.lanes)
+        return self.lanes[0]
 
     def steps_over(self, lane: Lane) -> tuple[StepPlan | None, int]:
         """Return a lane's plan in the run in flight, and how many of its steps have ended."""
@@ -308,7 +229,7 @@ class Engine:
         If steps are planned ahead, the next step is already planned, and the sequence stays for it.
         """
         if lane.ahead is not None and lane.ahead.forget(sequence):
-            lane.forget(sequence)
+            lane.give_back(sequence)
         elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.loading:
             ahead.hold_abort(sequence)
             self._cut_ahead(lane, always=True)
@@ -365,12 +286,6 @@ class Engine:
             lane.let_go()
             if lane.ahead is not None:
                 lane.ahead.halt()
-        self._forget_count()
-
-    def _forget_count(self) -> None:
-        """Restart the count of steps in lockstep at 0, as restarted engines do."""
-        if self._count is not None:
-            self._count.num_steps = 0
 
     def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:
         """Wake up, or cut the run if a sequence or the head of the lane's queue could join it."""
@@ -382,17 +297,19 @@ class Engine:
             self.env.trigger(self._wake, self.env.now, self._plan_phase)
         elif run is not None and not isinstance(run.ends, float):
             num_steps = self._num_begun(run)
-            if num_steps < run.num_steps:
-                takes_part = self._lane is not None or run.has(lane)
-                if not takes_part or lane.would_admit(sequence, num_steps):
-                    self._end_after(run, num_steps)
+            if num_steps < run.num_steps and self._could_join(run, lane, sequence, num_steps):
+                self._end_after(run, num_steps)
+
+    def _could_join(
+        self, run: Run, lane: Lane, sequence: SequenceState | None, num_steps: int
+    ) -> bool:
+        """Tell whether a sequence, or the head of the queue, could join after steps of a run."""
+        return lane.would_admit(sequence, num_steps)
 
     def _is_ahead(self, lane: Lane) -> PlanAhead | None:
         """Return the lane's `PlanAhead`; None while nothing of the lane is computed or planned."""
         ahead = lane.ahead
-        if ahead is None or self._idle or (self._lane is None and ahead.latest is None):
-            return None
-        return ahead
+        return None if ahead is None or self._idle else ahead
 
     def _cut_ahead(self, lane: Lane, *, always: bool = False) -> None:
         """End a run after the next step to start; the plan after it can know of this event.
@@ -419,16 +336,3 @@ class Engine:
             run.cut(num_steps)
             run.went_on = run.end == env.now and env.phase > self._step_end
             self._wake = env.move(self._wake, run.end, self._step_end)
-
-
-def least_loaded(parts: Sequence[AnyPart]) -> AnyPart:
-    """Return the part with the smallest score, the first of equals.
-
-    Source: vLLM's `DPLBAsyncMPClient.get_core_engine_for_request` in
-    `vllm/v1/engine/core_client.py`, whose counts may be 100 ms old; here they are exact.
-    """
-    return parts[0] if len(parts) == 1 else min(parts, key=_score)
-
-
-def _score(part: Scored) -> int:
-    return part.score

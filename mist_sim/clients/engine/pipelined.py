@@ -25,7 +25,7 @@ from typing import NamedTuple
 from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.loop import least_loaded
+from mist_sim.clients.engine.least_loaded import least_loaded
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState

@@ -7,7 +7,9 @@ from functools import partial
 
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane, LaneEngine
-from mist_sim.clients.engine.loop import Engine, least_loaded
+from mist_sim.clients.engine.least_loaded import least_loaded
+from mist_sim.clients.engine.lockstep import LockstepEngine
+from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
@@ -139,7 +141,8 @@ def make_engine(
             role or "", PlainEngine
         )
         return make(env, lanes[0], scheduler, predictor, phases)
-    return Engine(env, lanes, predictor, phases)
+    make_general = Engine if len(lanes) == 1 else LockstepEngine
+    return make_general(env, lanes, predictor, phases)
 
 
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:

@@ -117,6 +117,7 @@ class EngineMemory:
         cannot come here.
     num_layers: layers that are computed, and may be sent, one after the other.
     adapter_moves: how long it takes until a LoRA adapter is on the GPUs.
+    kv_entries: how keys and values are stored (`ModelSizes.kv_entries`); empty: unknown.
     """
 
     num_gpu_blocks: int
@@ -126,6 +127,7 @@ class EngineMemory:
     kv_block_bytes: float | None = None
     num_layers: int = 1
     adapter_moves: AdapterMoves = AT_ONCE
+    kv_entries: str = ""
 
 
 def lane_memory(

@@ -61,7 +61,10 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
         _begin_again(sequence)
     for sequence in [*again, *waiting]:
         lane = after.next_lane()
-        if not lane.drop_outgrown(sequence):
+        if (reason := lane.state.needs.outgrown(sequence)) is not None:
+            sequence.visit.num_output_tokens = sequence.num_new_tokens
+            lane.leave(sequence.visit, reason)
+        else:
             sequence.lane = lane
             carry_waiting(lane.state, sequence)
 
@@ -102,12 +105,12 @@ def _carry_swapped(
 
 def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
     """Let entries that are kept for another client go to the lane with the most free blocks."""
-    for sequence, kv in lane.held_kv.items():
+    for sequence, kv in lane.held.kept.items():
         _, num_tokens = lane.state.held[sequence]
         place = max(lanes, key=lambda each: each.state.pool.num_free)
         carry_held(place.state, sequence, num_tokens)
-        place.take_held(sequence, kv)
-    lane.held_kv.clear()
+        place.held.take_over(sequence, kv)
+    lane.held.kept.clear()
 
 
 def _take_off(lane: Lane, sequence: SequenceState) -> tuple[int | None, bool]:
@@ -132,7 +135,7 @@ def _carry_running(
         return False
     sequence.lane = place
     if decodes:
-        place.go_on(sequence)
+        place.records.resume(sequence)
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import ClassVar, NamedTuple
@@ -16,6 +17,7 @@ from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.layouts.carrying import carry_over, fits_held
 from mist_sim.clients.layouts.layout import EngineLayout, check_domain, why_not
@@ -23,13 +25,16 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.traits import TimesOrigin
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives.spans import Spans
+from mist_sim.hardware.collectives.across_nodes import told
+from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.network import Network
 
 
 class Transition(NamedTuple):
@@ -49,7 +54,9 @@ class LaidOutClient(Client):
     Attributes that depend on the layout are those of the present one.
     """
 
+    config: EngineConfig
     predictor: PipelinePredictor
+    timed_across: Callable[[Spans], PipelinePredictor] | None = None
     memory: LaneMemory
     data_parallel_size: int
     lockstep: bool
@@ -61,6 +68,8 @@ class LaidOutClient(Client):
     stays: dict[Visit, SequenceState]  # type: ignore[assignment]
     lane_states: list[LaneState]
     _shares: Sequence[int]
+    _predictor_inside: PipelinePredictor  # for ranks on one node
+    _times: TimesOrigin  # of these
     _engines: Engines
     _kv_state: EngineKvState
 
@@ -115,9 +124,38 @@ class LaidOutClient(Client):
             across=self._across or partial(_across, copy(self)),
         )
 
-    @abstractmethod
+    def join_network(self, network: Network | None) -> None:
+        """Time steps by the nodes that the ranks lie on."""
+        ways = network.ways if network is not None else None
+        if ways is None:
+            check_domain(self.name, self._machine, self.predictor)
+        self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
+
     def lie_on(self, spans: Spans) -> None:
-        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes."""
+        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
+
+        A predictor passed as an object, or with collectives in its times, stays unchanged;
+        `collectives` describes the choice. Raises ScenarioError for a hierarchical all-reduce of
+        ranks on one node.
+        """
+        self.traits = replace(self.traits, times=self._times)
+        self.predictor, self.collectives = self._predictor_inside, ""
+        if self.config.all_reduce == "hierarchical" and not spans.tensor:
+            raise ScenarioError(
+                f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
+                "one node; network.topology with spans_nodes puts them on several"
+            )
+        if not self.config.enable_expert_parallel:
+            spans = replace(spans, replicas=None)  # replicas exchange nothing
+        if not spans:
+            return
+        self.traits = replace(self.traits, times=self._times.across_nodes())
+        link = None
+        machine = self._machine
+        if self.timed_across is not None and machine is not None:
+            self.predictor = self.timed_across(spans)
+            link = machine.cluster.gpu.interconnect
+        self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
 
     @property
     def _layout_number(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from mist_sim.core.states import State
@@ -39,7 +40,7 @@ class Lives:
         columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
         for client_id, time, state in zip(*columns, strict=True):
             changes.setdefault(client_id, []).append((time, names[state]))
-        self._changes = [change for mine in changes.values() for change in mine]
+        self._changes_of = changes
         for client_id, mine in changes.items():
             ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
             self._of[client_id] = [
@@ -60,7 +61,18 @@ class Lives:
 
     def count(self, state: State, begin: float = 0.0) -> int:
         """Return how often clients came into a state from a time on, if only for an instant."""
-        return sum(each == state and time >= begin for time, each in self._changes)
+        every = self._changes_of.values()
+        return sum(each == state and time >= begin for mine in every for time, each in mine)
+
+    @property
+    def failures(self) -> list[tuple[float, float]]:
+        """When clients failed, and when each was up again, seconds; infinite for good."""
+        found = []
+        for mine in self._changes_of.values():
+            up = [time for time, each in mine if each == "up"]
+            failed = [time for time, each in mine if each == "failed"]
+            found += [(time, next((t for t in up if t > time), inf)) for time in failed]
+        return found
 
     def seconds(self, client_id: int, states: Collection[State], begin: float = 0.0) -> float:
         """Return how long a client was in some states from a time on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,3 +100,14 @@ def _page(kind: Kind, file: Path, title: str) -> Page:
         raise ScenarioError(f"{file}: is no JSON: {brief(str(error), 300)}") from None
     with of_a_form(file, "results that mist wrote"):
         return kind.make(kind.restore(summary), title)
+
+
+def study_pictures(folder: Path, title: str, names: Sequence[str]) -> Page:
+    """Return pictures of a study that `run --vary` wrote, as `study_plots_page` does.
+
+    Raises ScenarioError for a number that no run has, and for a damaged file.
+    """
+    from mist_sim.report.pages.study_page import restored_study, study_plots_page
+
+    kind = Kind(restored_study, lambda summary, title: study_plots_page(summary, title, names))
+    return _page(kind, folder / "study.json", title)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from mist_sim.errors import ScenarioError
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.run_verdict import run_verdict
-from mist_sim.report.pictures.catalog import PICTURES, draw, drawn
+from mist_sim.report.pictures.catalog import PICTURES, draw, drawn, title_of_picture
+from mist_sim.report.pictures.overlaid import overlaid
 from mist_sim.report.pictures.side_by_side import MOST_RUNS, side_by_side
+from mist_sim.report.pictures.style import COLOURS
 
 if TYPE_CHECKING:
     from mist_sim.report.pictures.run_data import RunData
@@ -24,24 +26,28 @@ def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
     found = [(name, draw(run, name)) for name in asked] if asked else list(drawn(run))
     if not found:
         raise ScenarioError("the run has no data to draw: no request arrived")
-    drawings = [Drawing(name, PICTURES[name].title, figure) for name, figure in found]
+    drawings = [Drawing(name, title_of_picture(name), figure) for name, figure in found]
     return Page(title=title, verdict=run_verdict(run.summary), figures=drawings)
 
 
-def beside_page(runs: Mapping[str, RunData], names: Sequence[str]) -> Page:
-    """Return a page of pictures of several runs, side by side.
+def several_page(
+    runs: Mapping[str, RunData], names: Sequence[str], *, in_one: bool = False
+) -> Page:
+    """Return a page of pictures of several runs, side by side or in the same axes (`in_one`).
 
-    runs: by their titles. Raises ScenarioError as `side_by_side` does; without names, what some of
-    the runs have no data for is left out.
+    runs: by their titles. Raises ScenarioError as `side_by_side` and `overlaid` do; without names,
+    what cannot be drawn of them is left out.
     """
+    together, most = (overlaid, len(COLOURS)) if in_one else (side_by_side, MOST_RUNS)
     drawings = []
     for name in dict.fromkeys(names) or PICTURES:
         try:
-            figure = side_by_side(runs, name)
+            figure = together(runs, name)
         except ScenarioError:
-            if names or not 2 <= len(runs) <= MOST_RUNS:
+            if names or not 2 <= len(runs) <= most:
                 raise
             continue
-        drawings.append(Drawing(name, PICTURES[name].title, figure))
-    verdict = Verdict("plain", f"{len(runs)} runs side by side.", "")
+        drawings.append(Drawing(name, title_of_picture(name), figure))
+    how = "in the same axes" if in_one else "side by side"
+    verdict = Verdict("plain", f"{len(runs)} runs {how}.", "")
     return Page(title=" and ".join(runs), verdict=verdict, figures=drawings)

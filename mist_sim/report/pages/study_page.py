@@ -12,6 +12,7 @@ from mist_sim.report.elements.metric_cells import metric_title
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pictures.catalog import require_plotly
+from mist_sim.report.pictures.findings.study_lines import axis_of, lines_over
 from mist_sim.report.pictures.style import COLOURS, panels
 from mist_sim.report.replications import replications_table
 from mist_sim.report.study import study_table
@@ -64,17 +65,25 @@ def study_page(summary: Mapping[str, Any], title: str) -> Page:
 
     summary: `Study.summary`.
     """
+    page = study_plots_page(summary, title)
+    return printed_page(title, page.verdict, study_table(summary), figures=page.figures)
+
+
+def study_plots_page(summary: Mapping[str, Any], title: str, names: Sequence[str] = ()) -> Page:
+    """Return a page of pictures of a study alone.
+
+    names: numbers of the runs, as of `metric_picture`; by default the main ones.
+    """
     require_plotly()
     failed = f"{summary['num_failed']} of which failed" if summary["num_failed"] else "none failed"
     verdict = Verdict(
         "plain", f"{summary['num_points']} points.", f"{summary['num_runs']} runs, {failed}."
     )
     known = numbers_in(summary)
-    wanted = dict.fromkeys(summary.get("shown", ()), "") or _METRICS
-    drawings = [
-        Drawing(key, _title(key), metric_picture(summary, key)) for key in wanted if key in known
-    ]
-    return printed_page(title, verdict, study_table(summary), figures=drawings)
+    usual = [key for key in summary.get("shown", ()) or _METRICS if key in known]
+    wanted = dict.fromkeys(names or usual)
+    drawings = [Drawing(key, _title(key), metric_picture(summary, key)) for key in wanted]
+    return Page(title=title, verdict=verdict, figures=drawings)
 
 
 def restored_study(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +103,7 @@ def numbers_in(summary: Mapping[str, Any]) -> list[str]:
 def metric_picture(summary: Mapping[str, Any], metric: str) -> Figure:
     """Draw any number of the runs at each point of a study, with its interval.
 
+    Where rates are varied, or some key with three numbers or more, a line for each series over it.
     Raises ScenarioError for a number that no run has.
     """
     known = numbers_in(summary)
@@ -104,6 +114,8 @@ def metric_picture(summary: Mapping[str, Any], metric: str) -> Figure:
         )
     require_plotly()
     points = [point for point in summary["points"] if metric in point["figures"]]
+    if axis := axis_of([point["values"] for point in points]):
+        return lines_over(axis, points, metric, _title(metric))
     names = [point["name"] or "all" for point in points]
     means = [point["figures"][metric] for point in points]
     half = [_half(point["confidence_intervals"].get(metric)) for point in points]

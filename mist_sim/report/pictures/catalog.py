@@ -16,6 +16,7 @@ from mist_sim.report.pictures.latency import attainment, latency
 from mist_sim.report.pictures.load import load
 from mist_sim.report.pictures.requests import requests
 from mist_sim.report.pictures.run_data import RunData
+from mist_sim.report.pictures.single_panel import single_panel
 from mist_sim.report.pictures.transfers import power, transfers
 
 if TYPE_CHECKING:
@@ -53,18 +54,24 @@ PICTURES = {
 
 
 def draw(run: RunData, name: str) -> Figure:
-    """Return a picture of a run.
+    """Return a picture of a run. name: of `PICTURES`, or of a panel, such as "latency.ttft".
 
-    Raises ScenarioError for names outside `PICTURES`, if the run lacks the data, and without
-    Plotly.
+    Raises ScenarioError for other names, if the run lacks the data, and without Plotly.
     """
-    if name not in PICTURES:
+    picture, _, panel = name.partition(".")
+    if picture not in PICTURES:
         raise ScenarioError(
-            f"there is no picture {brief(name)}{did_you_mean(name, PICTURES)} "
+            f"there is no picture {brief(picture)}{did_you_mean(picture, PICTURES)} "
             f"Known: {', '.join(PICTURES)}"
         )
     require_plotly()
-    return _drawn(PICTURES[name], run)
+    figure = _drawn(PICTURES[picture], run)
+    return single_panel(figure, panel) if panel else figure
+
+
+def title_of_picture(name: str) -> str:
+    """Return the heading of a picture, or of the picture that a panel is of."""
+    return PICTURES[name.partition(".")[0]].title
 
 
 def drawn(run: RunData) -> Iterator[tuple[str, Figure]]:

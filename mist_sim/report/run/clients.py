@@ -47,13 +47,16 @@ def clients_table(result: Result) -> RenderableType:
 def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
     """Yield how much each group of clients can keep, a line for clients that can keep the same."""
     sizes = result.block_tokens or [0] * len(names)
-    told: dict[str, dict[str, None]] = {}
-    for name, blocks, tokens in zip(names, result.num_gpu_blocks, sizes, strict=True):
+    stored = result.kv_entries or [""] * len(names)
+    told: dict[tuple[str, str], dict[str, None]] = {}
+    every = zip(names, result.num_gpu_blocks, sizes, stored, strict=True)
+    for name, blocks, tokens, entries in every:
         if blocks:
             held = f" of {tokens} tokens, {count(blocks * tokens)} tokens" if tokens else ""
-            told.setdefault(f"{count(blocks)} blocks{held}", {})[name] = None
-    for room, mine in list(told.items())[:_MAX_ROWS]:
-        yield f"KV cache of {who(list(mine))}: {room}"
+            how = f", {entries}" if entries else ""
+            told.setdefault((how, f"{count(blocks)} blocks{held}"), {})[name] = None
+    for (how, room), mine in list(told.items())[:_MAX_ROWS]:
+        yield f"KV cache of {who(list(mine))}{how}: {room}"
 
 
 def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import groups_section
 from mist_sim.report.run.origins import origin_lines
 from mist_sim.report.run.overloads import overload_line
+from mist_sim.report.run.recoveries import recovery_lines
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
 
@@ -144,6 +145,7 @@ def _warning_lines(result: Result, summary: Mapping[str, Any]) -> Iterator[str]:
         )
     if line := overload_line(summary):
         yield line
+    yield from recovery_lines(summary)
     if summary["completed"] and summary.get("stability") == "too short to tell":
         yield f"Too short to tell whether {TOO_SHORT}"
     if summary["num_truncated"]:

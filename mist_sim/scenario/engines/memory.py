@@ -67,6 +67,7 @@ def engine_memory(
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
         num_layers=model.num_layers,
         adapter_moves=_adapter_moves(config, model, cluster),
+        kv_entries=model.kv_entries,
     )
 
 

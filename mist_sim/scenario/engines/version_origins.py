@@ -55,7 +55,7 @@ def engine_line(configs: Iterable[EngineConfig]) -> str:
 
 
 def _assumed(config: EngineConfig) -> str:
-    """Return a remark that the version is assumed, and how much that can matter if it is known.
+    """Return a remark that the version is assumed, and what older versions do differently.
 
     A step takes the longer of the host's and the GPU's time where it is planned ahead, and their
     sum where it is not.
@@ -64,7 +64,7 @@ def _assumed(config: EngineConfig) -> str:
         return " (assumed)"
     first = next(each for each in VERSIONS.values() if each.default("async_scheduling"))
     number = first.title.removeprefix("vLLM ")
-    return f" (assumed; before {number}, steps take up to twice as long)"
+    return f" (assumed; versions before {number} schedule synchronously)"
 
 
 def _unlike(config: EngineConfig) -> str:

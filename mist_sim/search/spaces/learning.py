@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
+from mist_sim.report.elements.key_labels import value_text
 from mist_sim.rng import Streams
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.surrogate import predicted
-from mist_sim.studies.points import value_text
 
 _DIRECTIONS = {"more": "maximize", "less": "minimize"}
-_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/guides/search.md
+_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/background/searches.md
 _SMALLEST = 3  # configurations of a population, of which two are parents
 _PATIENCE = 20  # times that a method is asked for a configuration which it did not have yet
 _SMALL = 1e-9

@@ -51,7 +51,7 @@ class SearchOptions:
     thorough: bool = False
     side_by_side: int = _SIDE_BY_SIDE
     tolerance: float = 0.02
-    most_requests: int = 30_000
+    most_requests: int | None = None
     as_is: bool = False
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.findings.front_picture import can_draw, draw
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import NEAR, Ranked, lowest, rivals
@@ -22,7 +23,6 @@ from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.space import Space
 from mist_sim.search.verdicts.trials import Trial
-from mist_sim.studies.points import labels_of, value_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.findings.sweep_picture import can_draw, draw
 from mist_sim.report.presenters import SWEEP
 from mist_sim.search.ranking import Better
-from mist_sim.studies.points import labels_of, value_text
 
 if TYPE_CHECKING:
     import pandas as pd

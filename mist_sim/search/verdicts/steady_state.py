@@ -18,6 +18,9 @@ A service that is near what it can do fares well for long: its queue has not gro
 - there must be so many stretches of requests, each with luck of its own, as their waits tell, that
   bad ones would have been among them.
 
+Few such stretches tell little of times near their limit, but they tell of a share far below: were
+each stretch good or missed as a whole, the number of good ones would be binomial.
+
 docs/background/verdicts.md says how often a verdict is wrong where the truth is known.
 """
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import ceil, inf, nan, sqrt
 from typing import NamedTuple
 
@@ -51,6 +54,7 @@ _FILLED = 2.0  # times of a request that a run goes on after that, at least, to 
 _STRETCHES = 200  # of waits with luck of their own; fewer let more than 5 % of the runs pass
 _STRETCHES_NEAR = 30  # of requests in the system, where times are near their limit: on fewer, a
 # tenth of the verdicts on engines are wrong
+_GROWING = 8  # stretches, each with more requests in the system than the one before
 _NEAR = 0.25  # logarithm of time over limit: beyond a quarter of the limit a few will do
 _MOST_CORRELATED = 0.9  # of batches; the t-quantile hardly changes beyond 32
 _ON_THEIR_WAY = 0.05  # of the requests that may miss, so many may still be on their way
@@ -153,12 +157,12 @@ def look(seen: Seen, share: float, error: float) -> Look:
     worst = max(found, key=lambda each: sum(each.margins))
     seems = attainment, worst.margins, num
     crowd = _in_system(arrival, seen.stays.end[:num_known])[ids >= ramp]
-    near = 0.0 if len(crowd) / _together(crowd) >= _STRETCHES_NEAR else _NEAR
-    if any(each.low > near for each in found):
+    num_crowds = len(crowd) / _together(crowd)
+    near = 0.0 if num_crowds >= _STRETCHES_NEAR else _NEAR
+    if any(each.low > near or _surely_fewer(each, num_crowds, error) for each in found):
         return Look(False, *seems)
     if any(each.high > -near for each in found):
-        factor = max(each.factor for each in found)
-        return Look(None, *seems, "the times are too near to their limit", _needs(num, factor))
+        return Look(None, *seems, *_near_limit(found, crowd, num, num_crowds))
     waits = seen.waits[:num_known][ids >= ramp]
     num_stretches = len(waits) / _together(waits)
     if num_stretches < _STRETCHES:
@@ -175,15 +179,46 @@ def look(seen: Seen, share: float, error: float) -> Look:
 class _Compared(NamedTuple):
     """A quantile of time over limit, as a logarithm: negative where the limit is kept.
 
-    low, high: at the level of the look; margins: at 95 %. factor: so many times as many requests
-    would tell.
+    asked: the share that has to be good. low, high: at the level of the look; margins: at 95 %.
+    factor: so many times as many requests would tell.
     """
 
     attainment: float
+    asked: float
     low: float
     high: float
     margins: tuple[float, float]
     factor: float
+
+
+def _surely_fewer(found: _Compared, num_stretches: float, error: float) -> bool:
+    """Tell whether too few are good even if each stretch is as a whole good or missed.
+
+    Then the number of good stretches is binomial: no dependence of requests leaves more to chance.
+    """
+    from scipy.special import betainc
+
+    good = found.attainment * num_stretches
+    below = float(betainc(num_stretches - good, good + 1, 1 - found.asked))
+    return found.low > 0 and below < error
+
+
+def _near_limit(
+    found: Sequence[_Compared], crowd: Array, num: int, num_stretches: float
+) -> tuple[str, int | None]:
+    """Return why times near their limit tell nothing, and how many requests would tell.
+
+    crowd: requests in the system when each of `num` arrives, num_stretches of them independent.
+    """
+    is_open = any(each.low <= 0 <= each.high for each in found)
+    if is_open and not any(each.low > 0 for each in found):
+        factor = max(each.factor for each in found)
+        return "the times are too near to their limit", _needs(num, factor)
+    means = [part.mean() for part in np.array_split(crowd, _GROWING)]
+    if all(later > earlier for earlier, later in pairwise(means)):
+        return "ever more requests are there, so that no steady state is in sight", None
+    reason = "the number of requests in the system changes too slowly for so short a run"
+    return reason, _needs(num, _STRETCHES_NEAR / num_stretches)
 
 
 def _needs(num: int, factor: float) -> int | None:
@@ -227,7 +262,7 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
     attainment = float((known <= 0).mean())
     half = float(stdtrit(num_batches - 1, 0.975)) * deviation
     margins = low - half, high + half
-    return _Compared(attainment, low - width, high + width, margins, factor)
+    return _Compared(attainment, share, low - width, high + width, margins, factor)
 
 
 def _of_a_batch(share: float) -> int:

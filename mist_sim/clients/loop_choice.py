@@ -1,0 +1,38 @@
+"""Chooses the loop of an engine: the plain one for the common case, or the general one."""
+
+from __future__ import annotations
+
+from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling.cadence import interval_of
+
+
+def option_for_general(config: EngineConfig, rules: EngineRules, memory: LaneMemory) -> str:
+    """Return the option that the plain loop does not support; empty if there is none.
+
+    rules: of the engine's version. memory: of its lanes.
+    """
+    scheduler = config.scheduler
+    is_chunked = type(scheduler) is ChunkedScheduler
+    for option, is_set in (
+        (f"role {config.role}", config.role not in (None, "prefill", "decode")),
+        ("pipeline_parallel_size", config.pipeline_parallel_size > 1),
+        ("enable_expert_parallel and data_parallel_size", config.lockstep),
+        ("speculative_config", config.speculative_config is not None),
+        ("lora", config.lora is not None),
+        ("images", config.images is not None),
+        ("a model with sliding windows", memory.groups is not None),
+        ("kv_cache.tiers", bool(memory.tiers)),
+        (f"scheduler.type {type(scheduler).__name__}", not is_chunked),
+    ):
+        if is_set:
+            return option
+    for name, plain in (("order", "fcfs"), ("preemption", "recompute")):
+        if (value := getattr(scheduler, name)) != plain:
+            return f"scheduler.{name} {value}"
+    if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
+        return "scheduler.long_prefill_token_threshold"
+    holds_prompts = rules.local_cadence and interval_of(scheduler) > 1
+    return "scheduler.prefill_schedule_interval" if holds_prompts else ""

@@ -1,0 +1,106 @@
+"""How long after a failure latencies are again what they were before it.
+
+Requests are taken twenty at a time, in the order of their arrival. Before the first failure one in
+ten is slower than nine in ten of that time; of twenty as usual, more than five are so in 1.1 % of
+the cases. Two such groups in a row are a disturbance. The last one that begins while the client is
+away ends with the first two groups in a row that are as usual: from their arrival on, latencies are
+back. That is judged of TTFT, TPOT and E2E, each for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mist_sim.metrics.latency import SHORT_NAMES, Array
+from mist_sim.metrics.requests.window_rates import Mask
+
+FEWEST = 100
+"""Requests that end before the first failure, of which nine in ten say what is usual."""
+
+_GROUP = 20
+_MOST_SLOW = 5  # of a group: of 20, each slow in 1 of 10 cases, more are in 1.1 %
+_USUAL = 0.9
+_IN_A_ROW = 2
+
+
+class Recovery(NamedTuple):
+    """Latencies after a failure, or after several before whose end they were not back.
+
+    begin, end: when the first and the last of them happened, seconds. back_after: seconds from
+    `begin` until latencies were as before, by metric: 0 where they always were, None where they
+    were not before the last arrival.
+    """
+
+    begin: float
+    end: float
+    back_after: dict[str, float | None]
+
+
+def recoveries(
+    absences: Sequence[tuple[float, float]], columns: Mapping[str, Any]
+) -> list[Recovery]:
+    """Return when latencies were back after each failure, in order.
+
+    absences: from when to when each client was away that failed, seconds; infinite for good.
+    columns: of the requests that count: arrival_time, finished_at, whether each is_done, and its
+    latencies, seconds; what failed counts as slower than all others.
+    Empty if fewer than `FEWEST` requests finished before the first failure.
+    """
+    away: dict[float, float] = {}
+    for begin, end in absences:
+        away[begin] = max(end, away.get(begin, begin))
+    order = np.argsort(columns["arrival_time"], kind="stable")
+    c = {name: columns[name][order] for name in (*SHORT_NAMES, "arrival_time", "finished_at")}
+    is_done: Mask = columns["is_done"][order]
+    before = is_done & (c["finished_at"] <= min(away, default=-inf))
+    slow = {}
+    for metric in SHORT_NAMES:
+        values = np.where(is_done, c[metric], inf)
+        usual = values[before & ~np.isnan(values)]
+        if len(usual) >= FEWEST:
+            slow[metric] = values > np.quantile(usual, _USUAL), ~np.isnan(values)
+    return list(_each(sorted(away.items()), c["arrival_time"], slow)) if slow else []
+
+
+def _each(
+    away: Sequence[tuple[float, float]], arrival: Array, slow: Mapping[str, tuple[Mask, Mask]]
+) -> Iterator[Recovery]:
+    """Yield each failure with those that follow before latencies are back."""
+    first, there = 0, -inf
+    for last, until in enumerate([*(begin for begin, _ in away[1:]), inf]):
+        begin, there = away[first][0], max(there, away[last][1])
+        after = (arrival >= away[last][0]) & (arrival < until)
+        back = {
+            metric: _back_at(arrival[after & known], is_slow[after & known], there)
+            for metric, (is_slow, known) in slow.items()
+        }
+        if until == inf or None not in back.values():
+            waits = {
+                name: None if at is None else max(at - begin, 0.0) for name, at in back.items()
+            }
+            yield Recovery(begin, away[last][0], waits)
+            first = last + 1
+
+
+def _back_at(arrival: Array, is_slow: Mask, there: float) -> float | None:
+    """Return the arrival from which on latencies are as usual; minus infinity: they always were.
+
+    there: when the clients are there again, seconds. None: not before the last arrival.
+    """
+    num_groups = len(arrival) // _GROUP
+    if num_groups < _IN_A_ROW:
+        return None
+    of_groups = is_slow[: num_groups * _GROUP].reshape(num_groups, _GROUP).sum(axis=1)
+    is_usual = of_groups <= _MOST_SLOW
+    begins = arrival[: num_groups * _GROUP : _GROUP]
+    disturbed = np.flatnonzero(~is_usual[:-1] & ~is_usual[1:])
+    disturbed = disturbed[disturbed < np.searchsorted(begins, there) + _IN_A_ROW]
+    if not len(disturbed):
+        return -inf
+    usual = np.flatnonzero(is_usual[:-1] & is_usual[1:])
+    usual = usual[usual > disturbed[-1]]
+    return float(begins[usual[0]]) if len(usual) else None

@@ -1,0 +1,129 @@
+"""When latencies are as before after a failure: made requests, by hand, and whole runs."""
+
+from math import inf
+
+import numpy as np
+
+from mist_sim import Scenario, simulate
+from mist_sim.metrics.recoveries import FEWEST, Recovery, recoveries
+from mist_sim.report.run.recoveries import recovery_lines
+from mist_sim.rng import Streams
+from tests.reference.scenarios import of_profile
+
+NUM = 1000
+
+
+def requests(*slow, failed=()):
+    """An arrival a second; TTFT of about 1 s, ten times as long between the given seconds."""
+    arrival = np.arange(NUM) * 1.0
+    ttft = 1.0 + 0.1 * Streams(0).generator("ttft").random(NUM)
+    for begin, end in slow:
+        ttft[begin:end] *= 10
+    done = np.ones(NUM, bool)
+    done[list(failed)] = False
+    return {
+        "ttft": ttft,
+        "tpot": np.full(NUM, np.nan),
+        "e2el": ttft + 1.0,
+        "arrival_time": arrival,
+        "finished_at": arrival + ttft + 1.0,
+        "is_done": done,
+    }
+
+
+def back(absences, columns):
+    return [
+        (each.begin, each.end, each.back_after.get("ttft"))
+        for each in recoveries(absences, columns)
+    ]
+
+
+def test_from_the_group_after_the_last_slow_one_latencies_are_back():
+    """Groups of twenty from the failure at 300 s: those from 320 to 400 s are slow."""
+    assert back([(300.0, 350.0)], requests((330, 390))) == [(300.0, 300.0, 100.0)]
+
+
+def test_a_queue_that_grows_late_counts_while_the_client_is_away_and_not_after():
+    late = requests((500, 560))
+    assert back([(300.0, 600.0)], late) == [(300.0, 300.0, 260.0)]
+    assert back([(300.0, 320.0)], late) == [(300.0, 300.0, 0.0)]
+    assert back([(300.0, inf)], late) == [(300.0, 300.0, 260.0)]
+
+
+def test_failures_before_latencies_are_back_are_one():
+    away = [(300.0, 400.0), (350.0, 420.0), (700.0, 720.0)]
+    slow = requests((300, 500), (700, 1000))
+    assert back(away, slow) == [(300.0, 350.0, 210.0), (700.0, 700.0, None)]
+
+
+def test_requests_that_failed_are_slow():
+    assert back([(300.0, 350.0)], requests(failed=range(300, 340))) == [(300.0, 300.0, 40.0)]
+
+
+def test_a_latency_that_no_request_has_is_left_out():
+    (found,) = recoveries([(300.0, 350.0)], requests())
+    assert found == Recovery(300.0, 300.0, {"ttft": 0.0, "e2el": 0.0})
+
+
+def test_too_few_requests_before_the_failure_tell_nothing():
+    """Those that finish in time, two seconds and a bit after their arrival."""
+    assert back([(FEWEST + 1.0, 350.0)], requests()) == []
+    assert len(back([(FEWEST + 3.0, 350.0)], requests())) == 1
+    assert recoveries([], requests()) == []
+
+
+def test_steady_service_is_rarely_called_disturbed():
+    """Of 200 failures without an effect; two groups of twenty in a row are slow in 1e-4."""
+    disturbed = 0
+    for seed in range(200):
+        columns = requests()
+        columns["ttft"] = Streams(seed).generator("ttft").exponential(1.0, NUM)
+        disturbed += back([(500.0, 800.0)], columns)[0][2] != 0.0
+    assert disturbed <= 4
+
+
+def run(rate, repair):
+    lifecycle = {"failures": [{"clients": ["llm-0"], "at": "10 s", **repair}]}
+    if repair:
+        lifecycle["start_up"] = {"time": "10 s"}
+    data = {
+        "model": "llama-3.1-8b",
+        "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
+        "workload": of_profile(1200, rate),
+        "router": "least_outstanding",
+        "lifecycle": lifecycle,
+    }
+    return simulate(Scenario.from_dict(data))
+
+
+def test_a_run_tells_when_its_latencies_are_back():
+    """Two GPUs of which one is away for 20 s; one alone cannot do 20 requests a second in time."""
+    found = run("20 /s", {"repair": "10 s"}).summary
+    (each,) = found["recoveries"]
+    assert (each["begin"], each["end"]) == (10.0, 10.0)
+    assert set(each["back_after"]) == {"ttft", "tpot", "e2el"}
+    assert 15.0 < each["back_after"]["tpot"] <= 30.0
+    (line,) = recovery_lines(found)
+    assert line.startswith("Latencies are as before the failure at 10 s again: TTFT ")
+    (gone,) = run("20 /s", {}).summary["recoveries"]
+    assert gone["back_after"]["tpot"] is None
+    (line,) = recovery_lines({"recoveries": [gone]})
+    assert "TPOT not by the last arrival" in line
+
+
+def test_a_run_without_failures_says_nothing():
+    demo = simulate(Scenario.load("demo", overrides={"workload.lengths.num_requests": 20})).summary
+    assert "recoveries" not in demo
+    assert list(recovery_lines(demo)) == []
+
+
+def test_many_failures_are_three_sentences_and_a_number():
+    one = {"begin": 1.0, "end": 1.0, "back_after": {"ttft": 0.0}}
+    several = one | {"end": 3.0, "back_after": {"ttft": 2.0}}
+    told = list(recovery_lines({"recoveries": [one, several, one, one, one]}))
+    assert told[:2] == [
+        "Latencies stayed as they were through the failure at 1 s.",
+        "Latencies are as before the failures from 1 to 3 s again: TTFT after 2 s.",
+    ]
+    assert told[3:] == ["2 failures more: see recoveries in the summary."]
+    assert "too few" in next(recovery_lines({"recoveries": []}))
