@@ -1,7 +1,7 @@
 """A store below the GPU behind vLLM's connector interface: blocks computed once are loaded later.
 
 Every full block that a step computes lies in the store from its planning on, or, if tokens were not
-known then, from when its request gives way or ends, and stays. Loads go
+known then, from when its request ends, or gives way after a pause, and stays. Loads go
 over one link, one after the other; each begins with the step in whose plan it is, and the worker
 tells of it as the first step ends that it has ended by.
 
@@ -110,6 +110,7 @@ class SchedulersSide:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._latest: set[str] = set()  # requests of the latest plan
         self._kv_transfer_config = transfer_config()
 
     def get_num_new_matched_tokens(
@@ -127,10 +128,12 @@ class SchedulersSide:
         """Write what a step computes."""
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
-        for name in scheduler_output.preempted_req_ids or ():
-            self._store.write(self._store.requests[name])
-        for name, number in scheduler_output.num_scheduled_tokens.items():
+        number_of = scheduler_output.num_scheduled_tokens
+        for name in set(scheduler_output.preempted_req_ids or ()) - self._latest:
+            self._store.write(self._store.requests[name])  # no step in flight has it
+        for name, number in number_of.items():
             self._store.compute(name, number)
+        self._latest = set(number_of)
         return KVConnectorMetadata()
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:

@@ -222,9 +222,10 @@ class LaneState:
 
     def free_leaving(self) -> None:
         """Take back the seats and blocks of leaving sequences: the next plan knows of them."""
-        for take_back in self.deferred:
-            take_back()
-        self.deferred.clear()
+        if self.deferred:
+            for take_back in self.deferred:
+                take_back()
+            self.deferred.clear()
         if self.overruns:
             self._end_overruns(self.overruns)
         for sequence, (num_blocks, num_computed) in self.leaving.items():
