@@ -173,7 +173,7 @@ class TieredManager(PrefixCachingManager):
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
         # written to the tiers in turn; each write may displace other blocks
-        return len(several) < 2
+        return len(several) < 2 and super().are_apart(several)
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note computed tokens, and store the blocks that they fill in the tiers below."""
