@@ -132,8 +132,8 @@ def kernels_line(summary: Mapping[str, Any]) -> str:
         return ""
     return (
         "Kernels of a GPU of your own are taken to reach the shares of its peaks that were timed "
-        "on GPUs of its architecture. With those of the known architectures, steps would take so "
-        f"many times as long: {factors}. Its figures are at least as uncertain as that."
+        "on its architecture. With the shares of every known architecture, its steps would take "
+        f"so many times as long: {factors}. Its figures are at least as uncertain."
     )
 
 

@@ -35,7 +35,7 @@ def assumed_kernels(predictor: PipelinePredictor, gpu: GpuSpec) -> tuple[str, ..
     )
     told = " and ".join(found)
     if gpu.kernels:
-        return (f"kernels: {gpu.architecture} for {gpu.name}: {told}",)
+        return (f"kernels: {gpu.name} as {gpu.architecture}, {told}",)
     return (f"architecture: {told}",)
 
 
