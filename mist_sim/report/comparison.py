@@ -103,7 +103,7 @@ def _break_even(lines: Sequence[str]) -> Iterator[RenderableType]:
     if lines:
         more = [f"and {len(lines) - _PRICES} more"] if len(lines) > _PRICES else []
         shown = [Text(line) for line in [*lines[:_PRICES], *more]]
-        yield from section("Break-even, $ a token alike", Group(*shown))
+        yield from section("Break-even", Group(*shown))
 
 
 def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:

@@ -23,16 +23,17 @@ class Priced(NamedTuple):
     gpu_price: float
 
 
-def break_even(cases: Sequence[Priced]) -> list[str]:
+def break_even(cases: Sequence[Priced], where: str) -> list[str]:
     """Return for each scenario but the cheapest the price of its GPUs at which both cost the same.
 
-    Empty where fewer than two have prices.
+    where: at which rate they were run, for the reader. Empty where fewer than two have prices.
     """
     known = [case for case in cases if not (isnan(case.cost) or isnan(case.gpu_price))]
     if len(known) < 2:
         return []
     cheapest = min(known, key=lambda case: case.cost)
-    return list(_lines([case for case in known if case is not cheapest], cheapest))
+    others = [case for case in known if case is not cheapest]
+    return [f"{line}, {where}" for line in _lines(others, cheapest)]
 
 
 def _lines(others: Sequence[Priced], cheapest: Priced) -> Iterator[str]:

@@ -119,8 +119,8 @@ class Comparison(Findings):
         kept = [case for case in self.cases if case.ranked.keeps is not False]
         at_goodput = [case.priced(COST_AT_GOODPUT) for case in kept]
         if not any(isnan(each.cost) for each in at_goodput):
-            return break_even(at_goodput)
-        return break_even([case.priced(COST) for case in kept])
+            return break_even(at_goodput, "each at its goodput")
+        return break_even([case.priced(COST) for case in kept], "both at this rate")
 
     @property
     def _limits(self) -> Sequence[str]:

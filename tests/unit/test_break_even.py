@@ -21,11 +21,11 @@ DATA = {
 def test_by_hand():
     """Of 0.5 $ a tenth is electricity: 0.45 of rent at 3 $/h must fall to 0.15."""
     cases = [Priced("a", 0.2, 0.0, 2.0), Priced("b", 0.5, 0.1, 3.0), Priced("c", 9.0, 0.1, 3.0)]
-    line, by_electricity = break_even(cases)
-    assert line == "b costs as much a token as a at 1 $ a GPU-hour (now 3)"
-    assert by_electricity == "c costs more than a even at no rent, by its electricity"
-    assert break_even([Priced("a", 0.2, 0.0, 2.0), Priced("b", nan, 0.0, 3.0)]) == []
-    assert break_even([Priced("a", 0.2, 0.0, 2.0), Priced("b", 0.2, 0.0, 3.0)]) == []
+    line, by_electricity = break_even(cases, "here")
+    assert line == "b costs as much a token as a at 1 $ a GPU-hour (now 3), here"
+    assert by_electricity == "c costs more than a even at no rent, by its electricity, here"
+    assert break_even([Priced("a", 0.2, 0.0, 2.0), Priced("b", nan, 0.0, 3.0)], "") == []
+    assert break_even([Priced("a", 0.2, 0.0, 2.0), Priced("b", 0.2, 0.0, 3.0)], "") == []
 
 
 @pytest.mark.parametrize("electricity", ["0 $/kWh", "0.3 $/kWh"])
@@ -37,6 +37,7 @@ def test_at_that_price_both_cost_the_same(electricity):
     assert line.startswith("h100 costs as much a token as l40s at ")
     price = float(line.split(" at ")[1].split()[0])
     assert price < 4.0
+    assert line.endswith(", both at this rate")
     at = compare(
         {"h100": one.changed({"clients.0.gpu_price": f"{price} $/h"}), "l40s": other}, jobs=1
     )
