@@ -14,17 +14,18 @@ class Priced(NamedTuple):
     """A scenario with its prices.
 
     cost: dollars of a million output tokens. electricity: the share of them that is electricity.
-    gpu_price: dollars of one of its GPUs an hour, on average.
+    gpus: the kinds of its GPUs. gpu_price: dollars of one an hour, on average.
     """
 
     name: str
     cost: float
     electricity: float
+    gpus: frozenset[str]
     gpu_price: float
 
 
 def break_even(cases: Sequence[Priced], where: str) -> list[str]:
-    """Return for each scenario but the cheapest the price of its GPUs at which both cost the same.
+    """Return the price at which GPUs of other kinds cost as much a token as those of the cheapest.
 
     where: at which rate they were run, for the reader. Empty where fewer than two have prices.
     """
@@ -32,7 +33,7 @@ def break_even(cases: Sequence[Priced], where: str) -> list[str]:
     if len(known) < 2:
         return []
     cheapest = min(known, key=lambda case: case.cost)
-    others = [case for case in known if case is not cheapest]
+    others = [case for case in known if case.gpus != cheapest.gpus]
     return [f"{line}, {where}" for line in _lines(others, cheapest)]
 
 

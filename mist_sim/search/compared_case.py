@@ -67,7 +67,7 @@ class Case:
         run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
         None without limits. limits: figures beside limits in any scenario, such as `p95_ttft_ms`.
-    gpu_price: dollars of one of its GPUs an hour, on average; NaN without prices.
+    gpu_names: kinds of its GPUs. gpu_price: dollars of one an hour, on average; NaN without prices.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Case:
     rate: float = nan
     target: Target | None = None
     limits: Sequence[str] = ()
+    gpu_names: frozenset[str] = frozenset()
     gpu_price: float = nan
 
     @property
@@ -102,7 +103,7 @@ class Case:
         """Return its prices. cost: of `FIGURES`, dollars of a million output tokens."""
         electricity, dollars = self._mean("electricity_cost_usd"), self._mean("cost_usd")
         share = electricity / dollars if electricity > 0 else 0.0
-        return Priced(self.name, self.figures[cost], share, self.gpu_price)
+        return Priced(self.name, self.figures[cost], share, self.gpu_names, self.gpu_price)
 
     @property
     def expected_errors(self) -> Mapping[str, Any]:

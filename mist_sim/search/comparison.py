@@ -112,7 +112,7 @@ class Comparison(Findings):
 
     @property
     def break_even(self) -> list[str]:
-        """The price of a GPU at which each costs as much a token as the cheapest, in words.
+        """The price at which other GPUs cost as much a token as those of the cheapest, in words.
 
         Of scenarios that keep their limits: at their goodput where that is known of all.
         """
@@ -259,8 +259,9 @@ class _Case:
         rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
         slo = self.built.scenario.slo.make()
         target = target_of(slo, attainment) if slo.is_set else None
+        names = self.built.gpu_names if self.summaries else frozenset[str]()
         price = self.built.gpu_price if self.summaries else nan
-        told = failure, self.at_goodput, rate, target, limits, price
+        told = failure, self.at_goodput, rate, target, limits, names, price
         return Case(name, title, gpus, self.summaries, self.goodput, *told)
 
 

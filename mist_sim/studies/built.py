@@ -44,6 +44,12 @@ class Built:
         return self.scenario.cost is not None or self.scenario.power.make() != PowerOptions()
 
     @property
+    def gpu_names(self) -> frozenset[str]:
+        """The kinds of GPUs of all clients, by name."""
+        machines = [client.traits.machine for client in self.simulation.clients]
+        return frozenset(group.gpu.name for each in machines if each for group in each.groups)
+
+    @property
     def gpu_price(self) -> float:
         """Dollars of a GPU an hour, on average; NaN without prices or known GPUs."""
         if self.scenario.cost is None or not self.num_gpus:

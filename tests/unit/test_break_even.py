@@ -18,14 +18,20 @@ DATA = {
 }
 
 
+def priced(name, cost, electricity, price, gpus=()):
+    return Priced(name, cost, electricity, frozenset(gpus or (name,)), price)
+
+
 def test_by_hand():
     """Of 0.5 $ a tenth is electricity: 0.45 of rent at 3 $/h must fall to 0.15."""
-    cases = [Priced("a", 0.2, 0.0, 2.0), Priced("b", 0.5, 0.1, 3.0), Priced("c", 9.0, 0.1, 3.0)]
+    cases = [priced("a", 0.2, 0.0, 2.0), priced("b", 0.5, 0.1, 3.0), priced("c", 9.0, 0.1, 3.0)]
     line, by_electricity = break_even(cases, "here")
     assert line == "b costs as much a token as a at 1 $ a GPU-hour (now 3), here"
     assert by_electricity == "c costs more than a even at no rent, by its electricity, here"
-    assert break_even([Priced("a", 0.2, 0.0, 2.0), Priced("b", nan, 0.0, 3.0)], "") == []
-    assert break_even([Priced("a", 0.2, 0.0, 2.0), Priced("b", 0.2, 0.0, 3.0)], "") == []
+    alike = priced("d", 0.5, 0.0, 2.0, gpus=("a",))
+    assert break_even([cases[0], alike], "here") == [], "another layout of the same GPUs"
+    assert break_even([priced("a", 0.2, 0.0, 2.0), priced("b", nan, 0.0, 3.0)], "") == []
+    assert break_even([priced("a", 0.2, 0.0, 2.0), priced("b", 0.2, 0.0, 3.0)], "") == []
 
 
 @pytest.mark.parametrize("electricity", ["0 $/kWh", "0.3 $/kWh"])
