@@ -9,7 +9,6 @@ by the host where the default host time is longer than the kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,45 +16,27 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from mist_sim.calibration.power.power_runs import (
+    MLENERGY_MODELS,
+    mlenergy_kernels,
+    mlenergy_model,
+)
+from mist_sim.calibration.power.token_energy import ASKED
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.base import PredictorTraits, sustained_rates
 from mist_sim.hardware.predictors.overhead import EngineOverhead
-from mist_sim.hardware.sampling import Sampling, SamplingTimes
+from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.hardware.setting import setting_of
 from mist_sim.metrics.load import load_of
-from mist_sim.models import ModelSpec, attention_backends, load_model, moe_backends
-from mist_sim.models.moe_backends import expert_format
+from mist_sim.models import ModelSpec
 
 Array = NDArray[np.float64]
 FILE = Path("../shared/measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
 PROMPTS: Mapping[str, int] = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 1500}
 GPUS = {"H100": "h100-sxm", "B200": "b200"}
-ASKED = Sampling(temperature=0.8, top_p=0.95)  # ml-energy/benchmark's client
 _EVEN = 1.25
-_BLOCKS = "fp8, scales of blocks"  # as Qwen's checkpoints of 2025 store it
-# ours by theirs; a format where the checkpoint of the name has another one
-MODELS: Mapping[str, tuple[str, str | None]] = {
-    "Qwen/Qwen3-8B": ("qwen3-8b", None),
-    "Qwen/Qwen3-14B": ("qwen3-14b", None),
-    "Qwen/Qwen3-235B-A22B-Instruct-2507": ("qwen3-235b-a22b", None),
-    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b-fp8", None),
-    "Qwen/Qwen3-235B-A22B-Thinking-2507": ("qwen3-235b-a22b", None),
-    "Qwen/Qwen3-235B-A22B-Thinking-2507-FP8": ("qwen3-235b-a22b-fp8", None),
-    "Qwen/Qwen3-Coder-30B-A3B-Instruct": ("qwen3-30b-a3b", None),
-    "Qwen/Qwen3-Coder-480B-A35B-Instruct": ("qwen3-coder-480b-a35b", None),
-    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", _BLOCKS),
-    "deepseek-ai/DeepSeek-R1-0528": ("deepseek-v3", None),
-    "deepseek-ai/DeepSeek-V3.1": ("deepseek-v3", None),
-    "google/gemma-3-12b-it": ("gemma-3-12b", None),
-    "google/gemma-3-27b-it": ("gemma-3-27b", None),
-    "meta-llama/Llama-3.1-8B-Instruct": ("llama-3.1-8b", None),
-    "meta-llama/Llama-3.1-405B-Instruct": ("llama-3.1-405b", None),
-    "meta-llama/Llama-3.1-405B-Instruct-FP8": ("llama-3.1-405b", "fp8"),
-    "openai/gpt-oss-20b": ("gpt-oss-20b", None),
-}
 
 
 def compared(file: Path = FILE) -> pd.DataFrame:
@@ -65,17 +46,17 @@ def compared(file: Path = FILE) -> pd.DataFrame:
     decodes alone, and nothing else held them up: nine in ten are at most `_EVEN` times as long.
     """
     runs = pd.read_csv(file)
-    runs = runs[runs["model_id"].isin(MODELS)]
+    runs = runs[runs["model_id"].isin(MLENERGY_MODELS)]
     return pd.DataFrame([_row(run) for run in runs.to_dict("records")])
 
 
 def _row(run: Mapping[str, object]) -> dict[str, object]:
-    name, weights = MODELS[str(run["model_id"])]
-    model = _stored(load_model(name), weights)
+    model = mlenergy_model(str(run["model_id"]))
     replicas, spread = int(str(run["dp"])), model.moe is not None and int(str(run["ep"])) > 1
     ranks = int(str(run["num_gpus"])) // replicas
     plain = Cluster(load_gpu(GPUS[str(run["gpu_model"])]), ranks, replicas, spread)
-    cluster = chosen_by_0_12(model, plain).timed(model, plain)
+    kernels_of = mlenergy_kernels(model, plain)
+    cluster = kernels_of.timed(model, plain)
     number = max(1, round(float(str(run["avg_batch_size"])) / replicas))
     context = PROMPTS[str(run["task"])] + float(str(run["avg_output_len"])) / 2
     batch = _decodes(model, number, context)
@@ -97,26 +78,11 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
         "computed": step + sampling,
         "host_bound": step - kernels > kernels,
         "setting": setting_of("roofline", model, plain),
-        "kernels_of": chosen_by_0_12(model, plain).named.get("experts", ""),
-        "untimed": chosen_by_0_12(model, plain).untimed(model, plain),
+        "kernels_of": kernels_of.named.get("experts", ""),
+        "untimed": kernels_of.untimed(model, plain),
         "series": f"{model.name} on {run['num_gpus']} {cluster.gpu.name}, {run['task']}",
         "even": float(str(run["p90_itl_ms"])) <= _EVEN * float(str(run["median_itl_ms"])),
     }
-
-
-def _stored(model: ModelSpec, weights: str | None) -> ModelSpec:
-    if weights == _BLOCKS:
-        return replace(model, quantization=load_model("qwen3-235b-a22b-fp8").quantization)
-    return model.with_dtypes(weights=weights)
-
-
-def chosen_by_0_12(model: ModelSpec, cluster: Cluster) -> KernelChoice:
-    """Return the kernels that vLLM 0.12 takes; 0.11 chooses alike."""
-    choices = moe_backends.OF_0_12.get(expert_format(model))
-    return KernelChoice(
-        experts=choices.of(deployment_of(cluster)) if choices else None,
-        attention=attention_backends.OF_0_12.of(model, cluster.gpu.architecture),
-    )
 
 
 def _decodes(model: ModelSpec, number: int, context: float) -> StepBatch:

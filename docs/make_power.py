@@ -22,12 +22,18 @@ from mist_sim.calibration.power.power_runs import (
     splitwise_runs,
 )
 from mist_sim.calibration.power.token_energy import token_energy
-from mist_sim.hardware import load_gpu
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor
+from mist_sim.hardware.work import StepCounts
+from mist_sim.models import load_model
 
 PAGE = Path(__file__).parent / "background" / "power_and_cost.md"
 PICTURE = Path(__file__).parent / "images" / "power.png"
 BEGIN, END = "<!-- made by docs/make_power.py: {} -->", "<!-- end of {} -->"
 GPUS = {"A100": "a100-80gb-sxm", "H100": "h100-sxm", "B200": "b200"}
+_CONTEXT, _FEW = 1024, 8
 _SHARES = ("idle", "active", "memory", "compute", "experts", "peers", "lockstep")
 
 
@@ -35,6 +41,7 @@ def main(folder: Path) -> None:
     runs = {name: runs_on(folder, name.lower()) for name in GPUS}
     tables = {
         "shares": shares(),
+        "phases": phases(),
         "errors": errors(runs),
         "settings": settings(runs),
         "kernels": kernels(folder),
@@ -75,19 +82,53 @@ def shares() -> Iterator[str]:
         yield f"| {name} | {spec.power:g} W | {cells} |"
 
 
+def phases() -> Iterator[str]:
+    """Yield the watts of a GPU by what Llama-3.1-8B does there, with the catalog's entries."""
+    model, loads = load_model("llama-3.1-8b"), (1, 64)
+    names = " | ".join(f"{number} decode{'s' if number > 1 else ''}" for number in loads)
+    yield f"| GPU | waiting | {names} | a prompt of 8,192 tokens |"
+    yield "|---|---|---|---|---|"
+    for gpu in (*GPUS.values(), "h200", "l40s"):
+        machine = Machine(model=model, cluster=Cluster(load_gpu(gpu)))
+        batches = [StepBatch((), number, number * _CONTEXT) for number in loads]
+        batches.append(StepBatch(((8192, 0),), 0, 0))
+        watts = [machine.idle_watts, *(step_of(machine, batch) for batch in batches)]
+        yield f"| {gpu} | {' | '.join(f'{each:.0f} W' for each in watts)} |"
+
+
+def step_of(machine: Machine, batch: StepBatch) -> float:
+    """Return the watts of a GPU in one step of the roofline with the engine's own time."""
+    new, queries = float(batch.num_prefill_tokens), float(batch.num_decodes)
+    counts = StepCounts(
+        num_steps=np.ones(1),
+        num_prefill_tokens=np.array([new]),
+        num_samples=np.array([queries + len(batch.chunks)]),
+        num_queries=np.array([queries]),
+        prefill_keys=np.array([new]),
+        prefill_pairs=np.array([new * (new + 1) / 2]),
+        num_decodes=np.array([queries]),
+        decode_keys=np.array([batch.context_sum + queries]),
+    )
+    timed = EngineOverhead().around(RooflinePredictor(machine.model, machine.cluster))
+    return float(machine.watts(counts, np.array([timed.step_time(batch)]))[0])
+
+
 def errors(runs: dict[str, list[PowerRun]]) -> Iterator[str]:
     """Yield the mean and median error of watts by GPU and by what was left out."""
     yield (
-        "| GPU | runs | configurations | fitted rows | configuration left out | model left out |"
+        "| GPU | runs | configurations | fitted rows | configuration left out | model left out | "
+        f"of that, up to {_FEW} sequences |"
     )
-    yield "|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|"
     for name, mine in runs.items():
         idle = load_gpu(GPUS[name]).draw.idle
         by_setting, by_model = of_runs(mine, "setting"), of_runs(mine, "model")
+        without_model = left_out_errors(by_model, idle)
         cells = [
             _error(by_setting.errors(fit_draw(by_setting, idle))),
             _error(left_out_errors(by_setting, idle)),
-            _error(left_out_errors(by_model, idle)),
+            _error(without_model),
+            _error(without_model[[run.batch <= _FEW for run in mine]]),
         ]
         number = len(np.unique(by_setting.groups))
         yield f"| {name} | {len(mine)} | {number} | {' | '.join(cells)} |"

@@ -23,12 +23,14 @@ class Machine:
     num_drafts: draft tokens per decode and step. drafter: the drafting model.
     power_limit: watts of a GPU that its steps do not exceed; None: the design power.
     price: dollars per hour of a GPU, in place of the catalog's.
+    expert_rows: rows that an expert's kernel computes at least; 0: no more than it has.
     """
 
     model: ModelSpec
     cluster: Cluster
     num_drafts: int = 0
     drafter: Drafter | None = None
+    expert_rows: int = 0
     power_limit: float | None = None
     price: float | None = None
 
@@ -102,7 +104,7 @@ class Machine:
         A draft model reads the same tokens as the target, and in every further pass one token of
         each sequence.
         """
-        demand = step_demand(self.model, self.cluster, counts)
+        demand = step_demand(self.model, self.cluster, counts, self.expert_rows)
         if self.drafter is None:
             return demand
         model, cluster = self.drafter.model, self.drafter.cluster

@@ -4,7 +4,7 @@ Watts of a step are no straight line in utilisation: kernels that do little stil
 awake, and near the limit it slows its clock instead of drawing more. So the loads add up, and the
 sum bends into the limit:
 
-    load = active + memory u_m + compute u_c (+ experts) (+ peers) (+ lockstep)
+    load = idle + active + memory u_m + compute u_c (+ experts) (+ peers) (+ lockstep)
     watts = limit * load / (1 + load^4)^(1/4)
 
 u_m and u_c are seconds at the peaks of bandwidth and arithmetic over the seconds of the step
@@ -34,7 +34,7 @@ class PowerDraw:
     """The components of a device's power, as shares (>= 0) of its thermal design power.
 
     idle: without work, memory held; below 1.
-    active: during any step.
+    active: in addition, during any step.
     memory, compute: in addition, at full bandwidth and at the full dense rate.
     experts: in steps of a mixture of experts, whose kernels keep the cores awake.
     peers: in steps that several GPUs share; they busy-wait for one another.
@@ -66,7 +66,7 @@ class PowerDraw:
 
 # For a card without measurements: between the fits for A100, H100 and B200.
 TYPICAL_DRAW = PowerDraw(
-    idle=0.18, active=0.25, memory=0.7, compute=3.0, experts=0.1, peers=0.1, lockstep=0.4
+    idle=0.18, active=0.05, memory=0.7, compute=3.0, experts=0.1, peers=0.1, lockstep=0.4
 )
 
 
@@ -106,7 +106,7 @@ def step_watts(
     design_power: watts to which the shares of `draw` refer. load: of all runs, or a row for each.
     limit: watts of a power cap.
     """
-    found = draw.active + draw.memory * np.minimum(demand.memory / seconds, 1.0)
+    found = draw.idle + draw.active + draw.memory * np.minimum(demand.memory / seconds, 1.0)
     found = found + draw.compute * np.minimum(demand.compute / seconds, 1.0)
     found = found + np.asarray(load, dtype=float) @ [draw.experts, draw.peers, draw.lockstep]
     found = found / (1 + found**_BEND) ** (1 / _BEND)

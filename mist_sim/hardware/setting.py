@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
 from mist_sim.hardware.cluster import Cluster
@@ -30,6 +30,21 @@ class Setting:
     parallel: str
 
 
+@dataclass(frozen=True, slots=True)
+class ByRule(Setting):
+    """A setting whose measurements are of another card of the architecture.
+
+    card: the one at hand, whose shares of the peaks follow a rule.
+    """
+
+    card: str
+
+    @property
+    def measured(self) -> Setting:
+        """The setting that was measured."""
+        return Setting(**{each.name: getattr(self, each.name) for each in fields(Setting)})
+
+
 class Borrowed(NamedTuple):
     """A setting without an error bar, because the measurements are of other GPUs or kernels.
 
@@ -46,9 +61,13 @@ def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Bor
     """
     if model.approximated:
         return Borrowed(f"not known: {model.name} is taken as a model that it is not")
-    if why := _borrowed(cluster.gpu):
+    gpu = cluster.gpu
+    if why := _borrowed(gpu):
         return Borrowed(why)
-    return setting_of(source, model, cluster)
+    setting = setting_of(source, model, cluster)
+    if source == "roofline" and gpu.architecture and gpu.confidence == "spec-only":
+        return ByRule(card=gpu.based_on, **asdict(setting))
+    return setting
 
 
 def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:

@@ -43,17 +43,22 @@ class StepCounts:
     decode_keys: Array
 
 
-def step_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Demand:
+def step_demand(
+    model: ModelSpec, cluster: Cluster, counts: StepCounts, expert_rows: int = 0
+) -> Demand:
     """Return the demand of runs of steps on each tensor-parallel rank, over all layers.
 
     In a pipeline the layers are spread over the ranks: this is the sum over a chain of them.
     Sequences of a step have equal contexts where a layer has a sliding window.
+
+    expert_rows: rows that an expert's kernel computes at least (`moe_backends.rows_computed`).
     """
     replicas = cluster.num_sharing_replicas
     num_tokens = counts.num_prefill_tokens + counts.num_queries
     demand = _linear(model, cluster, counts, num_tokens)
     if model.moe is not None:
-        demand = demand + expert_demand(model, model.moe, cluster, counts, num_tokens * replicas)
+        routed = num_tokens * replicas
+        demand = demand + expert_demand(model, model.moe, cluster, counts, routed, expert_rows)
     if model.layers:
         return demand + differing_demand(model, cluster, counts)
     full = model.num_layers - len(model.window_layers)
@@ -87,17 +92,27 @@ def demand_of(
 
 
 def expert_demand(
-    model: ModelSpec, moe: MoeSpec, cluster: Cluster, counts: StepCounts, routed: Array
+    model: ModelSpec,
+    moe: MoeSpec,
+    cluster: Cluster,
+    counts: StepCounts,
+    routed: Array,
+    expert_rows: int = 0,
 ) -> Demand:
-    """Return the demand of a GPU's routed experts, mean over the ranks."""
+    """Return the demand of a GPU's routed experts, mean over the ranks.
+
+    Arithmetic counts the rows that a kernel adds to fill its tiles; memory does not.
+    """
     ranks, t = cluster.expert_parallel_size, cluster.tensor_parallel_size
     touched = _reached(moe, routed) / ranks
     times = counts.num_steps * model.num_moe_layers
     found = Demand(np.zeros_like(routed), np.zeros_like(routed))
+    filled = touched * ranks * expert_rows / moe.num_experts_per_token  # in tokens
     for one in operators.routed_experts(model, moe, 1, 0, t, ranks):
         bytes_per_row = float(one.bytes) / cluster.gpu.memory_bandwidth
         flops = float(one.flops) / peak(cluster.gpu, one.dtype)
-        found = found + Demand(times * routed * flops, times * routed * bytes_per_row)
+        computed = np.maximum(routed, filled)
+        found = found + Demand(times * computed * flops, times * routed * bytes_per_row)
     for one in operators.routed_experts(model, moe, 0, 1, t, ranks):
         expert = float(one.bytes) / cluster.gpu.memory_bandwidth
         found = found + Demand(np.zeros_like(routed), times * touched * expert)

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from math import isfinite
 from typing import Any, NamedTuple
 
-from mist_sim.hardware.setting import Borrowed, Setting
+from mist_sim.hardware.setting import Borrowed, ByRule, Setting
 from mist_sim.metrics.latency import metric_of
 
 ANY_LOAD = "any load"
 """The load of bars for a run that is not known yet."""
+
+OF_THE_RULE = 0.09
+"""How far a share of a card by rule may be off: of an RTX 3090 by an RTX A6000, the one such pair
+that was measured (`calibration/kernels/related_cards.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,20 @@ def error_bar(
     """
     if setting is None or isinstance(setting, Borrowed):
         return None
+    if isinstance(setting, ByRule):
+        bar = _bars().get((setting.measured, metric, load))
+        return bar and _by_rule(bar, setting.card)
     return _bars().get((setting, metric, load))
+
+
+def _by_rule(bar: ErrorBar, card: str) -> ErrorBar:
+    """Return a bar of other cards of an architecture for one whose shares follow a rule."""
+    return replace(
+        bar,
+        low=(1 + bar.low) / (1 + OF_THE_RULE) - 1,
+        high=(1 + bar.high) * (1 + OF_THE_RULE) - 1,
+        like=f"{bar.like}; shares of the {card} by rule",
+    )
 
 
 def expected_errors(

@@ -70,11 +70,26 @@ _RUNS_ON: Mapping[str, Mapping[MoeBackend, tuple[str, ...]]] = {
 _RUNS_ON = {**_RUNS_ON, "fp8_static": _RUNS_ON["fp8"]}
 
 
+_ROWS: Mapping[str, int] = {"deep_gemm": 128}
+
+
+def rows_computed(backend: str | None) -> int:
+    """Return the rows that a back end computes at least for each expert that a step reaches.
+
+    DeepGEMM fills the rows of every expert up to a multiple of 128 and multiplies whatever stands
+    there (`get_mk_alignment_for_contiguous_layout`; vllm/model_executor/layers/fused_moe/
+    deep_gemm_utils.py). Triton's tiles have 16 rows and more, but it loads zeros for those that are
+    missing: its runs show no such watts.
+    """
+    return _ROWS.get(backend or "", 0)
+
+
 class Choice(NamedTuple):
     """A back end that a version takes, where no choice before it applies.
 
     on: architectures; empty: all. when: "spread" where experts lie whole on ranks, "narrow" where
-    fewer than eight ranks share a layer, "replicas" where data-parallel engines share experts.
+    fewer than eight ranks share an expert (`moe_parallel_config.tp_size`, 1 where they lie whole on
+    ranks), "replicas" where data-parallel engines share experts.
     """
 
     backend: MoeBackend
@@ -83,7 +98,12 @@ class Choice(NamedTuple):
 
     def __str__(self) -> str:
         where = ", ".join(self.on)
-        words = {"": "", "spread": "spread", "narrow": "under 8 ranks", "replicas": "replicas"}
+        words = {
+            "": "",
+            "spread": "spread",
+            "narrow": "under 8 ranks an expert",
+            "replicas": "replicas",
+        }
         said = "; ".join(part for part in (where, words[self.when]) if part)
         return f"{self.backend} ({said})" if said else self.backend
 
@@ -107,7 +127,7 @@ class Deployment(NamedTuple):
         return {
             "": True,
             "spread": self.spread,
-            "narrow": self.ranks < 8,
+            "narrow": self.spread or self.ranks < 8,
             "replicas": self.replicas > 1,
         }[choice.when]
 

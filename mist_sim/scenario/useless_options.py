@@ -10,6 +10,7 @@ from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients import ClientPart
+from mist_sim.scenario.sections.clients.sequential import SequentialPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Rag
 
@@ -38,6 +39,7 @@ def useless_options(
         may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
         yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
+    yield from _useless_times(workload, clients, engines)
     yield from _missing_deadlines(workload, engines)
     yield from _deadlines_of_nobody(workload)
 
@@ -57,6 +59,31 @@ def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Itera
                     f"has no effect: {serving[0].name} serves every rag stage alike, whatever it "
                     "searches; leave it out",
                 )
+
+
+def _useless_times(
+    workload: WorkloadSpec, clients: list[ClientPart], described: list[ClientTraits]
+) -> Iterable[Problem]:
+    """Yield times for each token of workers that serve only stages without tokens."""
+    for position, (client, traits) in enumerate(zip(clients, described, strict=True)):
+        if not isinstance(client, SequentialPart) or client.time_per_token is None:
+            continue
+        parts = [part for part in workload.pipeline if not isinstance(part, str)]
+        served = [part for part in parts if part.plugin.kind in traits.serves]
+        if served and not any(map(_has_tokens, served)):
+            kinds = listed(sorted({part.plugin.kind for part in served}))
+            yield Problem(
+                ("clients", position, "time_per_token"),
+                f"has no effect: num_tokens of {kinds} is 0; give the stage num_tokens, or a task, "
+                "with which a preprocess or postprocess stage has the tokens of the row",
+            )
+
+
+def _has_tokens(part: Part) -> bool:
+    """Tell whether a stage of the pipeline has tokens, of its own or of the row."""
+    stage = part.make()
+    of_a_row = stage.with_lengths(1, 1) if stage.takes_lengths else stage
+    return bool(getattr(of_a_row, "num_tokens", 0))
 
 
 def _useless_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:

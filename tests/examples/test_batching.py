@@ -35,7 +35,7 @@ def test_the_cadence_on_a_trace_of_conversations(shared):
     trace = shared("traces/AzureLLMInferenceTrace_conv.csv")
     ends = {name: CADENCES[name] for name in ("every step", "one of 8")}
     every, eighth = (result.summary for _, result in runs(trace, strategies=ends))
-    assert f"{every['mean_tpot_ms']:.1f}" == f"{eighth['mean_tpot_ms']:.1f}" == "18.9"
+    assert f"{every['mean_tpot_ms']:.1f}" == f"{eighth['mean_tpot_ms']:.1f}"
     rise = f"from {every['mean_ttft_ms']:.0f} to {eighth['mean_ttft_ms']:.0f} ms"
-    assert rise == "from 124 to 199 ms"
-    assert rise in page
+    told = " ".join(page.split())
+    assert f"({every['mean_tpot_ms']:.1f} ms both), and mean TTFT rises {rise}" in told

@@ -1,5 +1,7 @@
 """Kernels by back end: which a version takes, how long, and what is said without figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from mist_sim import ScenarioError
@@ -94,8 +96,27 @@ def test_figures_of_a_back_end_take_the_place_of_the_usual_ones():
     assert other.kernels["experts_bf16"] != b200.kernels["experts_bf16"]
     assert {**other.kernels, "experts_bf16": None} == {**b200.kernels, "experts_bf16": None}
     assert with_backend(b200, ["experts_bf16"], "flashinfer_trtllm") == b200
-    assert with_backend(b200, ["experts_bf16"], "deep_gemm") == b200
+    assert with_backend(b200, ["experts_bf16"], "cutlass") == b200
     assert with_backend(other, ["experts_bf16"], "flashinfer_cutlass") == other
+
+
+def test_deep_gemm_fills_the_rows_of_every_expert():
+    """It has no figures of its own, but 128 rows of an expert are computed where one is there."""
+    kind, h100 = "experts_fp8_block", load_gpu("h100-sxm")
+    filled, usual = with_backend(h100, [kind], "deep_gemm").kernels[kind], h100.kernels[kind]
+    assert filled == replace(usual, padding=127.0)
+    own = replace(h100, kernels={**h100.kernels, kind: replace(usual, mfu=0.5)})
+    assert with_backend(own, [kind], "deep_gemm") == own
+
+
+@pytest.mark.parametrize(
+    ("ranks", "spread", "taken"),
+    [(8, False, "triton"), (8, True, "deep_gemm"), (4, False, "deep_gemm")],
+)
+def test_deep_gemm_is_left_where_eight_ranks_slice_an_expert(ranks, spread, taken):
+    """`moe_parallel_config.tp_size >= 8`, which is 1 where experts lie whole on ranks."""
+    deployment = Deployment("hopper", ranks=ranks, spread=spread)
+    assert VERSIONS["vllm-0.14"].default(f"{EXPERTS}fp8_block").of(deployment) == taken
 
 
 def test_steps_take_the_time_of_the_kernel_that_runs():

@@ -18,7 +18,7 @@ from mist_sim.report.run.tables import results_table
 from mist_sim.scenario.build import build
 from tests.reference.scenarios import PRESSED, scenario
 
-FLAT = PowerDraw(idle=0.1, active=1.0, memory=0.0, compute=0.0)
+FLAT = PowerDraw(idle=0.1, active=0.9, memory=0.0, compute=0.0)
 BUSY = 1000 / 2**0.25  # watts of FLAT in any step, and 100 W idle
 GPU = replace(mist.load_gpu("h100-sxm"), power=1000.0, draw=FLAT)
 TWO_TOGETHER = mist.Workload.from_lists([100, 100], [1, 21], arrivals=mist.AllAtOnce())

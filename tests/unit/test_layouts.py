@@ -32,7 +32,7 @@ from tests.reference.engines import llm_engine
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import Job
 
-FLAT = PowerDraw(idle=0.1, active=1.0, memory=0.0, compute=0.0)
+FLAT = PowerDraw(idle=0.1, active=0.9, memory=0.0, compute=0.0)
 BUSY = 1000 / 2**0.25  # watts of FLAT in any step, and 100 W idle
 GPU = replace(mist.load_gpu("h100-sxm"), power=1000.0, draw=FLAT)
 MODEL = load_model("llama-3.1-8b")

@@ -253,6 +253,24 @@ def test_a_sequential_client_says_how_long_its_stages_take(change, expected):
     assert expected in refusal(clients=[client])
 
 
+@pytest.mark.parametrize(
+    ("stage", "has_effect"),
+    [
+        ({"type": "preprocess"}, False),
+        ({"type": "preprocess", "num_tokens": 8}, True),
+        ({"type": "preprocess", "task": "tokenize"}, True),
+    ],
+)
+def test_a_time_for_each_token_needs_tokens(stage, has_effect):
+    cpu = {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "time_per_token": "1 us"}
+    workload = BASE["workload"] | {"pipeline": [stage, "prefill", "decode"]}
+    said = {"workload": workload, "clients": [*BASE["clients"], cpu]}
+    if has_effect:
+        changed(BASE, **said)
+    else:
+        assert "clients.1.time_per_token: has no effect: num_tokens of" in refusal(**said)
+
+
 # --- files ------------------------------------------------------------------------------------
 
 

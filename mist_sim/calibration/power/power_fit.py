@@ -15,16 +15,19 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.power import Array, Demand, Load, PowerDraw, step_watts
 
 FIGURES: Mapping[str, tuple[float, float, float]] = {
-    "active": (0.2, 0.0, 1.0),
-    "memory": (0.5, 0.3, 2.0),
+    "active": (0.1, 0.0, 1.0),
+    "memory": (0.7, 0.5, 2.0),
     "compute": (2.0, 0.0, 10.0),
     "experts": (0.05, 0.0, 1.0),
     "peers": (0.05, 0.0, 1.0),
     "lockstep": (0.05, 0.0, 1.0),
 }
-"""What is fitted: where to begin, and the range. Kernels at full bandwidth draw at least 0.3 of the
-design power more than small ones; the H100's runs alone, whose bandwidth falls as batches grow,
-would put memory at 0."""
+"""What is fitted: where to begin, and the range.
+
+Products of few rows on an H200 draw 105 W more than an idle one for each TB/s that they move
+(aiconfigurator's), which is half of the design power of an H100 or A100 at full bandwidth: memory
+is at least that. The H100's runs alone, whose bandwidth falls as batches grow, would put it at 0.
+"""
 
 _MILD = 0.1  # relative errors beyond this count less than their square
 
@@ -33,7 +36,8 @@ _MILD = 0.1  # relative errors beyond this count less than their square
 class Samples:
     """Measured mean watts of a GPU, and its work in one or more phases; flat arrays of phases.
 
-    starts: the first phase of each sample. groups: names for leaving out samples.
+    starts: the first phase of each sample. waits: seconds of each that the GPU was idle as well.
+    groups: names for leaving out samples.
     """
 
     seconds: Array
@@ -41,6 +45,7 @@ class Samples:
     load: Array
     design_power: Array
     starts: NDArray[np.int64]
+    waits: Array
     watts: Array
     groups: NDArray[np.str_]
 
@@ -48,7 +53,8 @@ class Samples:
         """Return the modelled mean watts of each sample."""
         watts = step_watts(draw, self.design_power, self.demand, self.seconds, self.load)
         energy = np.add.reduceat(watts * self.seconds, self.starts)
-        return np.asarray(energy / np.add.reduceat(self.seconds, self.starts))
+        energy += self.waits * draw.idle * self.design_power[self.starts]
+        return np.asarray(energy / (np.add.reduceat(self.seconds, self.starts) + self.waits))
 
     def errors(self, draw: PowerDraw) -> Array:
         """Return modelled over measured watts of each sample, less 1."""
@@ -65,6 +71,7 @@ class Samples:
             self.load[phases],
             self.design_power[phases],
             np.cumsum(sizes) - sizes,
+            self.waits[chosen],
             self.watts[chosen],
             self.groups[chosen],
         )
@@ -82,6 +89,7 @@ def of_runs(runs: Sequence[PowerRun], left_out_by: Literal["setting", "model"]) 
         np.repeat(np.array([run.load for run in runs], dtype=float), sizes, axis=0),
         np.repeat([run.cluster.gpu.power for run in runs], sizes),
         np.cumsum(sizes) - sizes,
+        np.array([run.waits for run in runs]),
         np.array([run.watts for run in runs]),
         np.array([getattr(run, left_out_by) for run in runs]),
     )
@@ -97,6 +105,7 @@ def of_kernels(kernels: Kernels, num_groups: int = 5) -> Samples:
         np.zeros((number, len(Load._fields))),
         np.full(number, load_gpu(kernels.gpu).power),
         np.arange(number),
+        np.zeros(number),
         kernels.watts,
         np.char.mod("%d", sizes % num_groups),
     )

@@ -7,19 +7,21 @@ leaves out the prompt lengths, they are assumed here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.machine import load_of
 from mist_sim.hardware.power import Array, Demand, Load
 from mist_sim.hardware.work import StepCounts, step_demand
 from mist_sim.inputs.parquet import read_parquet
 from mist_sim.inputs.tables import read_csv
-from mist_sim.models import load_model
+from mist_sim.models import attention_backends, load_model, moe_backends
+from mist_sim.models.moe_backends import MoeBackend, expert_format, rows_computed
 from mist_sim.models.spec import ModelSpec
 
 
@@ -33,7 +35,9 @@ class PowerRun:
     batch: sequences decoded together. context: mean cached tokens of each.
     prompt, joining: tokens of a prompt, and prompts that join a step.
     seconds: of each phase, such as the prompt and its tokens. demand: on a GPU, by phase.
-    watts: of one GPU, mean over the phases.
+    waits: seconds without work that the mean holds as well.
+    watts: of one GPU, mean over the phases and that time.
+    kernels: the back ends that the engine took.
     """
 
     source: str
@@ -48,9 +52,12 @@ class PowerRun:
     joining: float
     seconds: Array
     demand: Demand
+    waits: float = 0.0
     watts: float
+    kernels: KernelChoice = field(default_factory=KernelChoice)
 
 
+_BLOCKS = "fp8, scales of blocks"  # as Qwen's checkpoints of 2025 store it
 # Where a model of ML.ENERGY is in the catalog, and how its weights are stored instead.
 MLENERGY_MODELS: Mapping[str, tuple[str, str | None]] = {
     "Qwen/Qwen3-8B": ("qwen3-8b", None),
@@ -61,7 +68,7 @@ MLENERGY_MODELS: Mapping[str, tuple[str, str | None]] = {
     "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b-fp8", None),
     "Qwen/Qwen3-235B-A22B-Thinking-2507-FP8": ("qwen3-235b-a22b-fp8", None),
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": ("qwen3-coder-480b-a35b", None),
-    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", "fp8"),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", _BLOCKS),
     "deepseek-ai/DeepSeek-R1-0528": ("deepseek-v3", None),
     "deepseek-ai/DeepSeek-V3.1": ("deepseek-v3", None),
     "google/gemma-3-12b-it": ("gemma-3-12b", None),
@@ -75,6 +82,12 @@ MLENERGY_MODELS: Mapping[str, tuple[str, str | None]] = {
 # to fill in what the time of prompts beside the median ITL says (20 to 35 ms each for 3.3 billion
 # active parameters on one H100).
 MLENERGY_PROMPTS = {"lm-arena-chat": 150.0, "gpqa": 250.0, "sourcegraph-fim": 1500.0}
+# Back ends that the benchmark asked for; else vLLM's choice. Source: ml-energy/benchmark,
+# configs/vllm/gpqa/*/B200/monolithic.env.yaml (VLLM_USE_FLASHINFER_MOE_FP8, ..._MXFP4_MXFP8).
+_MLENERGY_ASKED: Mapping[tuple[str, str], MoeBackend] = {
+    ("deepseek-v3", "b200"): "flashinfer_trtllm",
+    ("gpt-oss-20b", "b200"): "flashinfer_trtllm_afp8",
+}
 _MLENERGY_GPUS = {"H100": "h100-sxm", "B200": "b200"}
 
 _SPLITWISE_MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
@@ -88,6 +101,8 @@ _ARGONNE_MODELS = {
 }
 _ARGONNE_GPUS = {"Nvidia A100 GPU": "a100-40gb-sxm", "Nvidia H100 GPU": "h100-sxm"}
 _MILLIWATTS = 1e-3
+_ARGONNE_WAIT = 1.0  # s: `time.sleep(1)` before the probe stops (vLLM/A100/.../benchmark_power.py)
+_SHARE_OF_MEMORY = 0.9  # vLLM's and TensorRT-LLM's default: weights and KV cache
 _SHORTEST_KERNEL = 0.02  # ms
 
 
@@ -103,9 +118,7 @@ def mlenergy_runs(path: Path) -> list[PowerRun]:
 
 def _mlenergy_run(row: Any) -> PowerRun:
     name, stored_as = MLENERGY_MODELS[row.model_id]
-    model = load_model(name)
-    if stored_as:
-        model = model.with_dtypes(weights=stored_as, kv_cache=None)
+    model = mlenergy_model(row.model_id)
     replicas, num_gpus = int(row.dp), int(row.num_gpus)
     experts_apart = int(row.ep) > 1 and model.moe is not None
     cluster = Cluster(
@@ -114,6 +127,7 @@ def _mlenergy_run(row: Any) -> PowerRun:
         data_parallel_size=replicas,
         enable_expert_parallel=experts_apart,
     )
+    kernels = mlenergy_kernels(model, cluster)
     prompt, batch = MLENERGY_PROMPTS[row.task], row.avg_batch_size / replicas
     joining = batch / row.avg_output_len  # prompts a step
     context = prompt + row.avg_output_len / 2
@@ -126,7 +140,7 @@ def _mlenergy_run(row: Any) -> PowerRun:
     return PowerRun(
         source="ML.ENERGY",
         model=name.removesuffix("-fp8"),
-        setting=f"{name} {stored_as or ''} tp{row.tp} ep{row.ep} dp{row.dp}",
+        setting=f"{name} {'fp8' if stored_as else ''} tp{row.tp} ep{row.ep} dp{row.dp}",
         spec=model,
         cluster=cluster,
         load=load_of(model, cluster),
@@ -135,8 +149,28 @@ def _mlenergy_run(row: Any) -> PowerRun:
         prompt=prompt,
         joining=joining,
         seconds=np.array([row.avg_batch_size / row.output_throughput_tok_s]),
-        demand=step_demand(model, cluster, counts),
+        demand=step_demand(model, cluster, counts, rows_computed(kernels.experts)),
         watts=row.avg_power_w / num_gpus,
+        kernels=kernels,
+    )
+
+
+def mlenergy_model(model_id: str) -> ModelSpec:
+    """Return a model of ML.ENERGY as its checkpoint stores it."""
+    name, stored_as = MLENERGY_MODELS[model_id]
+    model = load_model(name)
+    if stored_as == _BLOCKS:
+        return replace(model, quantization=load_model("qwen3-235b-a22b-fp8").quantization)
+    return model.with_dtypes(weights=stored_as, kv_cache=None)
+
+
+def mlenergy_kernels(model: ModelSpec, cluster: Cluster) -> KernelChoice:
+    """Return the kernels of ML.ENERGY's runs: vLLM 0.11 chooses as 0.12."""
+    choices = moe_backends.OF_0_12.get(expert_format(model))
+    asked = _MLENERGY_ASKED.get((model.name, cluster.gpu.name))
+    return KernelChoice(
+        experts=asked or (choices.of(deployment_of(cluster)) if choices else None),
+        attention=attention_backends.OF_0_12.of(model, cluster.gpu.architecture),
     )
 
 
@@ -171,7 +205,8 @@ def argonne_runs(path: Path) -> list[PowerRun]:
         work = (length, row["Batch Size"], length)
         seconds = np.array([0.0, row["Latency"]])
         watts = row["avg_power"] * _MILLIWATTS
-        found.append(_batch_run(f"Argonne, {framework}", model, cluster, work, seconds, watts))
+        run = _batch_run(f"Argonne, {framework}", model, cluster, work, seconds, watts)
+        found.append(replace(run, waits=_ARGONNE_WAIT))
     return found
 
 
@@ -185,10 +220,13 @@ def _batch_run(
 ) -> PowerRun:
     """Return a run of one batch: prompts at once, then their tokens. work: prompt, batch, tokens.
 
-    Where the prompt's seconds are 0, they were not measured apart: both are one phase.
+    Sequences beyond those that the KV cache holds decode later: more steps read the weights. Where
+    the prompt's seconds are 0, they were not measured apart: both are one phase.
     """
     prompt, batch, tokens = work
-    steps, context = tokens - 1, prompt + tokens / 2
+    context = prompt + tokens / 2
+    together = min(batch, _sequences(model, cluster, context))
+    steps = (tokens - 1) * batch / together
     new = prompt * batch
     prompts = step_demand(
         model, cluster, _counts((new, new, new * (prompt + 1) / 2), samples=batch)
@@ -196,7 +234,7 @@ def _batch_run(
     decodes = step_demand(
         model,
         cluster,
-        _counts((0, 0, 0), samples=batch, decodes=batch, context=context, steps=steps),
+        _counts((0, 0, 0), samples=together, decodes=together, context=context, steps=steps),
     )
     demand = Demand(
         np.concatenate([prompts.compute, decodes.compute]),
@@ -220,6 +258,14 @@ def _batch_run(
         demand=demand,
         watts=watts,
     )
+
+
+def _sequences(model: ModelSpec, cluster: Cluster, context: float) -> float:
+    """Return how many sequences of a mean context the KV cache holds."""
+    ranks = cluster.tensor_parallel_size
+    weights = model.weight_bytes_per_rank(ranks, cluster.expert_parallel_size)
+    free = cluster.gpu.memory * _SHARE_OF_MEMORY - weights
+    return free / (context * model.kv_bytes_per_token_per_rank(ranks))
 
 
 @dataclass(frozen=True, slots=True)

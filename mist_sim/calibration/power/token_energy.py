@@ -10,6 +10,11 @@ from mist_sim.calibration.power.power_runs import PowerRun
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import step_watts
 from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor
+from mist_sim.hardware.predictors.base import sustained_rates
+from mist_sim.hardware.sampling import Sampling, SamplingTimes
+
+ASKED = Sampling(temperature=0.8, top_p=0.95)
+"""What ML.ENERGY's client asks for (ml-energy/benchmark)."""
 
 
 class TokenEnergy(NamedTuple):
@@ -26,7 +31,8 @@ class TokenEnergy(NamedTuple):
 def token_energy(run: PowerRun) -> TokenEnergy:
     """Return the errors of a run in steady state (ML.ENERGY's), timed by the roofline.
 
-    The engine's own time comes on top of the kernels, as in vLLM before 0.14.
+    The kernels are those that the engine took, as far as there are figures. Its own time and that
+    of top-p, for which it sorts, come on top of them, as in vLLM before 0.14.
     """
     seconds = modelled_step(run)
     measured = float(run.seconds[0])
@@ -38,12 +44,14 @@ def token_energy(run: PowerRun) -> TokenEnergy:
 
 def modelled_step(run: PowerRun) -> float:
     """Return the seconds of a step of a run, with its share of the prompts that join."""
-    cluster = run.cluster
+    cluster = run.kernels.timed(run.spec, run.cluster)
     number = max(1, round(run.batch / cluster.data_parallel_size))
     context = round(number * run.context)
     overhead = EngineOverhead().or_else(cluster.gpu.overhead)
     predictor = overhead.around(RooflinePredictor(run.spec, cluster))
+    _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)
+    sampling = SamplingTimes(ASKED, run.spec.vocab_size, "pytorch", bytes_per_s)[number]
     alone = predictor.step_time(StepBatch((), number, context))
     prompt = ((round(run.prompt), 0),)
     with_prompt = predictor.step_time(StepBatch(prompt, number, context))
-    return alone + run.joining * max(with_prompt - alone, 0.0)
+    return alone + sampling + run.joining * max(with_prompt - alone, 0.0)

@@ -2,7 +2,8 @@
 
 The tables in `hardware/backends/` have, for each architecture, whose kernels its own figures are
 (`usual`), and the figures of other back ends by kind of kernels. `docs/make_backends.py` writes
-them from tables of measured kernels: no figure is that of another back end times a constant.
+them from tables of measured kernels: no figure is that of another back end times a constant. Where
+a back end has none, the usual ones hold, with the rows that it is known to fill up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache
 from mist_sim.hardware.devices.device_loading import gpu_names, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.models.moe_backends import rows_computed
 from mist_sim.spec_files import Table, read_table, tables_in
 
 USUAL, SOURCES = "usual", "sources"
@@ -33,10 +35,17 @@ def has_figures(architecture: str, kind: str, backend: str) -> bool:
 def with_backend(gpu: GpuSpec, kinds: Iterable[str], backend: str) -> GpuSpec:
     """Return a GPU with the figures of a back end for kinds of kernels.
 
-    The usual ones, those that nobody timed, and figures that a GPU's file changed stay as they are.
+    The usual ones, those that nobody timed, and figures that a GPU's file changed stay as they are;
+    but for `padding`, where the rows are known that a back end without figures fills up.
     """
+    listed = [kind for kind in kinds if _is_listed(gpu, kind)]
     figures = _figures(gpu.architecture, backend)
-    found = {kind: figures[kind] for kind in kinds if kind in figures and _is_listed(gpu, kind)}
+    found = {kind: figures[kind] for kind in listed if kind in figures}
+    if filled := rows_computed(backend):
+        for kind in listed:
+            kernel = gpu.kernels.get(kind)
+            if kernel and not has_figures(gpu.architecture, kind, backend):
+                found[kind] = replace(kernel, padding=max(kernel.padding, filled - 1.0))
     return replace(gpu, kernels={**gpu.kernels, **found}) if found else gpu
 
 

@@ -32,6 +32,7 @@ from mist_sim.hardware.setting import (
     comparable,
 )
 from mist_sim.models import ModelSpec, check_generates, load_model
+from mist_sim.models.moe_backends import rows_computed
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.engine_hosts import with_host
@@ -130,7 +131,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         "predictor": predictor,
         "memory": memory,
         "rules": rules,
-        "machine": _machine(config, model, cluster, times.drafter),
+        "machine": _machine(config, model, cluster, times.drafter, kernels),
         "origin": origin,
         "tower": _tower(config, model, cluster),
     }
@@ -240,7 +241,11 @@ def _tower(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> TowerTim
 
 
 def _machine(
-    config: EngineConfig, model: ModelSpec, cluster: Cluster, drafter: Drafter | None
+    config: EngineConfig,
+    model: ModelSpec,
+    cluster: Cluster,
+    drafter: Drafter | None,
+    kernels: KernelChoice,
 ) -> Machine:
     """Return the GPUs of a client."""
     return Machine(
@@ -248,6 +253,7 @@ def _machine(
         cluster=cluster,
         num_drafts=config.num_drafts,
         drafter=drafter,
+        expert_rows=rows_computed(kernels.experts),
         power_limit=config.power_limit,
         price=config.gpu_price,
     )

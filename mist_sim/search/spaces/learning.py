@@ -23,7 +23,7 @@ from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.surrogate import predicted
 
 _DIRECTIONS = {"more": "maximize", "less": "minimize"}
-_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/guides/search.md
+_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/background/searches.md
 _SMALLEST = 3  # configurations of a population, of which two are parents
 _PATIENCE = 20  # times that a method is asked for a configuration which it did not have yet
 _SMALL = 1e-9
