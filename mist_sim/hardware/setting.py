@@ -62,7 +62,7 @@ def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Bor
     if model.approximated:
         return Borrowed(f"not known: {model.name} is taken as a model that it is not")
     gpu = cluster.gpu
-    if why := _borrowed(gpu):
+    if why := figures_of_its_own(gpu):
         return Borrowed(why)
     setting = setting_of(source, model, cluster)
     if source == "roofline" and gpu.architecture and gpu.confidence == "spec-only":
@@ -82,8 +82,8 @@ def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:
     )
 
 
-def _borrowed(gpu: GpuSpec) -> str:
-    """Return which measurements are missing for a GPU; empty: none."""
+def figures_of_its_own(gpu: GpuSpec) -> str:
+    """Return why measurements say nothing about a GPU's figures; empty: they are the catalog's."""
     if gpu.based_on not in gpu_names():
         return f"not known: {gpu.name} is a GPU of your own, whose kernels were not timed"
     listed = load_gpu(gpu.based_on)

@@ -9,7 +9,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.devices.device_loading import architecture_names, kernels_of
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.report.run.origins import architecture_line, origin_lines
+from mist_sim.report.run.origins import architecture_line, kernels_line, origin_lines
 from mist_sim.search.comparison import compare
 
 B200 = load_gpu("b200")
@@ -68,6 +68,24 @@ def test_the_run_and_a_comparison_say_it(tmp_path):
     known = demo.changed({"clients.0.gpu": "b200"})
     warnings = compare({"bare": bare, "known": known}).summary["warnings"]
     assert [name for name, lines in warnings.items() if line in lines] == ["bare"]
+
+
+def test_a_gpu_of_ones_own_tells_how_much_its_architecture_matters(tmp_path):
+    """The steps of one decode with the kernels of each architecture, by hand."""
+    (tmp_path / "x1.toml").write_text('name = "x1"\nbased_on = "b200"\nmemory = "256 GiB"\n')
+    demo = Scenario.load("demo", overrides={"workload.lengths.num_requests": 50})
+    result = simulate(demo.changed({"clients.0.gpu": str(tmp_path / "x1.toml")}))
+    line = kernels_line(result.summary)
+    assert line in " ".join(origin_lines(result.summary))
+    model, gpu = load_model("llama-3.1-8b"), load_gpu(str(tmp_path / "x1.toml"))
+    step = StepBatch((), 1, 1024, longest_context=1024)
+    times = [
+        RooflinePredictor(model, Cluster(replace(gpu, kernels=kernels_of(name)))).step_time(step)
+        for name in ("blackwell", *architecture_names())
+    ]
+    low, high = min(times) / times[0], max(times) / times[0]
+    assert low <= 1 < 1.1 < high
+    assert f"x1 as blackwell, {low:.2f} to {high:.2f} with 1 decode" in line
 
 
 def test_two_gpus_are_told_apart():

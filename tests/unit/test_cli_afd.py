@@ -272,6 +272,19 @@ def test_kernels_that_reach_another_share_of_the_peak_are_told(mist):
     assert "its kernels would make" in " ".join(out.split())
 
 
+def test_the_best_bundle_with_kernels_is_that_of_their_coefficients(mist):
+    """Two runs: one that derives alpha_f, and one to which the kernels' is given."""
+    asked = ("t.csv", "--slots", "16,64,256", *DERIVED, "--gpu", "h200", "--json")
+    derived = json.loads(mist(*asked)[1])
+    (told,) = [line for line in derived["warnings"] if "best bundle" in line]
+    factor = derived["coefficients"]["alpha_f"] * 83 / 37.2
+    given = json.loads(mist(*asked, "--alpha-f", repr(factor))[1])
+    best = given["best_bundles"][0]
+    assert f" {best['attention_workers']}:1 with {best['slots']} slots: " in told
+    assert f"{best['throughput']:,.0f} tokens/s per GPU" in told
+    assert not [line for line in given["warnings"] if "best bundle" in line]
+
+
 def test_a_gpu_without_architecture_tells_the_range_of_the_known_ones(mist, tmp_path):
     (tmp_path / "new.toml").write_text(SHEET)
     attention, experts = warnings_of(mist, "--gpu", "new.toml")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
@@ -91,14 +91,30 @@ class HardwareOptions:
 
         given: names of coefficients that are not derived.
         """
+        for name, found in self._shares(given):
+            yield from _share_lines(name, found)
+
+    def by_kernels(
+        self, coefficients: AfdCoefficients, given: Collection[str]
+    ) -> AfdCoefficients | None:
+        """Return the coefficients as kernels of the GPUs would have them; None: about the same.
+
+        given: names of coefficients that are not derived, which stay.
+        """
+        factors = {name: found.low for name, found in self._shares(given) if _matters(found)}
+        if not factors:
+            return None
+        changed = {name: getattr(coefficients, name) * each for name, each in factors.items()}
+        return replace(coefficients, **changed)
+
+    def _shares(self, given: Collection[str]) -> Iterator[tuple[str, KernelShares]]:
+        """Yield what kernels would make of each coefficient that is derived from a share."""
         if self.model is None or self.gpu is None:
             return
         model, gpu = load_generating(self.model), load_gpu(self.gpu)
         ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
         shares = {"alpha_a": attention_shares(model, gpu), "alpha_f": expert_shares(model, ffn_gpu)}
-        for name, found in shares.items():
-            if name not in given:
-                yield from _share_lines(name, found)
+        yield from ((name, found) for name, found in shares.items() if name not in given)
 
     def _seconds(self, name: str) -> float | None:
         text: str | None = getattr(self, name)
@@ -117,14 +133,18 @@ class HardwareOptions:
         return math.floor(num_bytes / load_generating(self.model).kv_bytes_per_token)
 
 
+def _matters(found: KernelShares) -> bool:
+    """Tell whether the GPU's own kernels change a coefficient."""
+    return found.is_known and abs(found.low - 1) >= _LEAST
+
+
 def _share_lines(name: str, found: KernelShares) -> Iterator[str]:
     """Yield by how much kernels would change a coefficient; nothing for fitted shares of a GPU."""
     what = "bandwidth" if found.part == "attention" else "peak rate"
     taken = f"{name} takes {100 * found.share:g} % of the {what} of {found.gpu.name}"
-    if found.is_known:
-        if abs(found.low - 1) >= _LEAST:
-            yield f"{taken}; in a run, its kernels would make it {found.low:.2f} times as large."
-    elif found.gpu.confidence == "spec-only":
+    if _matters(found):
+        yield f"{taken}; in a run, its kernels would make it {found.low:.2f} times as large."
+    elif not found.is_known and found.gpu.confidence == "spec-only":
         yield (
             f"{taken}, whose entry names no architecture. The kernels of the known architectures "
             f"would multiply it by {found.low:.2f} to {found.high:.2f}. Set architecture in its "

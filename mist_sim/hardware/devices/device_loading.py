@@ -102,7 +102,7 @@ def _on_base(table: Table, source: str, files: tuple[Path, ...]) -> dict[str, ob
     if "based_on" in table:
         base = _base(str(table["based_on"]), source, files) | {"confidence": "spec-only"}
         draw = base.get("draw")
-        if "draw" in own and isinstance(draw, dict):
+        if own.keys() & {"draw", "power"} and isinstance(draw, dict):
             base["draw"] = {**draw, "confidence": "spec-only"}
         own = merge_tables(base, own) | {"sources": _merged_sources(base, own, source)}
     return own

@@ -61,8 +61,7 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
                 "conversations, so no two prompts are known to begin alike."
             )
-        if line := architecture_line(summary):
-            yield line
+        yield from filter(None, (architecture_line(summary), kernels_line(summary)))
         yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))
 
@@ -115,18 +114,35 @@ def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
 
 def architecture_line(summary: Mapping[str, Any]) -> str:
     """Return by how much steps of a GPU without figures of kernels are too short; or nothing."""
-    found: dict[str, str] = {}
-    for client, names in summary.get("assumed", {}).items():
-        for name in names:
-            if name.startswith("architecture: "):
-                found.setdefault(name.removeprefix("architecture: "), client)
-    if not found:
+    factors = _told(summary, "architecture: ")
+    if not factors:
         return ""
-    several = len(found) > 1
-    factors = "; ".join(f"{text} ({client})" if several else text for text, client in found.items())
     return (
         "The GPU's entry names no architecture: every kernel reaches the same share of the peaks "
         "and takes no time to start, so steps come out too fast. The kernels of the known "
         f"architectures would multiply their time by {factors}. Set architecture in its entry; "
         "compare two GPUs only if both have one."
     )
+
+
+def kernels_line(summary: Mapping[str, Any]) -> str:
+    """Return how far steps of a GPU of one's own depend on its architecture; or nothing."""
+    factors = _told(summary, "kernels: ")
+    if not factors:
+        return ""
+    return (
+        "Kernels of a GPU of your own are taken to reach the shares of its peaks that were timed "
+        "on its architecture. With the shares of every known architecture, its steps would take "
+        f"so many times as long: {factors}. Its figures are at least as uncertain."
+    )
+
+
+def _told(summary: Mapping[str, Any], kind: str) -> str:
+    """Return what the assumptions of a kind say, each once, with a client that has it."""
+    found: dict[str, str] = {}
+    for client, names in summary.get("assumed", {}).items():
+        for name in names:
+            if name.startswith(kind):
+                found.setdefault(name.removeprefix(kind), client)
+    several = len(found) > 1
+    return "; ".join(f"{text} ({client})" if several else text for text, client in found.items())
