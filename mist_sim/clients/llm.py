@@ -144,7 +144,8 @@ class LlmClient(LaidOutClient):
         KV entries or leaves some to other clients; and so do all in a layout that the client
         changes to.
         """
-        return option_for_general(self.config, self.rules, self.memory)
+        num_ranks = len(self.predictor.ranks)
+        return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if self.predictor.traits.needs_longest_context:

@@ -9,17 +9,20 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 
 
-def option_for_general(config: EngineConfig, rules: EngineRules, memory: LaneMemory) -> str:
+def option_for_general(
+    config: EngineConfig, rules: EngineRules, memory: LaneMemory, num_ranks: int, lockstep: bool
+) -> str:
     """Return the option that the plain loop does not support; empty if there is none.
 
-    rules: of the engine's version. memory: of its lanes.
+    rules: of the engine's version. memory: of its lanes. num_ranks: of a pipeline, and lockstep:
+    whether replicas step together, both in the client's present layout.
     """
     scheduler = config.scheduler
     is_chunked = type(scheduler) is ChunkedScheduler
     for option, is_set in (
         (f"role {config.role}", config.role not in (None, "prefill", "decode")),
-        ("pipeline_parallel_size", config.pipeline_parallel_size > 1),
-        ("enable_expert_parallel and data_parallel_size", config.lockstep),
+        ("pipeline_parallel_size", num_ranks > 1),
+        ("enable_expert_parallel and data_parallel_size", lockstep),
         ("speculative_config", config.speculative_config is not None),
         ("lora", config.lora is not None),
         ("images", config.images is not None),

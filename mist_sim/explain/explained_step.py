@@ -62,7 +62,7 @@ class StepExplained(Findings):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per operator: seconds, share, FLOPs and bytes of a GPU in all layers, and limit."""
+        """A row per operator: seconds, share, limit, FLOPs and bytes of a GPU in all layers."""
         import pandas as pd
 
         return pd.DataFrame([self._row(each) for each in self.operators])
@@ -74,12 +74,28 @@ class StepExplained(Findings):
             "seconds": operator.seconds,
             "share": operator.seconds / self.seconds,
             "bound": operator.bound,
+            "of_peak": self._of_peak(operator),
             "flops": operator.flops,
             "bytes": operator.num_bytes,
             "flops_per_byte": operator.flops / operator.num_bytes if operator.num_bytes else 0.0,
             "kernel": operator.kernel,
             "source": self.sources.get(f"kernels.{operator.kernel}", ""),
         }
+
+    def _of_peak(self, operator: OperatorTime) -> float | None:
+        """Return the share of the data sheet's rate, or bandwidth, at which an operator runs.
+
+        That is of what binds it; None where neither does. The rate is that of 16 bits, which
+        products in 8 bits may exceed.
+        """
+        if self.peaks is None or not operator.seconds:
+            return None
+        rate, bandwidth = self.peaks
+        if operator.bound == "compute":
+            return operator.flops / operator.seconds / rate
+        if operator.bound == "memory":
+            return operator.num_bytes / operator.seconds / bandwidth
+        return None
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -63,10 +63,10 @@ def _operators(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _table(summary: Mapping[str, Any], *, wide: bool) -> RenderableType:
-    titles = ["operator", "layers", "ms", "share", "bound by"]
+    titles = ["operator", "layers", "ms", "share", "bound by", "of peak"]
     titles += ["GFLOP", "MB", "FLOP/byte", "kernels"] if wide else []
     rows = [_cells(row, wide=wide) for row in summary["operators"]]
-    return columns(titles, rows, right=(1, 2, 3, 5, 6, 7), dim=(8,))
+    return columns(titles, rows, right=(1, 2, 3, 5, 6, 7, 8), dim=(9,))
 
 
 def _cells(row: Mapping[str, Any], *, wide: bool) -> list[str]:
@@ -76,6 +76,7 @@ def _cells(row: Mapping[str, Any], *, wide: bool) -> list[str]:
         f"{row['seconds'] * 1e3:.4g}",
         percent(row["share"], 1),
         row["bound"],
+        "-" if row["of_peak"] is None else percent(row["of_peak"]),
     ]
     if wide:
         per_byte = row["flops_per_byte"]

@@ -148,6 +148,20 @@ def test_ten_operators_by_hand():
     assert rows.loc["up_proj", "bound"] == "compute"
     assert rows.loc["activation", "bound"] == "memory"
     assert next(iter(found.shares)) == "compute"
+    seconds = rows["seconds"]
+    of_compute = product(h, 2 * inner)[0] / seconds["up_proj"] / 989.4e12
+    assert rows.loc["up_proj", "of_peak"] == pytest.approx(of_compute, rel=1e-3)
+    of_memory = by_hand["activation"][1] / seconds["activation"] / 3.35e12
+    assert rows.loc["activation", "of_peak"] == pytest.approx(of_memory, rel=1e-3)
+
+
+def test_neither_peak_is_reached_where_the_host_binds():
+    found = explain_batch(
+        scenario(**CLIENTS["dense"], async_scheduling=False), HandBatch(decodes=1, context=100)
+    )
+    rows = found.table.set_index("bound")
+    assert rows.loc[["host"], "of_peak"].isna().all()
+    assert (rows.loc[["memory"], "of_peak"] < 1).all()
 
 
 def test_what_binds_a_small_step():

@@ -337,6 +337,10 @@ class Lane:
             self.state.end_pause()
         self.state.free_forgotten()
 
+    def go_on(self, sequence: SequenceState) -> None:
+        """Record that a decode continues here, with entries that this lane has taken over."""
+        self.records.resume(sequence)
+
     def take_off(self, sequence: SequenceState) -> int:
         """Remove a running sequence; return how many of its tokens have KV entries."""
         _, num_tokens = self.state.stop(sequence)

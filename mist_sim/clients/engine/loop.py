@@ -41,6 +41,7 @@ class Engine:
     ) -> None:
         self.env = env
         self.lanes = lanes
+        self._lane = lanes[0] if len(lanes) == 1 else None
         self.predictor = predictor
         self._step_end, self._plan_phase = phases
         self._run: Run | None = None
@@ -178,7 +179,7 @@ class Engine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run if the sequence could join."""
-        sequence.lane = lane = self.next_lane()
+        sequence.lane = lane = self._lane or self.next_lane()
         if ahead := self._is_ahead(lane):
             ahead.hold_arrival(sequence)
             self._cut_ahead(lane)

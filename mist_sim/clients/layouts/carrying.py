@@ -135,7 +135,7 @@ def _carry_running(
         return False
     sequence.lane = place
     if decodes:
-        place.records.resume(sequence)
+        place.go_on(sequence)
     return True
 
 
