@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
 from string import ascii_uppercase
 from typing import Any, TypeVar
@@ -73,6 +73,7 @@ _BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
 _STAR = "* the best of those that keep their limits, where that is sure"
 _COARSE = "≥ not searched further, since another surely serves more"
+_PRICES = 3  # at which others break even, a line each
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
 _LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
 
@@ -88,12 +89,21 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
+        *_break_even(summary.get("break_even", ())),
         *_told("Left out", summary.get("left_out", {})),
         *_told("Assumed", summary.get("assumed", {})),
         *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
         *warnings(_merged(told) if is_long else [f"{name}: {text}" for name, text in told]),
     )
+
+
+def _break_even(lines: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield at which price others cost as much as the cheapest; empty without prices."""
+    if lines:
+        more = [f"and {len(lines) - _PRICES} more"] if len(lines) > _PRICES else []
+        shown = [Text(line) for line in [*lines[:_PRICES], *more]]
+        yield from section("Break-even", Group(*shown))
 
 
 def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:

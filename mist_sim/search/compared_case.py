@@ -14,6 +14,7 @@ from mist_sim.metrics.replications import estimate
 from mist_sim.report.run.origins import architecture_line, kernels_line
 from mist_sim.report.run.overloads import overload_line, room_line
 from mist_sim.search.binding_result import Binding
+from mist_sim.search.break_even import Priced
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Better, Ranked
 from mist_sim.search.verdicts.request_times import Target, asked_share
@@ -66,6 +67,7 @@ class Case:
         run at its goodput; None if not requested, or without goodput. rate: of the scenario's own
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
         None without limits. limits: figures beside limits in any scenario, such as `p95_ttft_ms`.
+    gpu_names: kinds of its GPUs. gpu_price: dollars of one an hour, on average; NaN without prices.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Case:
     rate: float = nan
     target: Target | None = None
     limits: Sequence[str] = ()
+    gpu_names: frozenset[str] = frozenset()
+    gpu_price: float = nan
 
     @property
     def figures(self) -> dict[str, float]:
@@ -94,6 +98,12 @@ class Case:
         own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
         names = dict.fromkeys((*FIGURES, *self.limits))
         return {name: own[name] if name in own else self._mean(name) for name in names}
+
+    def priced(self, cost: str) -> Priced:
+        """Return its prices. cost: of `FIGURES`, dollars of a million output tokens."""
+        electricity, dollars = self._mean("electricity_cost_usd"), self._mean("cost_usd")
+        share = electricity / dollars if electricity > 0 else 0.0
+        return Priced(self.name, self.figures[cost], share, self.gpu_names, self.gpu_price)
 
     @property
     def expected_errors(self) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
+from mist_sim.search.break_even import COST, COST_AT_GOODPUT, break_even
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
 from mist_sim.search.goodput_result import Goodput
@@ -110,6 +111,18 @@ class Comparison(Findings):
         return " ".join(told)
 
     @property
+    def break_even(self) -> list[str]:
+        """The price at which other GPUs cost as much a token as those of the cheapest, in words.
+
+        Of scenarios that keep their limits: at their goodput where that is known of all.
+        """
+        kept = [case for case in self.cases if case.ranked.keeps is not False]
+        at_goodput = [case.priced(COST_AT_GOODPUT) for case in kept]
+        if not any(isnan(each.cost) for each in at_goodput):
+            return break_even(at_goodput, "each at its goodput")
+        return break_even([case.priced(COST) for case in kept], "both at this rate")
+
+    @property
     def _limits(self) -> Sequence[str]:
         """The figures beside limits."""
         return self.cases[0].limits if self.cases else ()
@@ -133,6 +146,7 @@ class Comparison(Findings):
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
             **({"uneven": list(self.uneven)} if self.uneven else {}),
+            **({"break_even": found} if (found := self.break_even) else {}),
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
 
@@ -245,7 +259,9 @@ class _Case:
         rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
         slo = self.built.scenario.slo.make()
         target = target_of(slo, attainment) if slo.is_set else None
-        told = failure, self.at_goodput, rate, target, limits
+        names = self.built.gpu_names if self.summaries else frozenset[str]()
+        price = self.built.gpu_price if self.summaries else nan
+        told = failure, self.at_goodput, rate, target, limits, names, price
         return Case(name, title, gpus, self.summaries, self.goodput, *told)
 
 

@@ -36,8 +36,10 @@ from mist_sim.studies.task import Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
-_USUAL = 30_000  # requests of the longest run, unless the interval would be wide
 _NARROWEST = 1e-4  # tolerance; rates have six digits
+
+USUAL_REQUESTS = 30_000
+"""Of the longest run, unless the interval of a goodput would be wide."""
 
 _Key = tuple[int, int]  # position of a scenario, and a seed
 
@@ -51,8 +53,9 @@ class GoodputOptions:
     percentiles: as in `Target`. rates: the lowest and the highest rate to try, requests per second;
         by default the search begins at the scenario's own. tolerance: largest gap between the
         attained and the missed rate, as a share of the latter.
-    most_requests: of any run, which continues until its verdict is known (>= 1,000). None: 30,000,
-        and four times as many at the two undecided rates if the interval would be wider than 8 %.
+    most_requests: of any run, which continues until its verdict is known (>= 1,000). None:
+        `usual_requests`, and four times as many at the two undecided rates if the interval would be
+        wider than 8 %.
     as_is: judge the workload as it stands, with its ramp and its end, however short it is.
 
     Raises ScenarioError for values that make no search.
@@ -65,6 +68,7 @@ class GoodputOptions:
     rates: tuple[float, float] | None = None
     tolerance: float = 0.02
     most_requests: int | None = None
+    usual_requests: int = USUAL_REQUESTS
     as_is: bool = False
 
     def __post_init__(self) -> None:
@@ -99,7 +103,7 @@ class GoodputOptions:
 
         times: so many times as many requests as others have at most.
         """
-        most = None if self.as_is else (self.most_requests or _USUAL * times)
+        most = None if self.as_is else (self.most_requests or self.usual_requests * times)
         data = as_data(built.scenario)
         arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
         return Task(key, trial_data, arguments)

@@ -89,6 +89,9 @@ def _at(case: Ranked, figure: str, end: int) -> float:
     return value * case.figures["goodput"] / rate if rate else inf
 
 
+_ERRORS = "errors of the step times, which may differ between GPUs and models, are not in them"
+
+
 def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
     """Return those that may be better than the best by more than `NEAR`, or equal to it."""
     least = lowest(best, figure)
@@ -138,10 +141,15 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
         return f"{best.name} alone attains a rate: {rate:.4g} /s{why}."
     second = max(others, key=lambda case: case.figures["goodput"])
     gain = rate / second.figures["goodput"] - 1
-    sure = f"and sure, since the 95 % intervals {_apart(best, second)}"
+    if not best.is_steady:
+        return (
+            f"{best.name} serves most, {rate:.4g} /s: {100 * gain:.0f} % more than {second.name}, "
+            f"{_AS_IT_STANDS}{why}."
+        )
     return (
-        f"{best.name} serves most, {rate:.4g} /s: {100 * gain:.0f} % more than {second.name}, "
-        f"{sure if best.is_steady else _AS_IT_STANDS}{why}."
+        f"{_with_interval(best)} serves most, {100 * gain:.0f} % more than "
+        f"{_with_interval(second)}: sure, since these 95 % intervals of the runs "
+        f"{_apart(best, second)}; {_ERRORS}{why}."
     )
 
 

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Ranked, sentence
 from mist_sim.search.sliders import DESIGNS, Design, Slidable, Sliders, all_sliders
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 CHUNKS = (128, 256, 512, 1024, 2048)
 """Chunks to try: those of TaiChi's Figures 5 and 15, and twice the largest."""
 
+_TOLD = 3  # positions that a stopped search names
 _SIDE_BY_SIDE = 4  # positions tried against the same best; a number of its own, so that the result
 # does not depend on how many processes there are
 
@@ -195,11 +197,23 @@ def search_sliders(
         resume=resume,
     ) as driver:
         race = _Race(slidable, options, driver)
+        driver.so_far = lambda: _so_far(entries, race)
         for design in designs:
-            entries += race.run([each for each in positions if each.design == design])
+            race.run([each for each in positions if each.design == design], entries)
     if entries and all(entry.failure for entry in entries):
         raise race.first_error or ScenarioError(str(entries[0].failure))
     return SliderSearch(tuple(entries), scenario.headline)
+
+
+def _so_far(entries: Sequence[Entry], race: _Race) -> str:
+    """Return the best positions that are known of a stopped search; empty before the first run."""
+    known = [each for each in entries if not isnan(each.rate)]
+    best = sorted(known, key=lambda each: -each.rate)[:_TOLD]
+    told = [f"{each.sliders.design} ({each.sliders.name}) {each.rate:.4g} /s" for each in best]
+    number = in_words(len(entries), "position")
+    parts = [f"{number} known; the best so far: {'; '.join(told)}"] if told else []
+    parts += [now] if (now := so_far(race.tried, race.names)) else []
+    return "; under way: ".join(parts)
 
 
 def _ranked(entry: Entry) -> Ranked:
@@ -219,15 +233,17 @@ class _Race:
         self._options = options
         self._driver = driver
         self.first_error: Exception | None = None
+        self.names: list[str] = []
+        self.tried: dict[tuple[int, int], list[Trial]] = {}
 
-    def run(self, positions: Sequence[Sliders]) -> list[Entry]:
-        """Return the result of each position; the first one that works is always searched."""
-        entries: list[Entry] = []
-        while positions and (not entries or entries[-1].failure):
+    def run(self, positions: Sequence[Sliders], entries: list[Entry]) -> None:
+        """Add the result of each position; the first one that works is always searched."""
+        before = len(entries)
+        while positions and (len(entries) == before or entries[-1].failure):
             entries += self._search(positions[:1], None)
             positions = positions[1:]
         if not positions:
-            return entries
+            return
         best, lowest = entries[-1].rate, _missed_below(entries[-1])
         for first in range(0, len(positions), _SIDE_BY_SIDE):
             some = list(positions[first : first + _SIDE_BY_SIDE])
@@ -237,17 +253,18 @@ class _Race:
                 entries += [entry for entry in tried if isinstance(entry, Entry)]
                 some = [each for each in tried if isinstance(each, Sliders)]
             entries += self._search(some, rate)
-            rates = [entry.rate for entry in entries if entry.rate == entry.rate]
+            rates = [entry.rate for entry in entries[before:] if entry.rate == entry.rate]
             best = max(rates, default=nan)
-        return entries
 
     def _search(self, some: Sequence[Sliders], rate: float | None) -> list[Entry]:
         """Search the goodput of each, from a rate on that it attains; None: from its own."""
         builts = {each: self._built(each, rate) for each in some}
         whole = {each: built for each, built in builts.items() if isinstance(built, Built)}
+        self.names[:] = [f"{each.design} ({each.name})" for each in whole]
         searched = search_goodputs(
-            list(whole.values()), self._options, self._driver, keep_errors=True
+            list(whole.values()), self._options, self._driver, keep_errors=True, tried=self.tried
         )
+        self.tried.clear()
         found = dict(zip(whole, searched, strict=True))
         tried = int(rate is not None)
         entries = []

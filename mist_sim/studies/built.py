@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from typing import Any
 
 from mist_sim.hardware import gpu_group
 from mist_sim.metrics import PowerOptions
 from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.spending.cost import dollars_an_hour
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -40,6 +42,20 @@ class Built:
     def asks_for_spending(self) -> bool:
         """Whether power or cost was set in the scenario."""
         return self.scenario.cost is not None or self.scenario.power.make() != PowerOptions()
+
+    @property
+    def gpu_names(self) -> frozenset[str]:
+        """The kinds of GPUs of all clients, by name."""
+        machines = [client.traits.machine for client in self.simulation.clients]
+        return frozenset(group.gpu.name for each in machines if each for group in each.groups)
+
+    @property
+    def gpu_price(self) -> float:
+        """Dollars of a GPU an hour, on average; NaN without prices or known GPUs."""
+        if self.scenario.cost is None or not self.num_gpus:
+            return nan
+        machines = [client.traits.machine for client in self.simulation.clients]
+        return dollars_an_hour(machines, self.scenario.cost.make()) / self.num_gpus
 
     @cached_property
     def num_gpus(self) -> int | None:

@@ -160,10 +160,12 @@ def _tell(stop: KeyboardInterrupt, driver: Driver, otherwise: str) -> None:
 
     otherwise: where they are, unless that was added.
     """
-    if so_far := driver.so_far():
-        if not getattr(stop, "__notes__", ()):
-            stop.add_note(otherwise)
-        stop.add_note(f"stopped after {in_words(driver.num_done, 'run')}: {so_far}")
+    if not driver.num_done:
+        return
+    if not getattr(stop, "__notes__", ()):
+        stop.add_note(otherwise)
+    told = driver.so_far() or "too early to tell anything"
+    stop.add_note(f"stopped after {in_words(driver.num_done, 'run')}: {told}")
 
 
 @contextmanager

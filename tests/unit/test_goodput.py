@@ -327,7 +327,8 @@ def test_hopeless_rates_end_soon_and_the_workload_need_not_be_long():
     (search,) = found.searches
     assert search.trials[-1].num_requests < 3000
     assert search.trials[-1].verdict == "missed"
-    assert max(trial.num_requests for trial in search.trials) <= 5000
+    longest = max(trial.num_requests for trial in search.trials)
+    assert longest <= 1.01 * 5000, "a few of those looked at are still on their way"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,30 @@ def test_a_gpu_read_back_is_the_gpu(mist, name, slug):
         assert figures["sources"]
 
 
+def test_a_gpu_of_a_file_is_shown_with_what_it_is_based_on(mist, tmp_path):
+    (tmp_path / "b200.toml").write_text(
+        'based_on = "h100"\nmemory = "99 GB"\ninterconnect = {domain = 4}\n', "utf-8"
+    )
+    path = str(tmp_path / "b200.toml")
+    code, out, _ = mist("list", "gpus", path)
+    assert code == 0
+    text, *kernels = out.partition("# Kernels of architecture")
+    assert kernels[0]
+    read = gpu_from_table(tomllib.loads(text), name="b200", source="printed")
+    assert replace(read, sources={}) == replace(load_gpu(path), sources={})
+    assert (read.memory, read.interconnect.domain) == (99e9, 4)
+    assert read.memory_bandwidth == load_gpu("h100").memory_bandwidth
+
+
+def test_models_and_hosts_of_files_are_their_text(mist, tmp_path):
+    config = json.loads(mist("list", "models", "llama-3.1-8b")[1]) | {"hidden_size": 2048}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    for name in (tmp_path, tmp_path / "config.json"):
+        assert json.loads(mist("list", "models", str(name))[1])["hidden_size"] == 2048
+    (tmp_path / "host.toml").write_text("peer_access = false\n", "utf-8")
+    assert mist("list", "hosts", str(tmp_path / "host.toml"))[1] == "peer_access = false\n"
+
+
 def test_models_hosts_and_presets(mist):
     assert json.loads(mist("list", "models", "meta-llama/Llama-3.1-8B")[1])["hidden_size"] == 4096
     assert tomllib.loads(mist("list", "hosts", "pcie-peer")[1])["peer_access"] is True
@@ -36,14 +60,14 @@ def test_models_hosts_and_presets(mist):
     ("words", "said"),
     [
         (["gpus", "h1000"], "no accelerator and no file is named 'h1000'; did you mean"),
-        (["gpus", "x1.toml"], "NAME must be one of the catalog, got 'x1', a file of yours"),
+        (["gpus", "bad.toml"], "bad.toml: unknown key 'memmory'; did you mean 'memory'"),
         (["models", "nobody"], "no model and no file is named 'nobody'"),
         (["presets", "dmeo"], "no preset is named 'dmeo'; did you mean 'demo'"),
         (["routers", "random"], "NAME must follow topologies, models, gpus, hosts, presets"),
     ],
 )
 def test_bad_names_are_one_message(mist, tmp_path, words, said):
-    (tmp_path / "x1.toml").write_text('based_on = "h100"\n', "utf-8")
+    (tmp_path / "bad.toml").write_text('based_on = "h100"\nmemmory = "9 GB"\n', "utf-8")
     code, out, err = mist("list", *words)
     assert (code, out) == (2, "")
     assert said in err

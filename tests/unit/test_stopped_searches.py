@@ -2,6 +2,7 @@
 
 import re
 import signal
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from mist_sim.cli.signals import Saved, Stopped, take_leave
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.planning import PlanOptions, plan
+from mist_sim.search.slider_search import search_sliders
 from mist_sim.search.spaces import SearchOptions, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
@@ -23,6 +25,15 @@ DATA = {
     "workload": of_profile(60, "20 /s"),
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "30 ms"},
+}
+HYBRID = DATA | {
+    "clients": [
+        {"name": name, "role": f"{name}_heavy", "gpu": "h100-sxm", "async_scheduling": False}
+        for name in ("p", "d")
+    ],
+    "network": {"bandwidth": "300 GB/s"},
+    "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "30 ms"}},
+    "router": {"type": "length_aware", "ttft": "500 ms"},
 }
 SCENARIO = Scenario.from_dict(DATA)
 SHORT = GoodputOptions(most_requests=1000, rates=(1.0, 200.0))
@@ -48,7 +59,7 @@ def test_a_goodput_names_the_rates():
     def work(**how):
         return find_goodput(SCENARIO, SHORT, **how)
 
-    assert notes_of(work, 3) == []
+    assert notes_of(work, 3)[1:] == ["stopped after 3 runs: too early to tell anything"]
     where, so_far = notes_of(work, 9)
     assert where == "no results were written; --out DIR keeps finished runs"
     found = re.fullmatch(
@@ -90,6 +101,28 @@ def test_a_search_names_the_front():
     _, so_far = notes_of(lambda **how: search_space(space, options, **how), 3)
     known = "stopped after 3 runs: 2 of 3 configurations known; the best so far: "
     assert re.fullmatch(known + r"count=2, p50 TTFT \S+", so_far)
+
+
+def test_a_search_names_the_rates_of_goodputs_under_way():
+    space = Space(
+        scenario=SCENARIO,
+        vary={"clients.0.count": [1, 2, 3]},
+        objectives=objectives_of("goodput_per_gpu"),
+        constraints=constraints_of({}),
+    )
+    options = SearchOptions(side_by_side=1, most_requests=1000)
+    _, so_far = notes_of(lambda **how: search_space(space, options, **how), 3)
+    known = "stopped after 3 runs: 0 of 3 configurations known; under way: "
+    assert re.match(known + r"count=\d: \w+ rates? tried", so_far)
+
+
+def test_sliders_name_the_best_position():
+    hybrid = Scenario.from_dict(HYBRID)
+    options = GoodputOptions(most_requests=1000, rates=(1.0, 50.0), tolerance=0.5)
+    work = partial(search_sliders, hybrid, options, chunks=[256])
+    _, so_far = notes_of(work, 9)  # with such a tolerance the ladder is all of a search
+    best = r"1 position known; the best so far: aggregation \(2 x 256\) \S+ /s"
+    assert re.search(best, so_far)
 
 
 def test_a_ranking_names_the_best_strategy():

@@ -1,26 +1,39 @@
-"""One entry of a catalog, as its file has it: what a file of one's own may begin with."""
+"""One entry of a catalog, or of a file of one's own, as its file has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from importlib import resources
+from typing import Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import load_gpu, load_host
+from mist_sim.hardware.devices.device_loading import gpu_names, whole_table
+from mist_sim.hardware.devices.hosts import host_names
 from mist_sim.models import load_model
+from mist_sim.models.model_loading import model_names
 from mist_sim.scenario.presets import preset_names, preset_path
+from mist_sim.user_paths import user_path
 
+_BELOW = ("sources", "aliases")
 _KERNELS = "# Kernels of architecture = {!r}, which a file of your own only names:"
 
 
 def entry(family: str, name: str) -> str:
-    """Return the text of an entry of one of `ENTRIES`. Raises ScenarioError for an unknown one."""
+    """Return the text of an entry of one of `ENTRIES`, or of a file of the user's own.
+
+    Raises ScenarioError for an unknown one, and for a file that is no such entry.
+    """
     return ENTRIES[family](name)
 
 
 def _gpu(name: str) -> str:
     gpu = load_gpu(name)
-    text = _text("mist_sim.hardware", "catalog", gpu.name, ".toml")
+    if _is_of_catalog(gpu, gpu_names(), load_gpu):
+        text = _text("mist_sim.hardware", "catalog", gpu.name, ".toml")
+    else:
+        text = toml_text(whole_table(user_path(name)))
     if not gpu.architecture:
         return text
     kernels = _text("mist_sim.hardware", "architectures", gpu.architecture, ".toml")
@@ -28,11 +41,23 @@ def _gpu(name: str) -> str:
 
 
 def _host(name: str) -> str:
-    return _text("mist_sim.hardware", "catalog/hosts", load_host(name).name, ".toml")
+    host = load_host(name)
+    if _is_of_catalog(host, host_names(), load_host):
+        return _text("mist_sim.hardware", "catalog/hosts", host.name, ".toml")
+    return user_path(name).read_text(encoding="utf-8")
 
 
 def _model(name: str) -> str:
-    return _text("mist_sim.models", "catalog", load_model(name).name, ".json")
+    model = load_model(name)
+    if _is_of_catalog(model, model_names(), load_model):
+        return _text("mist_sim.models", "catalog", model.name, ".json")
+    path = user_path(name)
+    return (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
+
+
+def _is_of_catalog(found: Any, names: Collection[str], load: Callable[[str], Any]) -> bool:
+    """Tell whether something is an entry of a catalog; a file may bear the name of one."""
+    return found.name in names and load(found.name) == found
 
 
 def _preset(name: str) -> str:
@@ -45,9 +70,26 @@ def _preset(name: str) -> str:
 
 def _text(package: str, folder: str, name: str, ending: str) -> str:
     place = resources.files(package).joinpath(*folder.split("/"), name + ending)
-    if not place.is_file():
-        raise ScenarioError(f"NAME must be one of the catalog, got {brief(name)}, a file of yours")
     return place.read_text(encoding="utf-8")
+
+
+def toml_text(table: Mapping[str, object]) -> str:
+    """Return a table as TOML, its sources below the figures."""
+    lines = [f"{key} = {_value(value)}" for key, value in table.items() if key not in _BELOW]
+    sources = table.get("sources")
+    if isinstance(sources, Mapping) and sources:
+        lines += ["", "[sources]"]
+        lines += [f"{json.dumps(key)} = {_value(source)}" for key, source in sources.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{json.dumps(key)} = {_value(each)}" for key, each in value.items())
+        return f"{{{pairs}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)  # strings, numbers and truth are alike in TOML
 
 
 ENTRIES: Mapping[str, Callable[[str], str]] = {

@@ -145,7 +145,7 @@ def plan(
         designs=words(designs, "--designs"),
         routers=words(routers, "--routers") if routers is not None else None,
         attainment=attainment,
-        most_requests=30_000 if most_requests is None else most_requests,
+        most_requests=most_requests,
         as_is=as_is,
         seconds=seconds or None,
     )

@@ -53,7 +53,12 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
-    return _read_entry(_on_base(load_toml(path), str(path), (path,)), path.stem, str(path))
+    return _read_entry(whole_table(path), path.stem, str(path))
+
+
+def whole_table(path: Path) -> dict[str, object]:
+    """Return the table of a spec file, completed with what it is based on."""
+    return _on_base(load_toml(path), str(path), (path,))
 
 
 def architecture_names() -> list[str]:

@@ -295,14 +295,14 @@ class Hunt:
 
     def _lengthen(self) -> bool:
         """Run undecided candidates longer; return whether there were any."""
-        most = self._question.options.most_requests
+        most = self._question.options.longest
         chosen = [each.candidate for each in self._undecided()][:_ROUND]
         self._try(chosen, most)
         return bool(chosen)
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
         """Simulate candidates at the required rate, and note the results."""
-        longest = self._question.options.most_requests
+        longest = self._question.options.longest
         by_length: dict[int, list[Candidate]] = {}
         for candidate in chosen:
             is_brief = most == _SHORT and candidate.design in _SLOW

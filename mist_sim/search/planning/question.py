@@ -13,7 +13,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
@@ -58,7 +58,7 @@ class PlanOptions:
     routers: tuple[str, ...] | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
     attainment: float | None = None
-    most_requests: int = 30_000
+    most_requests: int | None = None
     as_is: bool = False
     seconds: float | None = 60.0
 
@@ -102,6 +102,11 @@ class PlanOptions:
         """Return the dollars of one GPU an hour that are said; None: the catalog's hold."""
         own = {_named(name): price for name, price in self.prices.items()}
         return own.get(_named(gpu)) if own else None
+
+    @property
+    def longest(self) -> int:
+        """Requests of the longest run at the rate that is asked for."""
+        return self.most_requests or USUAL_REQUESTS
 
     @property
     def goodput(self) -> GoodputOptions:

@@ -65,7 +65,8 @@ class Refining:
         how = GoodputOptions(
             attainment=options.attainment,
             tolerance=_TOLERANCE,
-            most_requests=min(options.most_requests, _GOODPUT_RUN),
+            most_requests=options.most_requests and min(options.most_requests, _GOODPUT_RUN),
+            usual_requests=_GOODPUT_RUN,
             as_is=options.as_is,
         )
         (found,) = search_goodputs([Built(scenario)], how, self.driver)
@@ -115,7 +116,7 @@ class Refining:
     def _trials(self, cases: Mapping[str, Scenario]) -> dict[str, Trial]:
         """Return whether scenarios attain the target at the rate that is asked for, by name."""
         question, options = self.question, self.question.options
-        most = None if options.as_is else options.most_requests
+        most = None if options.as_is else options.longest
         how = question.rate, question.target, question.num_requests, most
         tasks = [
             Task((name, "verdict"), trial_data, (as_data(each), {}, each.seed, *how))

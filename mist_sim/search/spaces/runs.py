@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.verdicts.trials import Trial
@@ -25,10 +25,21 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a study. options: how rates are judged and searched."""
+    """Runs of a study.
+
+    options: how rates are judged and searched. tried: of the goodputs that are searched now, the
+    trials so far, by position in `names` and seed.
+    """
 
     options: GoodputOptions
     driver: Driver
+    names: list[str] = field(default_factory=list)
+    tried: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
+
+    @property
+    def so_far(self) -> str:
+        """What is known of the goodputs that are searched now; empty if nothing is."""
+        return so_far(self.tried, self.names)
 
     def at_own_rate(
         self, several: Sequence[Prepared]
@@ -65,7 +76,12 @@ class Runs:
     def goodputs(self, several: Sequence[Prepared]) -> list[Goodput | Failure]:
         """Search the goodput of each, as `find_goodput` does."""
         builts = [Built(each.scenario) for each in several]
-        found = search_goodputs(builts, self.options, self.driver, keep_errors=True)
+        self.tried.clear()
+        self.names[:] = [each.name for each in several]
+        found = search_goodputs(
+            builts, self.options, self.driver, keep_errors=True, tried=self.tried
+        )
+        self.tried.clear()
         return [(each.failure or _NO_RUN) if isinstance(each, Row) else each for each in found]
 
     def _results(self, tasks: Sequence[Task]) -> list[Any]:

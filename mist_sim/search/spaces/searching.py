@@ -126,7 +126,7 @@ def search_space(
             space.objectives, space.constraints, goodput, judged=evaluation.judges
         )
         prepared = preparation.all(configurations)
-        driver.so_far = lambda: _so_far(prepared, space, evaluation)
+        driver.so_far = lambda: _so_far(prepared, space, evaluation, runs.so_far)
         _run(prepared, space, evaluation, options)
     _check_found(prepared, evaluation)
     return _result(space, options, prepared, evaluation)
@@ -183,15 +183,21 @@ def _promise(prepared: Prepared, objectives: Iterable[Objective]) -> tuple[float
     return (*[inf if isnan(value) else value for value in found], prepared.configuration.number)
 
 
-def _so_far(prepared: Sequence[Prepared], space: Space, evaluation: Evaluation) -> str:
-    """Return the front of the configurations that are known; empty if none is."""
+def _so_far(
+    prepared: Sequence[Prepared], space: Space, evaluation: Evaluation, under_way: str
+) -> str:
+    """Return the front of the configurations that are known; empty if none is.
+
+    under_way: what is known of those that are searched now.
+    """
     known = {
         number: found
         for number, found in evaluation.outcomes.items()
         if found.status != "not tried" or found.summary is not None
     }
+    now = f"; under way: {under_way}" if under_way else ""
     if not known:
-        return ""
+        return f"0 of {len(prepared)} configurations known{now}" if now else ""
     kept = {
         number: {each.name: found.figures.get(each.name, nan) for each in space.objectives}
         for number, found in known.items()
@@ -206,9 +212,9 @@ def _so_far(prepared: Sequence[Prepared], space: Space, evaluation: Evaluation) 
     ]
     told = f"{len(known)} of {len(prepared)} configurations known; "
     if not best:
-        return f"{told}none keeps the constraints so far"
+        return f"{told}none keeps the constraints so far{now}"
     more = f"; and {len(best) - _TOLD} more" if len(best) > _TOLD else ""
-    return f"{told}the best so far: {'; '.join(best[:_TOLD])}{more}"
+    return f"{told}the best so far: {'; '.join(best[:_TOLD])}{more}{now}"
 
 
 def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:
