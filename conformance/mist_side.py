@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
+from mist_sim.clients.kv_cache import CacheTier, EngineMemory, KvCacheConfig
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
 from mist_sim.clients.sequence_state import SequenceState
@@ -153,6 +153,16 @@ def groups_of(spec: dict[str, Any]) -> KvGroups | None:
     return KvGroups(layers_per_group=1, num_window_groups=number, sliding_window=window)
 
 
+def tiers_of(spec: dict[str, Any]) -> tuple[CacheTier, ...]:
+    """Return the store below the GPU; it holds all that is ever computed."""
+    loads = spec.get("loads")
+    if not loads:
+        return ()
+    size = spec["block_size"]
+    num_blocks = sum(-(-(job["prompt"] + job["answer"]) // size) for job in spec["jobs"])
+    return (CacheTier("store", num_blocks + 1, *loads),)
+
+
 def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list[Any]]:
     """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
 
@@ -236,7 +246,9 @@ def run(
         speculative_config=drafts_of(spec),
     )
     memory = EngineMemory(
-        num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS, kv_groups=groups_of(spec)
+        num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS,
+        kv_groups=groups_of(spec),
+        cache_tiers=tiers_of(spec),
     )
     client = DealtClient("engine", config, predictor=law_of(spec), memory=memory, rules=rules)
     client.engine_of = tuple(number % spec["num_engines"] for number in order)

@@ -31,6 +31,9 @@ STEP = (1.1e-2 / 3, 7.7e-5 / 3, 2.3e-8 / 13)
 HAND_OVER = (2.9e-4 / 3, 1.7e-8 / 7)
 """Seconds until the next rank of a pipeline has a step, and of each token in it."""
 
+LOADS = ((1.3e-4 / 3, 1.7e-5 / 3), (1.1e-3 / 3, 2.9e-4 / 7), (0.013 / 3, 0.0037 / 3))
+"""Seconds of a load, and of each block in it: far less than a step, less, and several steps."""
+
 RANKS = {1: (1.0,), 2: (0.53, 0.61), 4: (0.27, 0.38, 0.23, 0.29)}
 """Parts of a step that the ranks take, which are not equal."""
 
@@ -45,7 +48,7 @@ class WorkloadClass:
     aborts: whether senders of jobs go away. ties: whether many jobs come at one time.
     block_size: tokens. drafts: method that drafts tokens, as vLLM names it; empty: none.
     num_window_groups, num_state_groups: groups of layers with a sliding window, or with a state,
-    beside one of full attention.
+    beside one of full attention. loads: whether computed blocks lie in a store below, too.
     """
 
     jobs: Callable[[Draw, int, float], list[Spec]]
@@ -63,6 +66,7 @@ class WorkloadClass:
     drafts: str = ""
     num_window_groups: int = 0
     num_state_groups: int = 0
+    loads: bool = False
 
 
 CLASSES = {
@@ -175,6 +179,14 @@ CLASSES = {
     "states in 1 group, scarce": WorkloadClass(
         plain, scarce=True, caching=False, num_state_groups=1
     ),
+    "loads, prefixes": WorkloadClass(prefixes, scarce=True, loads=True),
+    "loads, repeats": WorkloadClass(repeats, scarce=True, loads=True),
+    "loads, conversations": WorkloadClass(conversations, scarce=True, loads=True),
+    "loads, conversations, priority": WorkloadClass(
+        conversations, scarce=True, policy="priority", loads=True
+    ),
+    "loads, overlapping turns": WorkloadClass(overlapping, scarce=True, loads=True),
+    "loads, no prefixes": WorkloadClass(plain, scarce=True, loads=True),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -236,6 +248,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "hand_over": list(HAND_OVER),
         "drafts": [kind.drafts, num_drafts],
         "acceptance_rate": rate,
+        "loads": list(draw.one_of(*LOADS)) if kind.loads else None,
     }
 
 

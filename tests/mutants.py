@@ -350,8 +350,8 @@ MUTANTS = [
     Mutant(
         "blocks of an answer are entered when it is over",
         f"{CACHE}/prefix_manager.py",
-        "if self.enters_answers and num_tokens",
-        "if False and num_tokens",
+        "if num_tokens >= sequence.num_tokens - 1:",
+        "if False:",
     ),
     Mutant(
         "a block that an answer fills lets nobody in",
@@ -477,8 +477,8 @@ MUTANTS = [
     Mutant(
         "who outgrows the pool caches what its plan does not know",
         f"{SCHEDULING}/preemption.py",
-        "kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)\n        plan.dropped",
-        "kv_cache.preempt(sequence, num_blocks, num_computed)\n        plan.dropped",
+        "num_blocks, num_known, num_unknown)\n        plan.dropped",
+        "num_blocks, num_computed)\n        plan.dropped",
     ),
     Mutant(
         "the time per token of who flows back counts from the first one on",

@@ -13,6 +13,7 @@ import inspect
 from collections import deque
 from typing import Any
 
+from conformance.vllm_side.connector import Store
 from conformance.vllm_side.scheduler import batches_in_flight, fills_queue, scheduler_of
 
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
@@ -31,7 +32,9 @@ class Engine:
     def __init__(self, spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> None:
         self.spec = spec
         self.jobs = spec["jobs"]
-        self.scheduler = scheduler_of(spec, asynchronous, options)
+        loads = spec.get("loads")
+        self.store = Store(spec["block_size"], *loads) if loads else None
+        self.scheduler = scheduler_of(spec, asynchronous, options, self.store)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.num_blocks = self.pool.get_num_free_blocks()
         self.asynchronous = asynchronous
@@ -103,13 +106,13 @@ class Engine:
                     num_empty = 0
                 if self._goes_on(step):
                     continue
-                if not step["tokens"] and len(self.queue) == 1 and not step["preempted"]:
+                if self._waits_for_news() and not step["preempted"]:
                     num_empty += 1
             self._finish(self.queue.pop())
             if num_empty > _MOST_EMPTY:
-                if not self.coming:
+                if (time := self._next_news()) is None:
                     return {"stuck": True}
-                self.now, num_empty = max(self.now, self.coming[0][0]), 0
+                self.now, num_empty = max(self.now, time), 0
         return {
             "stuck": False,
             "arrivals": self.arrivals,
@@ -119,6 +122,18 @@ class Engine:
             "preemptions": self.num_preemptions,
             "cached": self.cached,
         }
+
+    def _waits_for_news(self) -> bool:
+        """Tell whether no step is in flight that may change what can be scheduled."""
+        if len(self.queue) > 1 and self.store is None:
+            return False
+        return not any(step["tokens"] for step in self.queue)
+
+    def _next_news(self) -> float | None:
+        """Return when the next request arrives or the next load ends; None if nothing comes."""
+        times = [time for time, _ in self.coming[:1]]
+        times += self.store.coming.values() if self.store is not None else ()
+        return min(times, default=None)
 
     def _goes_on(self, step: dict[str, Any]) -> bool:
         """Tell whether another step is scheduled before the oldest in the queue is awaited."""
@@ -163,6 +178,7 @@ class Engine:
             "used": self.num_blocks - self.pool.get_num_free_blocks(),
             "end": self.queue[0]["end"] if self.queue else self.now,
         }
+        step["begin"] = max(self.now, step["end"])
         for number in step["preempted"]:
             self.num_preemptions[number] += 1
         self.preempted += step["preempted"]
@@ -171,6 +187,8 @@ class Engine:
             step["end"] = self._pass(step, context)
             step["number"] = len(self.steps)
             self.steps.append(step)
+        if self.store is not None:
+            self.store.begin(step["begin"])
         step["gives"] = not fills_queue() or any(
             self._gives_on(int(name), first) for name, first in step["emits"].items() if first
         )
@@ -220,7 +238,7 @@ class Engine:
 
     def _finish(self, step: dict[str, Any]) -> None:
         """Hand a step's tokens to the scheduler when it is over."""
-        from vllm.v1.outputs import ModelRunnerOutput
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         self.now = max(self.now, step["end"])
         self._abort()
@@ -235,7 +253,9 @@ class Engine:
             number = self._num_given(int(name), drafts=name in drafted) if emits else 0
             begin = request.num_tokens if emits else 0
             sampled.append([self._token(int(name), begin + each) for each in range(number)])
+        arrived = self.store.take_arrived(self.now) if self.store is not None else set()
         result = ModelRunnerOutput(
+            kv_connector_output=KVConnectorOutput(finished_recving=arrived) if arrived else None,
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
             sampled_token_ids=sampled,

@@ -6,6 +6,8 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+from conformance.vllm_side.connector import Store, connected, transfer_config
+
 _LONGEST = 10**7  # tokens of a context
 INTERVAL = "prefill_schedule_interval"  # since 0.24; in engines of their own since 0.33
 
@@ -34,8 +36,10 @@ class NoGrammar:
         return True
 
 
-def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
-    """Return vLLM's scheduler for a workload."""
+def scheduler_of(
+    spec: dict[str, Any], asynchronous: bool, options: dict[str, Any], store: Store | None
+) -> Any:
+    """Return vLLM's scheduler for a workload. store: behind its connector; None: it has none."""
     import torch
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -63,17 +67,19 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
         ],
     )
     config = config_of(spec, asynchronous, options)
+    config.kv_transfer_config = transfer_config() if store is not None else None
     kind = AsyncScheduler if asynchronous else Scheduler
     hashes = {"hash_block_size": size} if spec["states"] else {}
-    return kind(
-        config,
-        kv_cache,
-        NoGrammar(),
-        whole if hashes else size,
-        **hashes,
-        mm_registry=NoImages(),
-        log_stats=False,
-    )
+    with connected(store):
+        return kind(
+            config,
+            kv_cache,
+            NoGrammar(),
+            whole if hashes else size,
+            **hashes,
+            mm_registry=NoImages(),
+            log_stats=False,
+        )
 
 
 def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
@@ -138,7 +144,6 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
         use_v2_model_runner=True,
         lora_config=None,
         kv_events_config=None,
-        kv_transfer_config=None,
         ec_transfer_config=None,
         speculative_config=drafting_of(method, num_drafts) if num_drafts else None,
     )

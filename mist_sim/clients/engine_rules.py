@@ -56,6 +56,20 @@ class EngineRules:
     returns_unseen: whether a page behind a window is returned only when no step in flight sees it
         (`KVCacheManager.allocate_slots` in `vllm/v1/core/kv_cache_manager.py`, in 0.33 and not in
         0.24). Such steps' tokens count for `caps_windows`, too.
+    reserves_prefills: whether blocks are loaded from a tier only where memory is left for the rest
+        of all prompts that have begun or are being loaded (`_inflight_prefill_reserved_blocks` in
+        `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19). Without it, loaded prompts may
+        wait for each other's memory; vLLM hangs then, here the one loaded last gives it up.
+    loaded_first: whether under `priority` a prompt whose blocks were loaded precedes all that wait
+        (`kv_holding_waiting` of the scheduler, in 0.33 and not in 0.24), rather than those that it
+        would precede anyhow. In other orders it always does.
+    defers_frees: whether with tiers, where steps are planned ahead, blocks that a step in flight
+        may write are free only when it is over: a plan that is short of memory then preempts all
+        requests from the one on that has none (`Scheduler.defer_block_free` in
+        `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19).
+    spares_in_flight: whether such a plan preempts nobody whom a step in flight computes; the
+        request that has no blocks then, and all after it, sit the step out (`Scheduler.schedule`,
+        in 0.33 and not in 0.24). Not with drafts.
     async_drafts: methods of drafting with which the version plans ahead where it does so by
         default. async_any_drafts: whether the others can be planned ahead, too: a draft model, and
         n-grams where the GPU looks for them (`VllmConfig.__post_init__`, in 0.19 and not in 0.14).
@@ -78,5 +92,9 @@ class EngineRules:
     admits_lookahead: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
+    reserves_prefills: bool = False
+    loaded_first: bool = False
+    defers_frees: bool = False
+    spares_in_flight: bool = False
     async_drafts: tuple[str, ...] = ()
     async_any_drafts: bool = False

@@ -219,6 +219,10 @@ def cases(
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
         admits_lookahead=draw(st.booleans()),
+        reserves_prefills=draw(st.booleans()),
+        loaded_first=draw(st.booleans()),
+        defers_frees=draw(st.booleans()),
+        spares_in_flight=draw(st.booleans()),
         windows=windows,
         **parallel,
         caching=caching,
@@ -281,6 +285,17 @@ def alike(draw: st.DrawFn) -> Case:
         max_num_seqs=16,
         max_num_batched_tokens=16 * num_queries + draw(st.integers(0, 48)),
     )
+    jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
+    return Case(options, jobs)
+
+
+@st.composite
+def loaded(draw: st.DrawFn) -> Case:
+    """Prompts of one conversation, in pieces, in scarce memory above tiers that have most of it."""
+    case = draw(alike() | ahead(drafts=None))
+    lanes = case.options.pipeline_parallel_size
+    tiers = draw(some_tiers(max(1, case.options.num_blocks // lanes), lanes).filter(bool))
+    options = replace(case.options, caching=True, windows=None, swap=None, tiers=tiers)
     jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
     return Case(options, jobs)
 

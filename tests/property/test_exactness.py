@@ -29,6 +29,7 @@ from tests.property.strategies import (
     copies,
     exposed,
     fetched,
+    loaded,
     overlapped,
     overloads,
     overloads_of_alike,
@@ -183,6 +184,13 @@ def test_swaps_that_overlap_with_steps(case, predictor, data):
 @examples(300)
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
+    assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=loaded(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_prompts_that_are_loaded_from_tiers(case, predictor):
     assert_exact(case, predictor)
 
 

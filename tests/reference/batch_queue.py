@@ -138,7 +138,7 @@ class QueuedLane(StepwiseChunked):
         self.passes.append(found)
         return found
 
-    def begin_loads(self) -> bool:
+    def begin_loads(self, first_piece: int | None = None) -> bool:
         return any(not self.is_stale(live) for live in self.queue)
 
     def head(self) -> Live:

@@ -92,6 +92,10 @@ class EngineOptions:
     held_spares_hits: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    reserves_prefills: bool = False
+    loaded_first: bool = True
+    defers_frees: bool = False
+    spares_in_flight: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
     windows: Windows | None = None
@@ -184,6 +188,10 @@ class EngineOptions:
             held_spares_hits=self.held_spares_hits,
             caches_verified=self.caches_verified,
             admits_lookahead=self.admits_lookahead,
+            reserves_prefills=self.reserves_prefills,
+            loaded_first=self.loaded_first,
+            defers_frees=self.defers_frees,
+            spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             batch_queue=self.batch_queue,
@@ -358,6 +366,10 @@ class EngineOptions:
             num_reserved=min(int(self.watermark * (num_blocks + 1)), num_blocks - 1),
             max_model_len=self.max_model_len,
             windows=self.windows,
+            reserves_prefills=self.reserves_prefills,
+            loaded_first=self.loaded_first,
+            defers_frees=self.defers_frees,
+            spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             has_role=self.role is not None,

@@ -7,7 +7,7 @@ something else. Rules:
 - A block's name is the id of the span that has its last token, and its position. Blocks behind the
   last span get a name only their own request knows, when that is preempted.
 - Names are given in order: of a prompt at every step that computes tokens of it, of an answer in
-  the step that fills the block (with tiers and sliding windows when the request leaves). Several
+  the step that fills the block (with sliding windows when the request leaves). Several
   blocks may have the same name; who looks for it gets the one that has had it for longest.
 - A request begins with the blocks that it finds before that of its last token, and holds no others.
 - What is named is written to all tiers below, and other full blocks when a request leaves; but to a
@@ -135,7 +135,7 @@ class Memory:
         self.num_blocks = num_blocks
         self.free = deque(Block() for _ in range(num_blocks))
         self.cached: dict[Hashable, list[Block]] = {}  # who has had the name for longest first
-        self.enters_answers = caching and not self.tiers  # as they are computed
+        self.enters_answers = caching  # as they are computed
 
     def name(self, live: Any, position: int, private: bool = True) -> Hashable:
         """Return the name of a block of a request, None for one without."""
@@ -265,6 +265,15 @@ class Memory:
         self._enter(live, num_tokens, private)
         if live.num_entered > num_before:
             self.touch(live)
+
+    def enter_answer(self, live: Any, num_tokens: int) -> None:
+        """Name the blocks that an answer fills; tiers get them when the request leaves."""
+        self._enter(live, num_tokens, False)
+
+    def extend_to(self, live: Any, num_blocks: int) -> None:
+        """Take new blocks behind those that a request has."""
+        while len(live.blocks) < num_blocks:
+            live.blocks.append(self.new_block())
 
     def _enter(self, live: Any, num_tokens: int, private: bool) -> None:
         while self.caching and (live.num_entered + 1) * self.block_size <= num_tokens:

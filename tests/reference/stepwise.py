@@ -28,7 +28,7 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks of prompts are cached when they are
   planned, those of answers at the end of the step that fills them.
-- Where prompts are cut, without swap space and tiers, and with windows without drafts (then as
+- Where prompts are cut, without swap space, and with windows without drafts (then as
   `page_memory.py` says, which gives pages back in the same turn), those who run take blocks in turn
   when a step is planned, before any waiting one looks at the cache: each in the order of admission
   for what it computes in the step, prompts for their piece alone. What decodes fill in a step is
@@ -344,6 +344,10 @@ class StepwiseEngine(ABC):
     uncached_first: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    reserves_prefills: bool = False
+    loaded_first: bool = True
+    defers_frees: bool = False
+    spares_in_flight: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
     has_role: bool = False
@@ -430,6 +434,9 @@ class StepwiseEngine(ABC):
         self.memory = self.empty_memory()
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
+        self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
+        self.idle: list[Live] = []  # run, and the latest planned step does not compute them
+        self.disturbed = False  # the plan that is made has preempted somebody
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
         self.given_up: list[tuple[float, Live]] = []  # when; plans do not know it yet
@@ -574,11 +581,19 @@ class StepwiseEngine(ABC):
         unknown = self.num_unknown(live)
         self.stop(live)
         self.running.remove(live)
-        self.memory.leave(live, live.num_cached - unknown, preempted=False)
+        self.free_in_flight(live, live.num_cached - unknown, preempted=False)
         if live in self.late:
             self.late.remove(live)
         else:
             self.let_go(live, self.now)
+
+    def free_in_flight(self, live: Live, known: int, *, preempted: bool) -> None:
+        """Give blocks back, as an option when the step in flight is over that may write them."""
+        defers = self.defers_frees and self.tiers and getattr(self, "in_turn", False)
+        if defers and self.is_ahead and live not in self.idle:
+            self.deferred.append((live, known, preempted))
+        else:
+            self.memory.leave(live, known, preempted=preempted)
 
     def num_unknown(self, live: Live, *, was_served: bool = False) -> int:
         """Tokens that the latest step gave and the plan of the next one does not know.
@@ -755,10 +770,26 @@ class StepwiseEngine(ABC):
             live.incoming.drop()
         self.gone.append(live)
 
-    def begin_loads(self) -> bool:
-        """Start loads for the heads of the queue that have blocks in tiers; is anyone left?"""
-        while self.queue and not self.loaded and self.head_fits():
+    def begin_loads(self, first_piece: int | None = None) -> bool:
+        """Start loads for the heads of the queue that have blocks in tiers; does anyone else fit?
+
+        What is loaded can be found from the turn of its request on. Where memory for the rest of
+        those loaded is short, and nobody is left who could give some back, the one loaded last
+        begins anew.
+        """
+        by_piece = bool(getattr(self, "in_turn", False))
+        while self.queue or self.loaded:
+            if self.can_be_next() and self.head() in self.loaded:
+                self.have_loaded(self.head())
+            if not self.head_fits(first_piece, loads=True):
+                others = self.running or self.coming or self.disturbed
+                if self.tiers and len(self.loaded) > 1 and not others:
+                    self.lose_load(self.loaded.pop())
+                    continue
+                return False
             live = self.head()
+            if live in self.loaded:
+                break
             if live.incoming:
                 self.begin_move(live)
                 continue
@@ -769,9 +800,13 @@ class StepwiseEngine(ABC):
             numbers = self.memory.loads(live)
             if not any(numbers):
                 break
+            num_there = len(self.memory.found(live)) + sum(numbers)
+            if by_piece and self.reserves_prefills and not self.leaves_rest(live, num_there):
+                return False
             self.queue.remove(live)
-            live.num_loaded = len(self.memory.found(live)) + sum(numbers)
-            self.memory.admit(live, self.blocks_for(live.num_known), loads=True)
+            live.num_loaded = num_there
+            num_blocks = num_there if by_piece else self.blocks_for(live.num_known)
+            self.memory.admit(live, num_blocks, loads=True)
             self.memory.touch_again(live, live.num_loaded)
             ends = [
                 shelf.load(number, self.now)
@@ -781,6 +816,29 @@ class StepwiseEngine(ABC):
             self.loading.append((max(ends), live))
             live.num_coming = sum(numbers)
         return bool(self.queue or self.loaded)
+
+    def can_be_next(self) -> bool:
+        waits = (self.swapped or self.moved) and not self.swaps_overlap
+        return not waits and len(self.running) < self.max_num_seqs
+
+    def have_loaded(self, live: Live) -> None:
+        """Name the blocks that were loaded."""
+        if live.num_loaded:
+            self.memory.enter(live, live.num_loaded * self.block_size)
+
+    def lose_load(self, live: Live) -> None:
+        self.memory.give_back(live)
+        live.num_loaded = live.num_entered = 0
+        self.queue.insert(0, live)
+
+    def leaves_rest(self, live: Live, num_there: int) -> bool:
+        """Tell whether a load leaves blocks for the rest of all prompts that have begun."""
+        begun = [each for each in self.active if not each.decoding]
+        begun += [each for each in [*self.coming, *self.loaded] if not each.has_given_up]
+        rest = sum(self.blocks_for(each.num_known) - len(each.blocks) for each in begun)
+        reserve = self.num_reserved if self.running else 0
+        room = self.num_free - self.decode_need() - reserve - self.promised() - rest
+        return num_there - self.memory.num_held(live) <= room
 
     def begin_fetch(self, live: Live) -> None:
         """Take memory for entries that lie elsewhere, and let those come that are not here."""
@@ -884,6 +942,9 @@ class StepwiseEngine(ABC):
 
     def free_late(self) -> None:
         """Take back seats and blocks of who was done before the plan that is now made."""
+        for live, known, preempted in self.deferred:
+            self.memory.leave(live, known, preempted=preempted)
+        self.deferred.clear()
         for live in self.late:
             self.stop(live)
             if live in self.running:
@@ -896,7 +957,7 @@ class StepwiseEngine(ABC):
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""
         if self.loaded:
-            return self.loaded[0]
+            return self.first_with_loaded()
         if self.flow:
             first = [live for live in self.queue if live.incoming or live.outcome.preempted_at]
             return (first or self.queue)[0]
@@ -905,6 +966,12 @@ class StepwiseEngine(ABC):
         if self.order == "fcfs":
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
+
+    def first_with_loaded(self) -> Live:
+        if self.order != "priority":
+            return self.loaded[0]
+        several = self.loaded if self.loaded_first else [*self.loaded, *self.queue]
+        return min(several, key=lambda live: (self.rank(live), self.arrival(live)))
 
     def rank(self, live: Live) -> float:
         return {
@@ -917,13 +984,17 @@ class StepwiseEngine(ABC):
     def arrival(self, live: Live) -> int:
         return self.outcomes.index(live.outcome)
 
-    def head_fits(self, first_piece: int | None = None) -> bool:
-        waits = bool(self.swapped or self.moved)
-        if self.loaded and self.loaded[0].num_elsewhere:
-            waits = bool(self.moved)
+    def waits_for_others(self) -> bool:
+        """Tell whether swapped ones, or decodes that come, go before who is next."""
         if self.loaded and self.swaps_overlap:
-            waits = False
-        if waits or not (self.queue or self.loaded):
+            return False
+        if self.loaded and self.loaded[0].num_elsewhere:
+            return bool(self.moved)
+        return bool(self.swapped or self.moved)
+
+    def head_fits(self, first_piece: int | None = None, *, loads: bool = False) -> bool:
+        """Tell whether who is next may come in. loads: with what lies in tiers as a first piece."""
+        if self.waits_for_others() or not (self.queue or self.loaded):
             return False
         if len(self.running) >= self.max_num_seqs:
             return False
@@ -932,9 +1003,11 @@ class StepwiseEngine(ABC):
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve
         room -= self.promised()
-        if self.loaded:
-            return room >= 0
         head = self.head()
+        if head in self.loaded and head.num_elsewhere:
+            return room >= 0
+        if head in self.loaded:
+            return self.blocks_behind_loaded(head, first_piece) <= room
         if isinstance(self.memory, PageMemory) and not (head.incoming or head.num_elsewhere):
             return self.memory.need(head, first_piece) <= room
         num_slots, num_held = head.num_known, self.memory.num_held(head)
@@ -943,22 +1016,37 @@ class StepwiseEngine(ABC):
         elif head.num_elsewhere:
             num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
-            num_slots = self.memory.cached_tokens(head) + first_piece
+            num_slots = min(self.memory.cached_tokens(head) + first_piece, head.num_known)
             if self.admits_lookahead:
                 num_slots = self.behind(num_slots)
+            if loads and any(numbers := self.memory.loads(head)):
+                num_slots = (len(self.memory.found(head)) + sum(numbers)) * self.block_size
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
+
+    def blocks_behind_loaded(self, live: Live, first_piece: int | None) -> int:
+        """Blocks that one whose blocks were loaded lacks for all its tokens, or a first piece."""
+        num_slots = live.num_known
+        if first_piece is not None:
+            num_slots = min(live.num_loaded * self.block_size + first_piece, num_slots)
+            if self.admits_lookahead:
+                num_slots = self.behind(num_slots)
+        return self.blocks_for(num_slots) - len(live.blocks)
 
     def admit_head(self, num_new: int | None = None) -> Live:
         """Admit the head of the queue, with blocks for so many new tokens, or all."""
         live = self.head()
-        if self.loaded and live.num_elsewhere:
+        if live in self.loaded and live.num_elsewhere:
             self.loaded.remove(live)
             self.begin_behind_fetched(live, num_new)
-        elif self.loaded:
+        elif live in self.loaded:
             self.loaded.remove(live)
             live.num_cached = live.num_loaded * self.block_size
             live.num_loaded = 0
+            if num_new is not None:
+                num_slots = live.num_cached + num_new
+                num_slots = self.behind(num_slots) if self.admits_lookahead else num_slots
+                self.memory.extend_to(live, self.blocks_for(num_slots))
             self.memory.touch(live)
             self.memory.touch_again(live, live.num_entered)
         else:
@@ -1068,7 +1156,7 @@ class StepwiseEngine(ABC):
         goes = swaps and self.swaps_overlap and not is_late
         if victim not in self.held and not goes:
             known = self.num_cacheable(victim) - (0 if swaps else unknown)
-            self.memory.leave(victim, known, preempted=not (swaps or is_late))
+            self.free_in_flight(victim, known, preempted=not (swaps or is_late))
             victim.num_planned = 0
         if is_late:
             self.late.remove(victim)
@@ -1199,6 +1287,7 @@ class StepwiseEngine(ABC):
         )
         if len(self.steps) % (1 + self.num_blocks // _BLOCKS_CHECKED) == 0:
             others = [*self.loaded, *self.coming, *self.moved, *self.held, *self.going]
+            others += [live for live, *_ in self.deferred]
             self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
@@ -1270,10 +1359,10 @@ class StepwiseEngine(ABC):
         """Give a decode what a step computed, and enter what is then known of it."""
         late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
         if late and self.guesses:
-            self.memory.enter(live, live.num_cached)
+            self.memory.enter_answer(live, live.num_cached)
         live.decode(self.now, self.longest)
         if self.memory.enters_answers and not (late or self.verifies_late):
-            self.memory.enter(live, live.num_cached)
+            self.memory.enter_answer(live, live.num_cached)
 
     def let_flow(self, flow: Flow) -> None:
         """Let those leave who are to, after one more step if that is planned already."""
@@ -1375,8 +1464,14 @@ class StepwiseChunked(StepwiseEngine):
             decodes = self.stepping
             chunks = self.pieces()
         budget = self.budget - sum(num_new for _, num_new in chunks)
-        while not disturbed and budget > 0 and self.begin_loads():
-            first = None if self.whole_must_fit or not self.in_turn else self.first_piece(budget)
+        self.disturbed = disturbed
+        served = [*decodes, *(live for live, num_new in chunks if num_new)]
+        self.idle = [live for live in self.active if live not in served]
+        while not disturbed and budget > 0:
+            by_whole = self.whole_must_fit or not self.in_turn
+            if not self.begin_loads(None if by_whole else self.piece_of(budget)):
+                break
+            first = None if by_whole else self.first_piece(budget)
             if not self.head_fits(first):
                 break
             if self.is_held and not self.may_pass():
@@ -1402,7 +1497,7 @@ class StepwiseChunked(StepwiseEngine):
     def fits_behind(self, num_new: int) -> bool:
         """Tell whether the head has blocks for what is written behind its first piece, too."""
         if isinstance(self.memory, PageMemory):
-            return bool(self.loaded) or self.head_fits(num_new)
+            return self.head() in self.loaded or self.head_fits(num_new)
         if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
             return True
         head = self.head()
@@ -1425,7 +1520,11 @@ class StepwiseChunked(StepwiseEngine):
 
     def may_pass(self) -> bool:
         """Tell whether the head is admitted although the step is for decodes."""
-        return self.to_compute(self.head()) <= 1 if self.held_spares_hits else bool(self.loaded)
+        return (
+            self.to_compute(self.head()) <= 1
+            if self.held_spares_hits
+            else self.head() in self.loaded
+        )
 
     def running_piece(self, live: Live, budget: int) -> int:
         """Tokens of a prompt that runs."""
@@ -1435,7 +1534,7 @@ class StepwiseChunked(StepwiseEngine):
     def in_turn(self) -> bool:
         """Tell whether prompts take blocks for each piece."""
         at_once = self.num_drafts or self.has_role or (self.windows and self.windows.size == 1)
-        return not ((self.windows and at_once) or self.tiers or self.swap_space)
+        return not ((self.windows and at_once) or self.swap_space)
 
     @property
     def has_turns(self) -> bool:
@@ -1524,6 +1623,12 @@ class StepwiseChunked(StepwiseEngine):
                 budget -= num_new
         return chunks
 
+    def piece_of(self, budget: int) -> int:
+        """Tokens of a step that a long prompt would get."""
+        if self.threshold is None or (self.threshold_spares_one and self.is_alone):
+            return budget
+        return min(budget, self.threshold)
+
     def first_piece(self, budget: int) -> int | None:
         return self.piece(self.head(), budget) if self.queue else None
 
@@ -1536,6 +1641,10 @@ class StepwiseChunked(StepwiseEngine):
         if self.fits_all():
             self.join(sum(number for _, _, number in self.needs_of_pieces()))
             return False, *self.take(self.needs_of_all())
+        if self.spares:
+            before = len(self.running)
+            served = self.one_by_one()
+            return len(self.running) < before, *self.take(served)
         if self.order == "priority" and not self.num_drafts:
             return True, *self.take(self.one_by_one())
         while not self.fits_all():
@@ -1556,6 +1665,8 @@ class StepwiseChunked(StepwiseEngine):
             need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
+                if self.spares and victim not in self.idle:
+                    return served
                 is_over = victim in self.late or self.is_in_flight(victim)
                 missed += is_over and victim not in turns
                 missed *= not self.pass_goes_on
@@ -1576,6 +1687,12 @@ class StepwiseChunked(StepwiseEngine):
             if not self.pass_goes_on:
                 break
         return served
+
+    @property
+    def spares(self) -> bool:
+        """Tell whether nobody gives way whom the step in flight computes."""
+        defers = self.spares_in_flight and self.defers_frees and self.tiers
+        return bool(defers and self.is_ahead and self.in_turn and not self.num_drafts)
 
     def is_in_flight(self, live: Live) -> bool:
         """Tell whether a step is planned already that computes all that is known of it."""
@@ -1622,7 +1739,7 @@ class StepwiseChunked(StepwiseEngine):
                 newest = not self.is_ahead
                 if self.is_ahead and self.guesses and live.num_last:
                     newest = 1 - live.num_last
-                self.memory.enter(live, live.num_cached + newest)
+                self.memory.enter_answer(live, live.num_cached + newest)
         chunks = []
         for live, num_new, need in served:
             if not live.decoding and num_new:

@@ -26,16 +26,21 @@ class Ahead(NamedTuple):
 class LowerTiers(Protocol):
     """Tiers below the GPUs' memory.
 
-    publishes: whether prompts are written to tiers that others share.
+    publishes: whether prompts are written to tiers that others share. takes_all: whether sequences
+    take memory for all of their tokens at once.
     """
 
     publishes: bool
+    takes_all: bool
 
     def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
         """Admit a waiting sequence that has blocks in tiers; return the number in each.
 
         Returns an empty list, and does nothing, if it has none.
         """
+
+    def end_load(self, sequence: SequenceState) -> None:
+        """Note that it is the turn of a sequence whose blocks have come."""
 
     def publish(self, sequence: SequenceState) -> None:
         """Note that a prompt has been computed."""
@@ -104,6 +109,14 @@ class KvCacheManager:
         first_piece: tokens of its prompt that have to fit, at most; None: all.
         """
         return self.pool.blocks_for(sequence.num_tokens if first_piece is None else first_piece)
+
+    def num_first_tokens(self, sequence: SequenceState, first_piece: int) -> int:
+        """Tokens that get blocks when a sequence is admitted with a piece of its prompt."""
+        return min(sequence.num_tokens, self.num_cached_tokens(sequence) + first_piece)
+
+    def num_reserved(self, sequence: SequenceState) -> int:
+        """Blocks of a sequence before its admission, whose entries have come or are on the way."""
+        return self.pool.blocks_for(sequence.num_brought)
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence blocks and set its `num_computed_tokens`.

@@ -34,7 +34,6 @@ class PrefixCachingManager(KvCacheManager):
     """
 
     caches_prefixes: ClassVar[bool] = True
-    enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class PrefixCachingManager(KvCacheManager):
             if self.answers:
                 self.answers.catch_up(chain.keys_until(num_full))
             self.cache.enter(chain, num_full)
-            if self.enters_answers and num_tokens >= sequence.num_tokens - 1:
+            if num_tokens >= sequence.num_tokens - 1:
                 self.answers.begin(sequence)
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:

@@ -31,15 +31,50 @@ def next_to_admit(
 
     first_piece: tokens of its prompt that must fit, at most; None: all.
     """
-    while (sequence := lane.head()) is not None and fits(lane, sequence, first_piece):
-        if lane.loaded or not (sequence.is_brought or lane.kv_cache.tiers):
+    tiers = lane.kv_cache.tiers
+    while (sequence := lane.head()) is not None:
+        if tiers is not None and sequence in lane.loaded and lane.has_seat():
+            tiers.end_load(sequence)
+        if not fits(lane, sequence, first_piece):
+            if tiers is None or not _is_stuck(lane, plan):
+                return None
+            lane.give_load_back()
+            continue
+        if sequence in lane.loaded or not (sequence.is_brought or tiers):
             return sequence
+        if tiers is not None and not _leaves_rest(lane, plan, sequence):
+            return None
         if not (moves := _moves_for(lane, sequence)):
             return sequence
         lane.waiting.take()
         lane.loading[sequence] = None
         plan.moves += tuple(moves)
     return None
+
+
+def _is_stuck(lane: LaneState, plan: StepPlan) -> bool:
+    """Tell whether loaded sequences hold the memory that the first of them waits for.
+
+    vLLM hangs then, up to some version before 0.24 (`EngineRules.reserves_prefills`).
+    """
+    is_busy = lane.running or lane.loading or lane.abandoned or plan.preempted
+    return len(lane.loaded) > 1 and not is_busy
+
+
+def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bool:
+    """Tell whether a load leaves memory for the rest of all prompts that have begun."""
+    kv_cache, needs = lane.kv_cache, lane.needs
+    if not lane.rules.reserves_prefills or not lane.by_piece:
+        return True
+    num_tokens = kv_cache.num_first_tokens(sequence, 0)
+    if num_tokens <= kv_cache.num_cached_tokens(sequence):
+        return True  # nothing is loaded
+    planned = dict(plan.prefills)
+    num_rest = sum(needs.of_rest(each, planned.get(each, 0)) for each in lane.prefilling)
+    for each in (*lane.loading, *lane.loaded):
+        num_rest += lane.pool.blocks_for(each.num_tokens) - kv_cache.num_reserved(each)
+    num_needed = lane.clock.blocks_needed_now() - lane.num_taken + lane.num_promised + num_rest
+    return kv_cache.blocks_to_admit(sequence, num_tokens) <= lane.num_admissible(num_needed)
 
 
 def bring_entries(lane: LaneState, plan: StepPlan) -> None:
@@ -78,7 +113,7 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
         return False
     kv_cache, num_tokens = lane.kv_cache, None
     if first_piece is not None and not _comes_whole(lane, sequence):
-        num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
+        num_tokens = kv_cache.num_first_tokens(sequence, first_piece)
         num_tokens = max(num_tokens, lane.needs.of_first_piece(sequence, first_piece))
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
     if sequence.is_brought:
@@ -102,7 +137,7 @@ def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) 
 
     num_blocks: blocks that an admission would take.
     """
-    if lane.loaded:
+    if sequence in lane.loaded:
         return 0
     pool = lane.pool
     num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
@@ -118,8 +153,8 @@ def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
 
 def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_tokens: int) -> int:
     """Admit the sequence of `next_to_admit`; return the tokens that it gets in every step."""
-    if lane.loaded:
-        lane.loaded.popleft()
+    if sequence in lane.loaded:
+        lane.loaded.remove(sequence)
     else:
         lane.waiting.take()
     most_new = max_new_tokens if lane.by_piece else sequence.num_tokens
@@ -198,7 +233,7 @@ def may_join(
     if lane.pages is not None:
         return True  # pages come back in any step
     num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence, first_piece)
-    if sequence.is_brought and lane.loaded:
+    if sequence.is_brought and sequence in lane.loaded:
         num_blocks = 0
     num_needed = lane.clock.blocks_needed(num_steps + 1) - lane.num_taken
     return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
@@ -212,7 +247,9 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
     """
     if lane.pages is not None:
         return 1  # pages come back in any step
-    return 1 if lane.leaving or lane.paused or _may_join_second_step(lane) else limit
+    return (
+        1 if lane.leaving or lane.deferred or lane.paused or _may_join_second_step(lane) else limit
+    )
 
 
 def _may_join_second_step(lane: LaneState) -> bool:

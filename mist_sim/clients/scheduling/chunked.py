@@ -109,7 +109,7 @@ class ChunkedScheduler(Scheduler):
         cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
-            if disturbed and lane.waiting.takes_from_anywhere:
+            if (disturbed and lane.waiting.takes_from_anywhere) or lane.idle:
                 limit = 1
         else:
             disturbed, budget = self._at_once(lane, plan, cut_in_turn)
@@ -203,7 +203,7 @@ def _begin_step(lane: LaneState, cadence: Cadence) -> bool:
 
 def _may_pass(lane: LaneState, num_tokens: int) -> bool:
     """Tell whether the head may be admitted in a step for decodes; `num_tokens` has no cache."""
-    return num_tokens <= 1 if lane.rules.held_spares_hits else bool(lane.loaded)
+    return num_tokens <= 1 if lane.rules.held_spares_hits else lane.head() in lane.loaded
 
 
 def _steps_in_cadence(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -26,6 +28,9 @@ from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 
+TakeBack = Callable[..., None]
+"""Takes the blocks of a sequence back: the sequence, then numbers of blocks and tokens."""
+
 
 class LaneState:
     """The sequences of a lane, each in one place from its arrival until it leaves.
@@ -46,6 +51,9 @@ class LaneState:
         are still coming.
     forgotten: sequences given up with memory that they did not use, while steps were in flight,
         with their blocks.
+    deferred: what takes back blocks as the step in flight ends, which may write them.
+    idle: running sequences that the latest planned step does not compute, where blocks of
+        the others are deferred (`defers_frees`).
     num_promised: blocks that sequences with entries coming or come from other clients need in their
         first step, beyond those they have.
     held: sequences that are done here and keep their blocks until another client has copied them:
@@ -55,8 +63,8 @@ class LaneState:
     clock: the decodes, and the blocks that they need. kv_cache, pool: the holders of blocks.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
-        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with tiers,
-        swapping, and drafts in models with sliding windows.
+        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with swapping,
+        and drafts in models with sliding windows.
     pages: the holder of blocks where it lends them to each sequence in its turn; else None.
     needs: how many blocks sequences need.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
@@ -115,13 +123,19 @@ class LaneState:
         self.rules = rules or EngineRules()
         self.cadence = cadence
         windows_at_once = self.pool.groups and self.pages is None
-        takes_all = windows_at_once or kv_cache.tiers or swap_space
-        self.by_piece = by_piece and not takes_all
+        self.by_piece = by_piece and not (windows_at_once or swap_space)
+        if kv_cache.tiers is not None:
+            kv_cache.tiers.takes_all = not self.by_piece
         # blocks of one token are taken by the step that fills them, which may be lost
         is_early = self.by_piece and self.pool.block_size > 1
         drafts_in_time = speculation is not None and not plans_ahead
         self._is_late = is_early and drafts_in_time and not self.rules.caches_verified
         self.needs = MemoryNeeds(kv_cache, self.rules, speculation, by_piece=self.by_piece)
+        is_loaded = kv_cache.tiers is not None and self.by_piece
+        self.defers_frees = plans_ahead and is_loaded and self.rules.defers_frees
+        spares = self.rules.spares_in_flight and speculation is None
+        self._spares_in_flight = self.defers_frees and spares
+        self.idle: set[SequenceState] = set()
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -137,6 +151,7 @@ class LaneState:
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
         self.forgotten: list[tuple[SequenceState, int]] = []
+        self.deferred: list[Callable[[], None]] = []
         self.held: dict[SequenceState, tuple[int, int]] = {}
         self.num_promised = 0
         self.swapped: dict[SequenceState, KvMove] = {}
@@ -207,6 +222,10 @@ class LaneState:
 
     def free_leaving(self) -> None:
         """Take back the seats and blocks of leaving sequences: the next plan knows of them."""
+        if self.deferred:
+            for take_back in self.deferred:
+                take_back()
+            self.deferred.clear()
         if self.overruns:
             self._end_overruns(self.overruns)
         for sequence, (num_blocks, num_computed) in self.leaving.items():
@@ -227,7 +246,32 @@ class LaneState:
         num_known = self.num_known(sequence, num_computed)
         if self.overruns is not None and (overrun := self.overruns.end(sequence)) is not None:
             num_known = num_computed - overrun.num_last
-        self._free(sequence, num_blocks, num_known, num_computed - num_known)
+        self._free_in_flight(sequence, num_blocks, num_known, num_computed)
+
+    def _free_in_flight(
+        self, sequence: SequenceState, num_blocks: int, num_known: int, num_computed: int
+    ) -> None:
+        """Take back the seat and blocks of a sequence that a step in flight may compute."""
+        del self.running[sequence]
+        num_unknown = num_computed - num_known
+        self.take_back(sequence, self._free, num_blocks, num_known, num_unknown)
+
+    @property
+    def is_sparing(self) -> bool:
+        """Whether nobody gives way now whom the step in flight computes."""
+        return self._spares_in_flight and self.kv_cache.answers.is_ahead
+
+    def spares(self, sequence: SequenceState) -> bool:
+        """Tell whether a running sequence cannot give way, since the step in flight computes it."""
+        return self.is_sparing and sequence not in self.idle
+
+    def take_back(self, sequence: SequenceState, how: TakeBack, *numbers: int) -> None:
+        """Take blocks back now, or, if a step in flight may write them, when it is over."""
+        is_in_flight = self.kv_cache.answers.is_ahead and sequence not in self.idle
+        if self.defers_frees and is_in_flight:
+            self.deferred.append(partial(how, sequence, *numbers))
+        else:
+            how(sequence, *numbers)
 
     def _free(
         self, sequence: SequenceState, num_blocks: int, num_computed: int, num_unknown: int = 0
@@ -342,19 +386,27 @@ class LaneState:
             self.end_pause()
         num_blocks, num_computed = self.stop(sequence)
         num_known = self.num_known(sequence, num_computed)
-        self._free(sequence, num_blocks, num_known, num_computed - num_known)
+        self._free_in_flight(sequence, num_blocks, num_known, num_computed)
 
     def _forget(self, sequence: SequenceState, *, in_step: bool) -> None:
         """Free the memory of a sequence that was given up before it could use it.
 
         Blocks that steps in flight have taken meanwhile are counted at their end, and come before.
         """
-        num_tokens = sequence.num_brought if sequence.is_brought else sequence.num_tokens
-        num_blocks = self.pool.blocks_for(num_tokens)
+        if sequence.is_brought:
+            num_blocks = self.pool.blocks_for(sequence.num_brought)
+        else:
+            num_blocks = self.kv_cache.num_reserved(sequence)
         if in_step and not self.pool.groups:
             self.forgotten.append((sequence, num_blocks))
         else:
             self._free_unused(sequence, num_blocks)
+
+    def give_load_back(self) -> None:
+        """Queue the sequence again whose load ended last, without memory."""
+        sequence = self.loaded.pop()
+        self._free_unused(sequence, self.kv_cache.num_reserved(sequence))
+        self.waiting.give_back(sequence)
 
     def free_forgotten(self) -> None:
         """Free the blocks of sequences given up while steps were in flight."""
@@ -403,7 +455,7 @@ class LaneState:
         return len(self.running) - sum([each in self.running for each in self.leaving])
 
     def head(self) -> SequenceState | None:
-        """Return the next sequence to admit: loaded ones first, then the queue.
+        """Return the next sequence to admit: mostly loaded ones first, then the queue.
 
         None while sequences are swapped out, or have their entries and no room to continue. Fetched
         prompts hold memory that the swapped ones wait for, so they do not wait for these; with
@@ -411,9 +463,13 @@ class LaneState:
         """
         if (self.swapped or self.moved) and not self._goes_first():
             return None
-        if self.loaded:
-            return self.loaded[0]
-        return self.waiting.head() if self.waiting else None
+        waiting = self.waiting
+        if not self.loaded:
+            return waiting.head() if waiting else None
+        loaded = waiting.first(self.loaded)
+        if not waiting or self.rules.loaded_first:
+            return loaded
+        return waiting.first((loaded, waiting.head()))
 
     def _goes_first(self) -> bool:
         """Tell whether a prompt whose entries have come precedes sequences waiting to swap in."""

@@ -96,6 +96,12 @@ class MemoryNeeds:
         before = num_held(sequence, num_computed + num_done)
         return num_held(sequence, num_computed + num_tokens) - before
 
+    def of_rest(self, sequence: SequenceState, num_planned: int) -> int:
+        """Return the blocks that a prompt that runs will take after its planned piece."""
+        num_computed = sequence.num_computed_tokens + num_planned
+        held = self._kv_cache.num_held(sequence, num_computed)
+        return self._pool.blocks_for(sequence.num_tokens) - held
+
     def taken_by_piece(self, sequence: SequenceState, num_tokens: int) -> int:
         """Return the blocks that the planned piece of a prompt took."""
         num_held, num_computed = self._kv_cache.num_held, sequence.num_computed_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, Literal, get_args
 
@@ -60,6 +60,10 @@ class WaitingQueue(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[SequenceState]:
         """Iterate over the waiting sequences, in no particular order."""
+
+    def first(self, several: Iterable[SequenceState]) -> SequenceState:
+        """Return which of some sequences goes first, of which the first ones have their memory."""
+        return next(iter(several))
 
     def victim(self, running: dict[SequenceState, None]) -> SequenceState:
         """Return the running sequence that gives its memory up: the latest admitted."""
@@ -190,6 +194,9 @@ class ByPriority(Ranked):
 
     def __init__(self) -> None:
         super().__init__(_priority)
+
+    def first(self, several: Iterable[SequenceState]) -> SequenceState:
+        return min(several, key=self.place)
 
     def victim(self, running: dict[SequenceState, None]) -> SequenceState:
         return max(running, key=lambda each: (_priority(each), each.visit.queued_at))

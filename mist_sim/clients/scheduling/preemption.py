@@ -10,6 +10,9 @@ preempted, so the sequence after it is skipped. The same holds for each victim e
 that has ended with the step in flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every
 sequence gets a turn.
 
+With tiers and steps planned ahead, 0.33 preempts nobody whose blocks a step in flight may write
+(`EngineRules.spares_in_flight`): who finds no blocks then, and all after it, sit the step out.
+
 Where prompts have all their blocks (`make_room`), only decodes ask for more.
 
 In both, the waiting queue chooses the victim (`WaitingQueue.victim`), `preempt` takes its blocks,
@@ -62,7 +65,7 @@ def preempt(
     num_known = lane.num_known(sequence, num_computed, was_served=was_served)
     num_unknown = num_computed - num_known
     if lane.needs.outgrown(sequence):
-        kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
+        lane.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
         plan.dropped += (sequence,)
         return
     plan.preempted += (sequence,)
@@ -71,7 +74,8 @@ def preempt(
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
-    kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
+    lane.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
+    sequence.num_computed_tokens = 0
     lane.waiting.give_back(sequence)
 
 
@@ -113,6 +117,8 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
             _take(lane, num_blocks)
+        if lane.idle:
+            lane.idle = set()
         return False, budget - clock.num_decodes * clock.num_queries_each
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free
@@ -125,6 +131,8 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         pieces = _pieces(lane, budget, cut)
     if lane.pages is not None:
         serve_rest(lane, lane.pages, {sequence: num_new for sequence, num_new, _ in pieces})
+    if lane.defers_frees:
+        lane.idle = {*lane.paused, *lane.prefilling}.difference([piece[0] for piece in pieces])
     _take(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
@@ -167,7 +175,7 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
 def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Preempt until the remaining sequences have blocks for the step; return its pieces."""
     from_anywhere = lane.waiting.takes_from_anywhere and lane.speculation is None
-    if from_anywhere or lane.pages is not None:
+    if from_anywhere or lane.pages is not None or lane.is_sparing:
         pieces = _one_by_one(lane, plan, budget, cut)
         if not pieces and not lane.clock.num_decodes:
             plan.paused = ()  # nothing is computed, and the next plan follows at once
@@ -189,17 +197,15 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         if lane.is_busy(sequence):
             del turns[0]
             continue
-        if sequence in lane.prefilling:
-            left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
-            num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, left)
-            num_blocks = lane.needs.of_piece(sequence, num_new)
-        else:
-            num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
-        if lane.pages is not None and num_new:
-            num_blocks = need_in_turn(lane, lane.pages, sequence, num_new)
+        left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
+        num_new, num_blocks = _turn(lane, sequence, left, cut)
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
+            if lane.spares(victim):
+                missed += turns
+                turns.clear()
+                break
             next_turn += not goes_on and lane.is_busy(victim) and victim not in turns
             preempt(lane, plan, victim, was_served=victim in served)
             served.pop(victim, None)
@@ -223,6 +229,18 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         lane.pause(plan, [each for each in running if each not in lane.prefilling])
     prompts = (each for each in lane.prefilling if each in served)
     return [(each, *served[each]) for each in prompts if served[each][0]]
+
+
+def _turn(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> tuple[int, int]:
+    """Return the tokens that a running sequence gets in a step, and the blocks that it lacks."""
+    if sequence in lane.prefilling:
+        num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        num_blocks = lane.needs.of_piece(sequence, num_new)
+    else:
+        num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
+    if lane.pages is not None and num_new:
+        num_blocks = need_in_turn(lane, lane.pages, sequence, num_new)
+    return num_new, num_blocks
 
 
 def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:

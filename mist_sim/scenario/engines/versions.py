@@ -53,6 +53,10 @@ _KEEPS_COUNTS = "rules.keeps_counts"
 _ADMITS_LOOKAHEAD = "rules.admits_lookahead"
 _CAPS_WINDOWS = "rules.caps_windows"
 _RETURNS_UNSEEN = "rules.returns_unseen"
+_RESERVES = "rules.reserves_prefills"
+_LOADED_FIRST = "rules.loaded_first"
+_DEFERS_FREES = "rules.defers_frees"
+_SPARES = "rules.spares_in_flight"
 _ASYNC_DRAFTS = "rules.async_drafts"
 _ASYNC_ANY = "rules.async_any_drafts"
 _LARGE = ServerLimits(1024, 8192)
@@ -149,6 +153,10 @@ V0_12 = EngineVersion(
         _ADMITS_LOOKAHEAD: Default(False, f"{_SCHEDULE}: effective_lookahead_tokens"),
         _CAPS_WINDOWS: Default(False, "no such cap; get_num_blocks_to_allocate counts all tokens"),
         _RETURNS_UNSEEN: Default(False, f"{_SLOTS}: total_computed_tokens"),
+        _RESERVES: Default(False, f"{_SCHEDULE}: allocate_slots of a load"),
+        _LOADED_FIRST: Default(False, f"{_SCHEDULE}: skipped_waiting"),
+        _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
+        _SPARES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
@@ -242,6 +250,8 @@ V0_24 = after(
         ),
         _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
         _CAPS_WINDOWS: Default(True, _CAP),
+        _DEFERS_FREES: Default(True, f"{_SCHEDULE}: defer_block_free"),
+        _RESERVES: Default(True, f"{_SCHEDULE}: _inflight_prefill_reserved_blocks"),
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={
@@ -269,6 +279,8 @@ V0_33 = after(
         _CACHES_VERIFIED: Default(True, _UPDATE),
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
         _RETURNS_UNSEEN: Default(True, f"{_SLOTS}: num_in_flight_tokens"),
+        _LOADED_FIRST: Default(True, f"{_SCHEDULE}: kv_holding_waiting"),
+        _SPARES: Default(True, f"{_SCHEDULE}: _request_blocks_can_be_freed"),
         _ASYNC_DRAFTS: Default(
             METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
         ),

@@ -24,18 +24,19 @@ class TieredManager(PrefixCachingManager):
         used block: a block is used when it is written or a sequence with it is admitted; in a
         write-back tier also when it is loaded.
 
-    A sequence whose blocks lie in tiers reserves its memory, waits for the load, and is admitted
-    before all others. After that other sequences find the loaded blocks too. A sequence given up
-    before leaves nothing in the cache. Blocks of an answer enter when the sequence leaves.
+    A sequence whose blocks lie in tiers takes memory for them, waits for the load, and is admitted
+    before all others. From its turn on other sequences find the loaded blocks, too. A sequence
+    given up before leaves nothing in the cache. Blocks of an answer are written to tiers when the
+    sequence leaves.
 
     A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
     when the sequence leaves: blocks of a step in flight are not visible to other engines.
 
     content: returns the content of a shared tier.
+    takes_all: whether sequences take memory for all of their tokens at once.
     """
 
     looks_ahead: ClassVar[bool] = False
-    enters_answers: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class TieredManager(PrefixCachingManager):
         content: Callable[[CacheTier], PrefixCache] | None = None,
     ) -> None:
         super().__init__(pool, num_recomputed, uncached_first=uncached_first)
+        self.takes_all = False
         self.stores = stores_of(tiers, content or SharedTiers().content)
         self._own = [store for store in self.stores if not store.tier.shared]
         self._shared = [store for store in self.stores if store.tier.shared]
@@ -77,12 +79,35 @@ class TieredManager(PrefixCachingManager):
             num_found = self._find(sequence, chain).num_cached
             # the loaded blocks are behind all of these
             chain.found = self.cache.find(chain, num_found)
-            self.admit(sequence)
+            self.admit(sequence, None if self.takes_all else sum(counts) * self.pool.block_size)
             chain.num_loaded = num_found + sum(counts)
             for store in self.stores:
                 if store.tier.writes_back:
                     store.use(chain.spans, chain.num_loaded)
         return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
+
+    def end_load(self, sequence: SequenceState) -> None:
+        """Let others find the loaded blocks of a sequence."""
+        if sequence.chain is not None:
+            self.compute(sequence, sequence.chain.num_loaded * self.pool.block_size)
+
+    def num_first_tokens(self, sequence: SequenceState, first_piece: int) -> int:
+        """Tokens that get blocks first: where some are to be loaded, these."""
+        chain = sequence.chain
+        if chain is not None and (counts := self.missing(sequence)):
+            return (self._find(sequence, chain).num_cached + sum(counts)) * self.pool.block_size
+        return super().num_first_tokens(sequence, first_piece)
+
+    def num_reserved(self, sequence: SequenceState) -> int:
+        """Blocks of a sequence that has its load, or waits for it."""
+        if self.takes_all or sequence.chain is None:
+            return self.pool.blocks_for(sequence.num_tokens)
+        return sequence.chain.num_loaded
+
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return None
+        return super().steps_until_gain(sequence)
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:
@@ -101,14 +126,17 @@ class TieredManager(PrefixCachingManager):
         return False  # blocks in a tier count as found too
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
-        if sequence.chain is not None and sequence.chain.num_loaded:
-            return 0
-        return super().blocks_to_admit(sequence, num_tokens)
+        """Free blocks that an admission takes, beyond those that a load has already."""
+        if sequence.chain is None or not sequence.chain.num_loaded:
+            return super().blocks_to_admit(sequence, num_tokens)
+        if num_tokens is None:
+            num_tokens = sequence.num_tokens
+        return self.pool.blocks_for(num_tokens) - self.num_reserved(sequence)
 
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
-        """0 for a loaded sequence, whose blocks are reserved; else as without tiers."""
+        """0 for a loaded sequence, which has blocks; else as without tiers."""
         if sequence.chain is not None and sequence.chain.num_loaded:
             return 0
         return super().fewest_blocks_to_admit(sequence, first_piece)
@@ -119,8 +147,14 @@ class TieredManager(PrefixCachingManager):
         if chain is None or not chain.num_loaded:
             super().admit(sequence, most_new)
         else:
-            sequence.num_computed_tokens = chain.num_loaded * self.pool.block_size
+            num_blocks, num_loaded = self.num_reserved(sequence), chain.num_loaded
+            sequence.num_computed_tokens = num_here = num_loaded * self.pool.block_size
             chain.num_loaded = 0
+            if not self.takes_all:
+                num_tokens = sequence.num_tokens
+                if most_new is not None:
+                    num_tokens = min(num_tokens, num_here + most_new)
+                self.grow(self.pool.blocks_for(num_tokens) - num_blocks)
         if chain is not None:
             for store in self._own:
                 store.use(chain.spans, chain.num_held)
@@ -139,7 +173,7 @@ class TieredManager(PrefixCachingManager):
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
         # written to the tiers in turn; each write may displace other blocks
-        return len(several) < 2
+        return len(several) < 2 and super().are_apart(several)
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note computed tokens, and store the blocks that they fill in the tiers below."""
