@@ -25,7 +25,9 @@ class Priced(NamedTuple):
 
 
 def break_even(cases: Sequence[Priced], where: str) -> list[str]:
-    """Return the price at which GPUs of other kinds cost as much a token as those of the cheapest.
+    """Return the prices at which GPUs of several kinds cost as much a token.
+
+    First up to which price those of the cheapest case stay so, then from which on others would be.
 
     where: at which rate they were run, for the reader. Empty where fewer than two have prices.
     """
@@ -34,7 +36,21 @@ def break_even(cases: Sequence[Priced], where: str) -> list[str]:
         return []
     cheapest = min(known, key=lambda case: case.cost)
     others = [case for case in known if case.gpus != cheapest.gpus]
-    return [f"{line}, {where}" for line in _lines(others, cheapest)]
+    lines = [*_lines(others, cheapest)]
+    dearer = [case for case in others if case.cost > cheapest.cost]
+    if dearer:
+        lines.insert(0, _most(cheapest, min(dearer, key=lambda case: case.cost)))
+    return [f"{line}, {where}" for line in lines]
+
+
+def _most(cheapest: Priced, second: Priced) -> str:
+    """Return up to which price the cheapest stays so."""
+    rent = cheapest.cost * (1 - cheapest.electricity)
+    price = cheapest.gpu_price * (second.cost - cheapest.cost * cheapest.electricity) / rent
+    return (
+        f"{cheapest.name} stays cheaper a token than {second.name} up to {price:.3g} $ a "
+        f"GPU-hour (now {cheapest.gpu_price:.3g})"
+    )
 
 
 def _lines(others: Sequence[Priced], cheapest: Priced) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 from mist_sim import Scenario, llm_client, load_gpu, load_model, simulate
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster
-from mist_sim.hardware.devices.device_loading import architecture_names, kernels_of
+from mist_sim.hardware.devices.device_loading import architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.report.run.origins import architecture_line, kernels_line, origin_lines
 from mist_sim.search.comparison import compare
@@ -70,22 +70,34 @@ def test_the_run_and_a_comparison_say_it(tmp_path):
     assert [name for name, lines in warnings.items() if line in lines] == ["bare"]
 
 
-def test_a_gpu_of_ones_own_tells_how_much_its_architecture_matters(tmp_path):
-    """The steps of one decode with the kernels of each architecture, by hand."""
+def test_a_gpu_of_ones_own_tells_what_it_would_do_as_others_do(tmp_path):
+    """The steps of one decode with all that each fitted GPU reaches, by hand."""
     (tmp_path / "x1.toml").write_text('name = "x1"\nbased_on = "b200"\nmemory = "256 GiB"\n')
     demo = Scenario.load("demo", overrides={"workload.lengths.num_requests": 50})
     result = simulate(demo.changed({"clients.0.gpu": str(tmp_path / "x1.toml")}))
     line = kernels_line(result.summary)
     assert line in " ".join(origin_lines(result.summary))
     model, gpu = load_model("llama-3.1-8b"), load_gpu(str(tmp_path / "x1.toml"))
-    step = StepBatch((), 1, 1024, longest_context=1024)
-    times = [
-        RooflinePredictor(model, Cluster(replace(gpu, kernels=kernels_of(name)))).step_time(step)
-        for name in ("blackwell", *architecture_names())
-    ]
-    low, high = min(times) / times[0], max(times) / times[0]
-    assert low <= 1 < 1.1 < high
-    assert f"x1 as blackwell, {low:.2f} to {high:.2f} with 1 decode" in line
+    step, times = StepBatch((), 1, 1024, longest_context=1024), {}
+    for other in fitted_gpus():
+        shares = {name: getattr(other, name) for name in ("kernels", "prefill", "decode")}
+        like = replace(gpu, **shares)  # one GPU has no links
+        times[other.name] = RooflinePredictor(model, Cluster(like)).step_time(step)
+    assert {"b200", "h100-sxm", "a100-80gb-sxm"} <= set(times)
+    low, high = min(times, key=times.get), max(times, key=times.get)
+    ratios = times[low] / times["b200"], times[high] / times["b200"]
+    assert f"x1 as blackwell, {ratios[0]:.2f} ({low}) to {ratios[1]:.2f} ({high})" in line
+    assert line.count(") to ") == 3
+
+
+def test_a_link_of_the_same_kind_keeps_the_latencies_of_its_base(tmp_path):
+    own = 'based_on = "b200"\ninterconnect = {kind = "%s", bandwidth = "1200 GB/s", domain = 32}\n'
+    (tmp_path / "same.toml").write_text(own % "nvlink")
+    link, base = load_gpu(str(tmp_path / "same.toml")).interconnect, B200.interconnect
+    assert (link.bandwidth, link.domain) == (1.2e12, 32)
+    assert (link.nccl_latency, link.kernel_latency) == (base.nccl_latency, base.kernel_latency)
+    (tmp_path / "other.toml").write_text(own % "pcie")
+    assert load_gpu(str(tmp_path / "other.toml")).interconnect.nccl_latency == 1.0
 
 
 def test_two_gpus_are_told_apart():

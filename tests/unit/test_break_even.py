@@ -25,7 +25,8 @@ def priced(name, cost, electricity, price, gpus=()):
 def test_by_hand():
     """Of 0.5 $ a tenth is electricity: 0.45 of rent at 3 $/h must fall to 0.15."""
     cases = [priced("a", 0.2, 0.0, 2.0), priced("b", 0.5, 0.1, 3.0), priced("c", 9.0, 0.1, 3.0)]
-    line, by_electricity = break_even(cases, "here")
+    most, line, by_electricity = break_even(cases, "here")
+    assert most == "a stays cheaper a token than b up to 5 $ a GPU-hour (now 2), here"
     assert line == "b costs as much a token as a at 1 $ a GPU-hour (now 3), here"
     assert by_electricity == "c costs more than a even at no rent, by its electricity, here"
     alike = priced("d", 0.5, 0.0, 2.0, gpus=("a",))
@@ -39,7 +40,7 @@ def test_at_that_price_both_cost_the_same(electricity):
     one = Scenario.from_dict(DATA, {"cost.electricity": electricity})
     other = one.changed({"clients.0.gpu": "l40s", "clients.0.gpu_price": "1 $/h"})
     found = compare({"h100": one, "l40s": other}, jobs=1)
-    (line,) = found.summary["break_even"]
+    _, line = found.summary["break_even"]
     assert line.startswith("h100 costs as much a token as l40s at ")
     price = float(line.split(" at ")[1].split()[0])
     assert price < 4.0

@@ -31,6 +31,7 @@ PREFIXES = {key[:end] for key in OPTIONS for end, char in enumerate(key) if char
         ("clients.0.kv_cache.max_num_seqs", 4, "here it is clients.N.scheduler.max_num_seqs"),
         ("clients.0.scheduler.watermark", 0.1, "here it is clients.N.kv_cache.watermark"),
         ("clients.0.dtype", "bfloat16", "here it is clients.N.quantization"),
+        ("clients.0.kv_cache.dtype", "fp8", "unknown key; did you mean 'kv_cache_dtype'?"),
         ("clients.0.mem-fraction-static", 0.8, "clients.N.kv_cache.gpu_memory_utilization"),
         ("clients.0.quantization", "awq", "got 'awq'; here write quantization: int4"),
         ("clients.0.scheduler.order", "lpm", "prefix-aware orders are not simulated"),

@@ -152,11 +152,16 @@ def base_files(path: Path) -> list[Path]:
 
 
 def merge_tables(base: Table, own: Table) -> dict[str, object]:
-    """Return a base's table updated with a file's keys; `sources` are the caller's."""
+    """Return a base's table updated with a file's keys; `sources` are the caller's.
+
+    A link of another kind replaces the base's; one of the same kind keeps what is not said anew.
+    """
     merged = {**base, **own}
     for key, value in own.items():
         under = base.get(key)
-        if isinstance(value, dict) and isinstance(under, dict) and "kind" not in value:
+        if not (isinstance(value, dict) and isinstance(under, dict)):
+            continue
+        if value.get("kind") in (None, under.get("kind")):
             merged[key] = merge_tables(under, value) if key == "kernels" else {**under, **value}
     return merged
 
@@ -210,6 +215,13 @@ def _flatten(table: object, prefix: str = "") -> dict[str, object]:
     for key, value in table.items():
         flat |= _flatten(value, f"{prefix}{key}.")
     return flat
+
+
+@cache
+def fitted_gpus() -> tuple[GpuSpec, ...]:
+    """Return the catalog's accelerators whose kernels and shares of the peaks were timed."""
+    gpus = [load_gpu(name) for name in gpu_names()]
+    return tuple(gpu for gpu in gpus if gpu.kernels and gpu.confidence == "fitted")
 
 
 @cache

@@ -132,8 +132,8 @@ def kernels_line(summary: Mapping[str, Any]) -> str:
         return ""
     return (
         "Kernels of a GPU of your own are taken to reach the shares of its peaks that were timed "
-        "on its architecture. With the shares of every known architecture, its steps would take "
-        f"so many times as long: {factors}. Its figures are at least as uncertain."
+        "on others. If it reached what each fitted GPU of the catalog reaches, its steps would "
+        f"take so many times as long: {factors}. Its figures are at least as uncertain."
     )
 
 

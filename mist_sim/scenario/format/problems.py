@@ -151,7 +151,9 @@ def _unknown_key(key: str, model: type[BaseModel]) -> str:
     inside = [place for place, part in _parts_of(model) if key in keys_of(part)]
     if inside:
         return f"unknown key{of_type}; it belongs in {inside[0]}. Known: {', '.join(known)}"
-    hint = where(key) or did_you_mean(key, known)
+    longer = [name for name in known if name.endswith(f"_{key}")]
+    meant = f"; did you mean {longer[0]!r}?" if len(longer) == 1 else ""
+    hint = meant or where(key) or did_you_mean(key, known)
     return f"unknown key{of_type}{hint} Known: {', '.join(known)}"
 
 
