@@ -10,7 +10,6 @@ from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients import ClientPart
-from mist_sim.scenario.sections.clients.sequential import SequentialPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Rag
 
@@ -66,7 +65,7 @@ def _useless_times(
 ) -> Iterable[Problem]:
     """Yield times for each token of workers that serve only stages without tokens."""
     for position, (client, traits) in enumerate(zip(clients, described, strict=True)):
-        if not isinstance(client, SequentialPart) or client.time_per_token is None:
+        if getattr(client, "time_per_token", None) is None:
             continue
         parts = [part for part in workload.pipeline if not isinstance(part, str)]
         served = [part for part in parts if part.plugin.kind in traits.serves]

@@ -60,7 +60,7 @@ EXPECTED = {
     ),
     "dollars_and_joules.py": (
         [],
-        r"1 x h100-sxm +0.70 +0.51 .* fitted\n2 x a100-80gb-sxm +.* fitted\n2 x l40s .* spec-only",
+        r"1 x h100-sxm +0.70 +0.53 .* fitted\n2 x a100-80gb-sxm +.* fitted\n2 x l40s .* spec-only",
     ),
     "kv_storage.py": (
         [],

@@ -74,9 +74,10 @@ def bundle(**options):
 def watts_by_hand(num_bytes, num_products, seconds):
     """Watts of an H100 that reads so many bytes, and multiplies and adds so many 16-bit numbers."""
     gpu = mist.load_gpu("h100-sxm")
-    load = gpu.draw.active + gpu.draw.memory * min(num_bytes / gpu.memory_bandwidth / seconds, 1.0)
+    load = gpu.draw.idle + gpu.draw.active
+    load += gpu.draw.memory * min(num_bytes / gpu.memory_bandwidth / seconds, 1.0)
     load += gpu.draw.compute * 2 * num_products / gpu.flops["bf16"] / seconds
-    return gpu.power * load / (1 + load**4) ** 0.25
+    return gpu.power * max(load / (1 + load**4) ** 0.25, gpu.draw.idle)
 
 
 def test_watts_joules_and_dollars_by_hand(result):

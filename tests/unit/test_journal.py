@@ -174,6 +174,7 @@ def test_an_interruption_says_what_is_kept():
     with pytest.raises(KeyboardInterrupt) as stop:
         interrupted()
     assert stop.value.__notes__ == [
-        "finished runs are kept (1): --resume (resume=True in Python) goes on after them"
+        "finished runs are kept (1): --resume (resume=True in Python) goes on after them",
+        "stopped after 1 run: too early to tell anything",
     ]
     assert computed() == [1]

@@ -407,7 +407,7 @@ def test_clients_between_which_answers_flow_plan_ahead_where_their_version_does(
     for client in everything["clients"]:
         del client["async_scheduling"]
     headline = imitated(Scenario.from_dict(everything).clients)
-    assert headline.startswith("options as in vLLM 0.33 (assumed; before 0.14")
+    assert headline.startswith("options as in vLLM 0.33 (assumed; versions before 0.14")
     assert all(client.async_scheduling for client in build(Scenario.from_dict(everything)).clients)
 
 
