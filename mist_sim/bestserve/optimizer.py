@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mist_sim.bestserve.dollars_and_joules import powered, priced
+from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
 from mist_sim.bestserve.ranking import Ranking
-from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy

@@ -51,8 +51,13 @@ def afd(
     """
     from mist_sim.cli.bundles.bundle_tables import as_data, show
     from mist_sim.cli.bundles.hardware import HardwareOptions
-    from mist_sim.cli.bundles.input import Limits, chosen, read_coefficients, read_lengths
-    from mist_sim.cli.bundles.with_kernels import best_with_kernels
+    from mist_sim.cli.bundles.input import (
+        Limits,
+        best_with_kernels,
+        chosen,
+        read_coefficients,
+        read_lengths,
+    )
     from mist_sim.cli.lists import whole_numbers
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
 

@@ -235,7 +235,7 @@ class Engine:
         elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.coming.loading:
             ahead.hold_abort(sequence)
             self._cut_ahead(lane, always=True)
-        elif self._run is not None and lane.is_running(sequence):
+        elif self._run is not None and sequence in lane.state.running:
             lane.abort_after_run(sequence)
             self._end_after(self._run, self._num_begun(self._run))
         else:

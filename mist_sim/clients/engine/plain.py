@@ -84,7 +84,7 @@ class PlainEngine(Engine):
             env.planned_at, env.plan_phase = now, phase
         elif env.plan_phase < phase:
             env.plan_phase = phase
-        limit, shares = lane.run_limit, state.kv_cache.shares_blocks
+        limit, shares = lane.run_length.limit, state.kv_cache.shares_blocks
         if ahead is not None and (
             ahead.latest is None
             or ahead.arrived
@@ -206,7 +206,7 @@ class PlainEngine(Engine):
                 ahead.let_in(latest.last_start)
         if arrived or ahead.given_up or (state.leaving and state.waiting):
             return 1
-        return self._only.run_limit
+        return self._only.run_length.limit
 
     def _line_of(self, num_decodes: int) -> DecodeLine | None:
         """Return the line of times of so many decodes, None if there is none; remember it.
@@ -330,8 +330,8 @@ class PlainEngine(Engine):
                 finished.append(sequence)
         if finished or lane.given_up or state.leaving:
             self._hand_back(finished, end)
-        if num_steps == lane.run_limit or num_steps < plan.num_steps:
-            lane.adapt(num_steps, plan.num_steps)
+        if num_steps == lane.run_length.limit or num_steps < plan.num_steps:
+            lane.run_length.adapt(num_steps, plan.num_steps)
         agenda, now = env.agenda, env.now
         if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
             self._wake = env.at(now, self._plan_phase)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.from_vllm.handlers.transfers import KV_ROLES
+from mist_sim.scenario.from_vllm.handlers.transfer_flags import KV_ROLES
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
 from mist_sim.scenario.loading import as_data
 
