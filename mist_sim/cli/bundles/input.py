@@ -18,7 +18,7 @@ from mist_sim.hardware.afd import (
     named_coefficients,
 )
 from mist_sim.inputs.files import is_there
-from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles, provision
+from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
 from mist_sim.search.afd.trace_lengths import FirstToken, Tokens, slot_lengths
 from mist_sim.units import DURATION
 
@@ -143,24 +143,3 @@ def read_lengths(trace: str, form: str, first_token: str) -> tuple[Tokens, Token
         if first_token == choice:
             return slot_lengths(TRACE_READERS[form](path=trace).rows(), choice)
     raise ScenarioError(f"--first-token must be prefill or decode, got {brief(first_token)}")
-
-
-def best_with_kernels(
-    coefficients: AfdCoefficients,
-    load: SlotLoad,
-    slots: list[int],
-    batches: list[int],
-    limits: Limits,
-    ffn_weight: float,
-) -> str:
-    """Return a sentence with the best bundle. coefficients: in seconds. Others: as in `chosen`."""
-    try:
-        spec, choices = chosen(coefficients, load, slots, batches, limits, ffn_weight)
-    except ScenarioError:
-        return "With its kernels, no bundle keeps the limits."
-    best = choices[0].prediction if choices else provision(spec).in_flight
-    return (
-        f"With its kernels, the best bundle is {best.attention_workers}:{best.ffn_workers} with "
-        f"{best.slots} slots: {best.throughput:,.0f} tokens/s per "
-        f"{'worker' if ffn_weight == 1 else 'GPU'}, TPOT {1e3 * best.tpot:.4g} ms."
-    )

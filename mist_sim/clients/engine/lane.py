@@ -181,10 +181,7 @@ class Lane:
                 if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
-            if plan.is_empty:
-                raise InvariantError(
-                    f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
-                )
+            self._check_moves(plan)
             if plan_on_the_spot:
                 plan_on_the_spot()
 
@@ -197,6 +194,13 @@ class Lane:
             state.adapters.begin(state, plan)
         if state.images is not None:
             state.images.begin(plan)
+
+    def _check_moves(self, plan: StepPlan) -> None:
+        """Raise InvariantError for a plan that neither computes nor changes anything."""
+        if plan.is_empty:
+            raise InvariantError(
+                f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
+            )
 
     def _note(self, plan: StepPlan) -> int:
         """Record who leaves, continues or moves; return the blocks that the step waits for."""
@@ -330,14 +334,6 @@ class Lane:
     def give_up(self, sequence: SequenceState) -> None:
         """Let a sequence go as soon as no step in flight computes it."""
         self.engine.abort(sequence, self)
-
-    def abort_after_run(self, sequence: SequenceState) -> None:
-        """Let a running sequence go at the end of the run in flight; the caller cuts it."""
-        self.given_up.append(sequence)
-
-    def release_after_run(self, sequence: SequenceState) -> None:
-        """Free entries held of a sequence at the end of the run in flight; the caller cuts it."""
-        self.released.append(sequence)
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, and free its memory; no step in flight computes it.

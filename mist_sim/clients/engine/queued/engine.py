@@ -278,7 +278,7 @@ class QueueEngine:
         """Let a sequence go: at once if it waits, else when the next batch has returned."""
         self._cut_stretch()
         if self._in_flight and self._sequence in lane.state.running:
-            self._lane.abort_after_run(sequence)
+            self._lane.given_up.append(sequence)
         else:
             self._lane.abort(sequence)
             self._wake_up()
