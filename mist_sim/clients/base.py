@@ -197,9 +197,9 @@ class Client(ABC):
         reaches = self._reaches.get(source)
         if reaches is None:
             first, number = self._first_engine, self.traits.num_engines
-            seats = [Seat(self.name, engine) for engine in range(first, first + number)]
-            reaches = [self.network.reach(Seat(*source), seat) for seat in seats]
-            self._reaches[source] = reaches
+            here, own = Seat(*source), range(first, first + number)
+            seats = [Seat(self.name, engine) for engine in own]
+            reaches = self._reaches[source] = [self.network.reach(here, seat) for seat in seats]
         num_bytes = kv.num_bytes
         return min([reach.time(num_bytes) for reach in reaches])
 

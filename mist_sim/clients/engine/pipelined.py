@@ -263,7 +263,7 @@ class PipelineEngine:
     def abort(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence go: at once if it waits, else when the pass in flight has returned."""
         lane = self._lane_of[member]
-        if lane.run and member.is_running(sequence):
+        if lane.run and sequence in member.state.running:
             member.given_up.append(sequence)
             self._cut(lane, member, always=True)
             return

@@ -277,7 +277,7 @@ class QueueEngine:
     def abort(self, sequence: SequenceState, lane: object) -> None:
         """Let a sequence go: at once if it waits, else when the next batch has returned."""
         self._cut_stretch()
-        if self._in_flight and self._sequence in lane.state.running:
+        if self._in_flight and sequence in self._lane.state.running:
             self._lane.given_up.append(sequence)
         else:
             self._lane.abort(sequence)
