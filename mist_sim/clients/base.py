@@ -196,10 +196,9 @@ class Client(ABC):
         source = kv.source, kv.engine
         reaches = self._reaches.get(source)
         if reaches is None:
-            first, number = self._first_engine, self.traits.num_engines
-            here, own = Seat(*source), range(first, first + number)
-            seats = [Seat(self.name, engine) for engine in own]
-            reaches = self._reaches[source] = [self.network.reach(here, seat) for seat in seats]
+            first, here = self._first_engine, Seat(*source)
+            own = [Seat(self.name, first + n) for n in range(self.traits.num_engines)]
+            reaches = self._reaches[source] = [self.network.reach(here, seat) for seat in own]
         num_bytes = kv.num_bytes
         return min([reach.time(num_bytes) for reach in reaches])
 
