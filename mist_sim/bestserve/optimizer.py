@@ -1,8 +1,8 @@
 """BestServe's Optimizer: the goodput of every strategy, and the best one per GPU.
 
-A strategy and a seed are a task of a study, which is searched in BestServe's simulators. What the
-paper leaves out is whether a strategy fits in memory; here one that does not is left out, with the
-reason. The best few can be searched in the full simulation as well.
+A strategy and a seed are a task of a study, which is searched in BestServe's simulators. The paper
+does not ask whether a strategy fits in memory; here one that does not is left out, with the reason.
+The best few can be searched in the full simulation as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has to hold of the options of one engine."""
+"""Rules for the options of one engine."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class Lane:
             )
 
     def _note(self, plan: StepPlan) -> int:
-        """Record who leaves, continues or moves; return the blocks that the step waits for."""
+        """Record which sequences leave, go on or move; return the blocks that the step awaits."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
         if not (plan.prefills or plan.decodes):

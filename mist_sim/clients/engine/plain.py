@@ -3,8 +3,8 @@
 Chunked prefill, paged memory with or without a prefix cache, first come, first served, steps
 planned as they begin or one step ahead. It works on the same state of a lane as the general engine
 (`loop.py`), and both give the same bits (`tests/property/test_plain_loop.py`). Rare plans, those
-for which memory is short or that have nothing to compute although somebody waits, are made by the
-general planner (`Lane.plan`); their steps are timed, ended and written down as all others.
+that are short of memory, or have nothing to compute while requests wait, are made by the general
+planner (`Lane.plan`); their steps are timed, ended and written down as all others.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class PlainEngine(Engine):
     # --- a run ends -------------------------------------------------------------------------
 
     def _end(self, event: Event) -> None:
-        """Account for the steps that have ended, hand back who is done, and plan again."""
+        """Account for the steps that have ended, hand back finished sequences, and plan again."""
         run = self._run
         if run is not self._plain_run:
             super()._end(event)

@@ -1,7 +1,8 @@
 """From a scenario to the `vllm serve` lines that start it, with a proxy if needed.
 
 Sources: `EngineArgs` of vllm/engine/arg_utils.py for the arguments; vLLM's "NixlConnector Usage
-Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides who computes prompts.
+Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides which server computes
+prompts.
 """
 
 from __future__ import annotations
