@@ -35,11 +35,13 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.layers import mixers_of
 from mist_sim.models.mixers import CompressedMixer
 from mist_sim.models.model_loading import names_of
+from mist_sim.models.moe_backends import OF_0_24, expert_format
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "Gated DeltaNet": (
@@ -115,7 +117,7 @@ def _of_model(gpu: GpuSpec, folder: str, name: str) -> Iterator[dict[str, Any]]:
         handle = _compiled(model, folder, ranks)
         if handle is None:
             continue
-        ours = RooflinePredictor(model, Cluster(gpu, ranks))
+        ours = RooflinePredictor(model, _with_kernels(model, Cluster(gpu, ranks)))
         for batch in _batches(model):
             if (theirs := _measured(handle, batch)) is None:
                 continue
@@ -131,6 +133,14 @@ def _of_model(gpu: GpuSpec, folder: str, name: str) -> Iterator[dict[str, Any]]:
                 "computed": experts + rest,
                 "computed_experts": experts,
             }
+
+
+def _with_kernels(model: ModelSpec, cluster: Cluster) -> Cluster:
+    """Return a cluster with the kernels of experts that vLLM 0.24 takes, as those measured are."""
+    if not (stored := expert_format(model)):
+        return cluster
+    experts = OF_0_24[stored].of(deployment_of(model, cluster))
+    return KernelChoice(experts).timed(model, cluster)
 
 
 def _context(batch: StepBatch) -> int:
