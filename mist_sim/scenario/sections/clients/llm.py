@@ -73,6 +73,7 @@ class LlmPart(ClientPart):
         tensor_parallel_size: int
         pipeline_parallel_size: int
         data_parallel_size: int
+        prefill_context_parallel_size: int
         role: Role | None
         scheduler: Part
         predictor: Part
