@@ -38,7 +38,7 @@ from mist_sim.rng import Streams
 
 @dataclass(frozen=True, kw_only=True)
 class LaneMaker:
-    """What the lanes of a client in one layout have in common.
+    """Makes lanes of a client in one layout, with what they have in common.
 
     config: options of its engines; the fields after it may differ from them in this layout.
     track: the recorder, the client, and the number of the layout, for the tracks of steps.

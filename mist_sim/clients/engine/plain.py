@@ -161,7 +161,7 @@ class PlainEngine(Engine):
             if on_the_spot:
                 num_steps, line, timed = 1, None, ahead  # nothing overlaps with it
         if line is None and self._tells_longest:
-            self._tell_longest(batch)
+            batch.longest_context = clock.batch(()).longest_context if num_decodes else None
         if num_steps > 1:
             if line is not None:
                 times = line.run(context_sum + num_decodes, num_decodes, num_steps)
@@ -216,11 +216,6 @@ class PlainEngine(Engine):
         of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
         self._lines[num_decodes] = line = None if of is None else of(num_decodes)
         return line
-
-    def _tell_longest(self, batch: StepBatch) -> None:
-        """Pass the longest context to a predictor that asks for it."""
-        told = self._state.clock.batch(()) if batch.num_decodes else batch
-        batch.longest_context = told.longest_context if batch.num_decodes else None
 
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""
