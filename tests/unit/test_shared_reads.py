@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim import simulate
+from mist_sim import Scenario, simulate
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
@@ -159,7 +159,7 @@ def test_answers_to_prompts_with_a_prefix_in_common_come_sooner_in_both_loops():
         workload = {"lengths": lengths, "arrivals": {"type": "constant", "rate": "1000 /s"}}
         client = {"name": "llm", "gpu": "h100-sxm", "step_loop": loop, "async_scheduling": False}
         scenario = {"model": "llama-2-7b", "workload": workload, "clients": [client]}
-        return simulate(scenario).requests["tpot"].to_list()
+        return simulate(Scenario.from_dict(scenario)).requests["tpot"].to_list()
 
     shared, apart = tpot(1, "plain"), tpot(64, "plain")
     assert shared == tpot(1, "general")
