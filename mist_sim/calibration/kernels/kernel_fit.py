@@ -83,7 +83,7 @@ def fit_kernel(rows: KernelRows, leave_out: Iterable[str] = ()) -> KernelFit | N
     if len(rows) < _FEWEST_ROWS:
         return None
     names = figures_of(rows.kind)
-    if rows.combined == "longer" and rows.depth.any():
+    if rows.kind == "decode_attention" and rows.depth.any():
         names = (*names, "serial")
     fitted = rows.only(slice(None, None, -(-len(rows) // _MOST_ROWS)))
     logs = np.log(fitted.seconds)
