@@ -34,7 +34,7 @@ class StaticScheduler(WholePromptScheduler):
             self.admit_prompts(lane, plan)
         if plan.prefills:
             return plan
-        if make_room(lane, plan) and (lane.swapped or lane.moved or lane.paused):
+        if make_room(lane, plan) and (lane.swapped or lane.coming.moved or lane.paused):
             limit = steps_until_join(lane, limit)
         return decode_steps(lane, plan, limit)
 
