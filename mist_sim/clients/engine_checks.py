@@ -24,6 +24,7 @@ def check_options(config: EngineOptions) -> None:
         "pipeline_parallel_size",
         "data_parallel_size",
         "decode_context_parallel_size",
+        "prefill_context_parallel_size",
     ):
         if getattr(config, name) < 1:
             raise ScenarioError(f"{name} must be >= 1, got {getattr(config, name)}")
@@ -34,6 +35,7 @@ def check_options(config: EngineOptions) -> None:
     if (
         config.enable_expert_parallel
         and config.tensor_parallel_size * config.data_parallel_size == 1
+        and config.prefill_context_parallel_size == 1
     ):
         raise ScenarioError(
             "enable_expert_parallel must be false with tensor_parallel_size 1 and "
@@ -68,6 +70,7 @@ def check_options(config: EngineOptions) -> None:
     _check_adapters(config)
     _check_images(config)
     _check_contexts(config)
+    _check_prompts(config)
     _check_planning_ahead(config)
     if config.resharding is not None:
         _check_resharding(config, config.resharding)
@@ -153,6 +156,27 @@ def _check_contexts(config: EngineOptions) -> None:
             raise ScenarioError(
                 f"{name} must {rule} with decode_context_parallel_size "
                 f"{config.decode_context_parallel_size}; that combination is not simulated"
+            )
+
+
+def _check_prompts(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated with prompts in pieces."""
+    if config.prefill_context_parallel_size == 1:
+        return
+    for name, is_wrong, rule in (
+        ("decode_context_parallel_size", config.decode_context_parallel_size > 1, "be 1"),
+        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
+        ("role", config.role is not None, "be left out"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("resharding", config.resharding is not None, "be left out"),
+        ("lora", config.lora is not None, "be left out"),
+        ("images", config.images is not None, "be left out"),
+        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
+    ):
+        if is_wrong:
+            raise ScenarioError(
+                f"{name} must {rule} with prefill_context_parallel_size "
+                f"{config.prefill_context_parallel_size}; that combination is not simulated"
             )
 
 

@@ -71,6 +71,7 @@ class PredictorTraits:
     times_drafts: whether `StepBatch.num_drafts` is read; without it speculation cannot be timed.
     steps_inside: called with (batch, growth), returns how many steps, from this one on, lie inside
         the measured range. None: there is no such range, and no step counts as extrapolated.
+    assumed: what results name among what is assumed of the times.
     reads_again: called with the tokens that several decodes share, by the number of these, the
         number of all decodes and that of their keys, returns the keys that come from the GPU's
         cache. Engines tell it as `StepBatch.num_read_again`. None: that is not read.
@@ -87,6 +88,7 @@ class PredictorTraits:
     sums_over_links: bool = False
     needs_longest_context: bool = False
     times_drafts: bool = False
+    assumed: tuple[str, ...] = ()
     steps_inside: Callable[[StepBatch, StepGrowth], int] | None = None
     reads_again: ReadsAgain | None = None
     step_time_on_the_spot: Callable[[StepBatch], float] | None = None

@@ -61,7 +61,8 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
                 "conversations, so no two prompts are known to begin alike."
             )
-        yield from filter(None, (architecture_line(summary), kernels_line(summary)))
+        lines = architecture_line(summary), kernels_line(summary), not_measured_line(summary)
+        yield from filter(None, lines)
         yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))
 
@@ -135,6 +136,12 @@ def kernels_line(summary: Mapping[str, Any]) -> str:
         "on others. If it reached what each fitted GPU of the catalog reaches, its steps would "
         f"take so many times as long: {factors}. Its figures are at least as uncertain."
     )
+
+
+def not_measured_line(summary: Mapping[str, Any]) -> str:
+    """Return which operators of measured kernels were not measured; or nothing."""
+    operators = _told(summary, "measured kernels: ")
+    return operators and f"Not measured, computed from the GPU's peaks: {operators}."
 
 
 def _told(summary: Mapping[str, Any], kind: str) -> str:
