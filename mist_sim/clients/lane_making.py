@@ -91,6 +91,7 @@ class LaneMaker:
         options: dict[str, Any] = {
             "max_num_seqs": max_num_seqs,
             "needs_longest_context": self.predictor.traits.needs_longest_context,
+            "reads_again": self.predictor.traits.reads_again,
             "by_piece": scheduler.by_piece,
             "rules": self.rules,
         }

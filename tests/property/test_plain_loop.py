@@ -34,7 +34,7 @@ from tests.property.strategies import (
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
 from tests.reference.scenarios import PRESSED, scenario
 from tests.reference.stepwise import Job
 
@@ -129,7 +129,11 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 
 @pytest.mark.exact
 @examples(300)
-@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC, LINES, HOSTED]), data=st.data())
+@given(
+    case=engines(),
+    predictor=st.sampled_from([AWKWARD, DYADIC, LINES, SHARING, HOSTED]),
+    data=st.data(),
+)
 def test_loops_give_the_same_bits(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)

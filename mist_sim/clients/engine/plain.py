@@ -148,6 +148,7 @@ class PlainEngine(Engine):
         context_sum, line = clock.context_sum, None
         run.start = now = env.now
         batch.num_decodes, batch.context_sum = num_decodes, context_sum
+        batch.num_read_again = num_read_again = clock.num_read_again
         if prefills:
             batch.chunks = tuple([(new, each.num_computed_tokens) for each, new in prefills])
         else:
@@ -164,7 +165,8 @@ class PlainEngine(Engine):
             batch.longest_context = clock.batch(()).longest_context if num_decodes else None
         if num_steps > 1:
             if line is not None:
-                times = line.run(context_sum + num_decodes, num_decodes, num_steps)
+                num_keys = context_sum + num_decodes - num_read_again
+                times = line.run(num_keys, num_decodes, num_steps)
             else:
                 growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
                 times = self.predictor.run(batch, growth, num_steps)
@@ -175,7 +177,7 @@ class PlainEngine(Engine):
             if line is None:
                 end = now + timed.step_time(batch)
             else:
-                end = now + line.step(context_sum + num_decodes)
+                end = now + line.step(context_sum + num_decodes - num_read_again)
             run.ends = run.end = end
         run.num_steps = num_steps
         if ahead is not None:
