@@ -54,18 +54,19 @@ def layer(heads: int, head_dim: int) -> ModelSpec:
 def ratios(table: pd.DataFrame, gpu: str) -> pd.DataFrame:
     """Return computed over measured of a GPU's rows, with their sizes."""
     rows = table[table["isl"].ge(SHORTEST)].iloc[::EVERY]
+    heads_and_sizes = rows[["num_heads", "head_dim"]].drop_duplicates().to_numpy(dtype=int)
     found = []
-    for (heads, head_dim), part in rows.groupby(["num_heads", "head_dim"]):
-        timed = RooflinePredictor(
-            layer(heads, head_dim), Cluster(load_gpu(gpu)), enforce_eager=True
-        )
-        for row in part.itertuples():
-            step = StepBatch(((int(row.isl), 0),) * int(row.batch_size))
-            seconds = sum(each.seconds for each in timed.explain(step) if "attention" in each.name)
-            found.append(
-                (gpu, heads, head_dim, row.batch_size, row.isl, 1e3 * seconds / row.latency)
-            )
-    return pd.DataFrame(found, columns=["gpu", "heads", "head_dim", "batch", "patches", "ratio"])
+    for heads, head_dim in heads_and_sizes.tolist():
+        part = rows[rows["num_heads"].eq(heads) & rows["head_dim"].eq(head_dim)]
+        cluster = Cluster(load_gpu(gpu))
+        timed = RooflinePredictor(layer(heads, head_dim), cluster, enforce_eager=True)
+        sizes = part[["batch_size", "isl"]].to_numpy(dtype=int)
+        measured = part["latency"].to_numpy(dtype=float) / 1e3
+        for (batch, patches), theirs in zip(sizes.tolist(), measured.tolist(), strict=True):
+            step = StepBatch(((patches, 0),) * batch)
+            ours = sum(each.seconds for each in timed.explain(step) if "attention" in each.name)
+            found.append((gpu, patches, ours / theirs))
+    return pd.DataFrame(found, columns=["gpu", "patches", "ratio"])
 
 
 def main(data: Annotated[Path, typer.Argument(help="aisimulate_core/systems/data")]) -> None:
@@ -77,7 +78,7 @@ def main(data: Annotated[Path, typer.Argument(help="aisimulate_core/systems/data
     for keys in (["gpu"], ["gpu", "size"]):
         for name, part in found.groupby(keys, observed=True):
             error = (part["ratio"] - 1).abs()
-            print(*name, len(part), f"{error.median():.1%} {error.quantile(0.9):.1%}", end=" ")
+            print(name, len(part), f"{error.median():.1%} {error.quantile(0.9):.1%}", end=" ")
             print(f"ratio {part['ratio'].median():.2f}")
     error = (found["ratio"] - 1).abs()
     print("all", len(found), f"{error.median():.1%} {error.quantile(0.9):.1%}")
