@@ -1,4 +1,4 @@
-"""What has to hold of the options of one engine."""
+"""Rules for the options of one engine."""
 
 from __future__ import annotations
 
@@ -235,3 +235,20 @@ def _check_planning_ahead(config: EngineOptions) -> None:
                     "host time that async scheduling does not hide, and overhead.step has all "
                     "of it where nothing is hidden"
                 )
+
+
+def check_speculation(config: EngineOptions, needs_longest_context: bool) -> None:
+    """Raise ScenarioError where drafts cannot be timed, or do not fit into a step.
+
+    needs_longest_context: whether the predictor does.
+    """
+    drafting, scheduler = config.speculative_config, config.scheduler
+    if drafting is None or scheduler is None:
+        return
+    if needs_longest_context:
+        raise ScenarioError(
+            "speculative_config must be null with a predictor that asks for the longest "
+            "context, such as a profile of uneven decodes; roofline times drafts"
+        )
+    if problem := scheduler.cannot_verify(drafting.num_speculative_tokens):
+        raise ScenarioError(f"scheduler must {problem}")

@@ -21,7 +21,7 @@ from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import WindowPool
 from mist_sim.clients.kv_cache.page_manager import PageManager
 from mist_sim.clients.kv_cache.windows.page_pool import PagePool, PageRules
-from mist_sim.clients.rules.windows import page_rules
+from mist_sim.clients.rules.window_rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, grown

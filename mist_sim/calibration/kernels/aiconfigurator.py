@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.calibration.kernels.expert_rows import TABLE, expert_rows
+from mist_sim.calibration.kernels.kernel_reading import FORMATS, cold, columns, newest, table_of
 from mist_sim.calibration.kernels.kernel_rows import KernelRows, kernel_rows, shapes_of
-from mist_sim.calibration.kernels.reading import FORMATS, cold, columns, newest, table_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel

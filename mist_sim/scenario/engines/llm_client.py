@@ -36,8 +36,8 @@ from mist_sim.models.moe_backends import rows_computed
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.engine_hosts import with_host
-from mist_sim.scenario.engines.kernels import kernel_choice, unlike_timed
-from mist_sim.scenario.engines.memory import (
+from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
+from mist_sim.scenario.engines.engine_memory import (
     PREFIXES,
     engine_memory,
     of_a_lane,

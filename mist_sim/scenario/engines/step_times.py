@@ -40,8 +40,8 @@ from mist_sim.scenario.engines.default_overhead import (
     own_time,
 )
 from mist_sim.scenario.engines.engine_hosts import assumed_host, check_times_links
+from mist_sim.scenario.engines.engine_kernels import times_kernels
 from mist_sim.scenario.engines.engine_version import SAMPLER
-from mist_sim.scenario.engines.kernels import times_kernels
 from mist_sim.scenario.engines.sampling import drawing
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of

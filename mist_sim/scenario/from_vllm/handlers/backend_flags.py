@@ -11,7 +11,7 @@ from mist_sim.models import ModelSpec
 from mist_sim.models.attention_backends import AttentionBackend, check_attention_backend
 from mist_sim.models.moe_backends import MoeBackend, check_moe_backend, expert_format, stored_name
 from mist_sim.scenario.from_vllm.flags import Flag
-from mist_sim.scenario.from_vllm.handlers.models import spec_of
+from mist_sim.scenario.from_vllm.handlers.model_flags import spec_of
 from mist_sim.scenario.from_vllm.server import Server
 
 _TIMED = "step times are those of the kernels that vLLM takes by default"
