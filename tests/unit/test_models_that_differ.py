@@ -107,6 +107,26 @@ def test_entries_and_states_have_vllms_bytes():
     assert len({row["model"] for row in known}) == 13
 
 
+def test_parameters_and_bytes_are_those_of_transformers():
+    """Of 17 models tensor by tensor; DeepSeek-V4-Flash to a third of a millionth.
+
+    12 of them are in 16 bits: a rank that holds all has twice as many bytes.
+    """
+    path = Path(__file__).parent / "data/parameters_of_transformers.csv"
+    rows = csv.DictReader(path.read_text("utf-8").splitlines()[1:])
+    known = {row["model"]: int(row["parameters"]) for row in rows}
+    models = {name: load_model(name) for name in known}
+    here = {name: model.num_parameters for name, model in models.items()}
+    last = "deepseek-v4-flash"
+    assert here.pop(last) == pytest.approx(known.pop(last), rel=4e-7)
+    assert here == known
+    plain = [name for name in known if models[name].quantization is None]
+    assert len(plain) == 12
+    assert {name: models[name].weight_bytes_per_rank(1) for name in plain} == {
+        name: 2 * known[name] for name in plain
+    }
+
+
 def test_blocks_are_as_long_as_vllm_says():
     """32 value heads of 128 x 128 in 32 bits beside 4 KV heads of 256 (vllm-project/vllm#37467).
 
