@@ -14,6 +14,7 @@ from mist_sim.clients.scheduling.admission import (
     next_to_admit,
     steps_until_gain,
     steps_until_join,
+    steps_until_pages,
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
@@ -118,8 +119,6 @@ class ChunkedScheduler(Scheduler):
             limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
         elif not disturbed and budget and (lane.waiting or lane.loaded):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
-        if lane.pages is not None and lane.num_waiting and lane.has_seat():
-            limit = 1  # pages come back in any step
         if may_spare and plan.prefills and lane.num_running == 1:
             # it becomes alone once no request waits, and stops being alone when one arrives
             limit = 1
@@ -174,9 +173,10 @@ class ChunkedScheduler(Scheduler):
             chunk = cut(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
-            if lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
-                break
-            if lane.pages is not None and not has_first_pages(lane, sequence, chunk):
+            if lane.pages is not None:
+                if lane.by_piece and not has_first_pages(lane, sequence, chunk):
+                    break
+            elif lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk)
@@ -244,6 +244,7 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     step then needs a plan of its own.
     """
     shares = lane.kv_cache.shares_blocks
+    limit = steps_until_pages(lane, limit)
     if plan.prefills and shares and _shares_change(lane, plan, budget):
         return 1
     spare = 1 if budget else 0
@@ -259,10 +260,10 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
     """Tell whether blocks that a step caches can change the next step.
 
-    The head of the queue may find them, or another prompt may compute the same blocks. With sliding
-    windows, prompts and decodes give back blocks in turn.
+    The head of the queue may find them, or another prompt may compute the same blocks. Pages come
+    and go in turns, of prompts and decodes.
     """
-    if lane.pool.groups and (plan.decodes or len(plan.prefills) > 1):
+    if lane.pages is not None and (plan.decodes or len(plan.prefills) > 1):
         return True
     entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
     head = lane.head() if entering and budget else None

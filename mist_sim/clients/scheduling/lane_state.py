@@ -16,7 +16,7 @@ from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.kv_cache.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.image_times import ImageTimes
@@ -63,9 +63,9 @@ class LaneState:
     clock: the decodes, and the blocks that they need. kv_cache, pool: the holders of blocks.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
-        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with swapping,
-        and drafts in models with sliding windows.
-    pages: the holder of blocks where it lends them to each sequence in its turn; else None.
+        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with swapping.
+    pages: the holder of blocks where layers have windows or states: it lends them to each sequence
+        in its turn, as its step is planned; else None.
     needs: how many blocks sequences need.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
@@ -122,8 +122,7 @@ class LaneState:
         self.plans_ahead = plans_ahead
         self.rules = rules or EngineRules()
         self.cadence = cadence
-        windows_at_once = self.pool.groups and self.pages is None
-        self.by_piece = by_piece and not (windows_at_once or swap_space)
+        self.by_piece = by_piece and swap_space is None
         if kv_cache.tiers is not None:
             kv_cache.tiers.takes_all = not self.by_piece
         # blocks of one token are taken by the step that fills them, which may be lost
@@ -281,7 +280,7 @@ class LaneState:
             del self.swaps.going[sequence]
             self.kv_cache.swap_out(sequence, num_blocks, num_computed)
             if sequence not in self.swapped:  # it was given up meanwhile
-                self.swaps.room.release(self.pool.blocks_for(num_computed))
+                self.swaps.room.release(self.pool.blocks_of(num_computed))
         elif sequence not in self.held:
             self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)
 
@@ -525,7 +524,7 @@ class LaneState:
         """Give back the blocks of a lost step; paused decodes run again."""
         if self.pages is not None:
             for sequence in self.running:
-                self.pages.lose_step(sequence, self.num_computed(sequence))
+                self.pages.lose_step(sequence, self._slots_held(sequence))
         elif self.by_piece:
             pieces = [self.needs.taken_by_piece(sequence, new) for sequence, new in plan.prefills]
             self.kv_cache.answers.forget_step()
@@ -533,6 +532,14 @@ class LaneState:
         self.num_taken = 0
         self.free_forgotten()
         self.end_pause()
+
+    def _slots_held(self, sequence: SequenceState) -> int:
+        """Tokens that a running sequence has memory for before the step that is planned."""
+        if sequence not in self.prefilling:
+            return self.clock.slots_held(sequence)
+        if not self.by_piece:
+            return sequence.num_tokens
+        return self.needs.slots_ahead(sequence, sequence.num_computed_tokens)
 
     def steps_until_change(self, limit: int, plan: StepPlan | None = None) -> int:
         """Steps, at most `limit`, that the decodes run before one ends or blocks run short.
@@ -591,9 +598,8 @@ def _clock(
     block_size, groups = kv_cache.pool.block_size, kv_cache.pool.groups
     if groups:
         if speculation is not None:
-            return SpeculativeWindowClock(block_size, speculation, groups, kv_cache.drops)
-        returns = not isinstance(kv_cache, PageManager)
-        return WindowClock(block_size, groups, kv_cache.drops, returns=returns)
+            return SpeculativeWindowClock(block_size, speculation, groups)
+        return WindowClock(block_size, groups)
     if speculation is not None:
         return SpeculativeClock(block_size, speculation)
     if tells_joins:

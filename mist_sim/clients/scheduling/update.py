@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.page_turns import serve_steps
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
@@ -27,7 +28,7 @@ def update(
     if plan.decodes:
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
-        if num_blocks or kv_cache.drops:  # blocks dropped by windows come back with it
+        if num_blocks:
             kv_cache.grow(num_blocks)
         finished = clock.pop_finished()
     if lane.forgotten:
@@ -69,8 +70,9 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     Where sequences have turns, the decodes have theirs, too.
     """
     kv_cache = lane.kv_cache
-    if lane.pages is not None and plan.decodes:
-        lane.pages.decode_on(lane.decoding(), lane.clock.context, num_steps)
+    if lane.pages is not None:
+        serve_steps(lane, lane.pages, plan, num_steps)
+        return
     if lane.by_piece:
         kv_cache.grow(sum([lane.needs.of_piece(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:
