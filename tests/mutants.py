@@ -567,8 +567,8 @@ MUTANTS = [
     Mutant(
         "what is carried over needs a block more",
         f"{SCHEDULING}/carried.py",
-        "- num_here + num_more > pool.num_free",
-        "- num_here + num_more >= pool.num_free",
+        ") + num_more > pool.num_free",
+        ") + num_more >= pool.num_free",
     ),
     Mutant(
         "blocks of the same content are carried over twice",

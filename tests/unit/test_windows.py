@@ -274,12 +274,12 @@ def test_pages_of_a_prompt_in_pieces():
     manager = PageManager(pool, lags=False)
     request = Request(0, 0.0, completion(32, 2), 32, 2)
     sequence = SequenceState(Visit(request, request.stages, 0.0), 32, 2)
-    manager.begin_plan()
+    manager.num_plans += 1
     manager.admit(sequence, 16)
     manager.compute(sequence, 16)
     used = [pool.num_used]
     for computed, new in ((16, 16), (32, 1)):
-        manager.begin_plan()
+        manager.num_plans += 1
         manager.serve(sequence, Turn(computed, new, computed + new, computed + new))
         used.append(pool.num_used)
     assert used == [8, 16 - 2, 18 - 6]

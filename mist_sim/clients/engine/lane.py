@@ -174,7 +174,10 @@ class Lane:
         while True:
             if self.state.paused:  # by a plan that computed nothing
                 self.state.end_pause()
-            plan = self._schedule(limit or self.run_limit)
+            if self._sees_time:
+                self.state.time = self.time_of_plan
+            self.state.kv_cache.num_plans += 1
+            plan = self.scheduler.schedule(self.state, limit or self.run_limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
                     continue
@@ -193,14 +196,6 @@ class Lane:
             self._check_moves(plan)
             if plan_on_the_spot:
                 plan_on_the_spot()
-
-    def _schedule(self, limit: int) -> StepPlan | None:
-        """Let the scheduler plan at most so many steps."""
-        if self._sees_time:
-            self.state.time = self.time_of_plan
-        if self.state.pages is not None:
-            self.state.pages.begin_plan()
-        return self.scheduler.schedule(self.state, limit)
 
     def _delay(self, plan: StepPlan, num_copied: int) -> None:
         """Let the first step wait for copies of blocks, for adapters and for images."""

@@ -57,6 +57,7 @@ class KvCacheManager:
     looks_ahead: whether it knows prefixes between the ends of runs.
     caches_prefixes: whether prompts are looked up in a cache.
     shares_blocks: whether any sequence may find blocks of others, so far.
+    num_plans: plans that a scheduler has made.
     tiers: where blocks may be loaded from; None without tiers.
     answers: decodes whose blocks others may reuse; without a prefix cache there are none.
     """
@@ -69,6 +70,7 @@ class KvCacheManager:
         self.shares_blocks = False
         self.tiers: LowerTiers | None = None
         self.answers = Answers(pool.block_size)
+        self.num_plans = 0
 
     def add(self, sequence: SequenceState) -> None:
         """Get to know a sequence before it is admitted."""

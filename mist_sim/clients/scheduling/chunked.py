@@ -244,7 +244,8 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     step then needs a plan of its own.
     """
     shares = lane.kv_cache.shares_blocks
-    limit = steps_until_pages(lane, limit)
+    if lane.pages is not None:
+        limit = steps_until_pages(lane, limit)
     if plan.prefills and shares and _shares_change(lane, plan, budget):
         return 1
     spare = 1 if budget else 0

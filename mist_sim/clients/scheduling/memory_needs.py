@@ -57,8 +57,10 @@ class MemoryNeeds:
 
         For a prompt, these include all of its remaining tokens.
         """
-        num_here, in_pieces = sequence.num_brought, sequence.has_rest
-        return self._pool.more_for(num_here, self.num_slots(sequence), in_pieces=in_pieces)
+        pool, num_slots, num_here = self._pool, self.num_slots(sequence), sequence.num_brought
+        if pool.groups:
+            return pool.more_for(num_here, num_slots, in_pieces=sequence.has_rest)
+        return num_here // -pool.block_size - num_slots // -pool.block_size
 
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.

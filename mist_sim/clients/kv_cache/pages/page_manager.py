@@ -37,14 +37,9 @@ class PageManager(KvCacheManager):
         """lags: of `PageRules`."""
         super().__init__(pool)
         self._lags = lags
-        self._plan = 0
         self._of: dict[SequenceState, Holding] = {}
 
     # --- the turns of a plan ------------------------------------------------------------------
-
-    def begin_plan(self) -> None:
-        """Note that a plan is made now, in which running sequences get their turns."""
-        self._plan += 1
 
     def leave_behind(self, sequence: SequenceState, num_computed: int) -> None:
         """Take back the pages that a sequence's windows have left after so many computed tokens.
@@ -53,7 +48,7 @@ class PageManager(KvCacheManager):
         for the step, none does.
         """
         holding = self._of[sequence]
-        if self.answers.is_ahead and holding.plan == self._plan - 1:
+        if self.answers.is_ahead and holding.plan == self.num_plans - 1:
             num_computed = holding.num_before + (0 if self._lags else holding.num_new)
         holding.leave_behind(num_computed)
 
@@ -65,7 +60,7 @@ class PageManager(KvCacheManager):
     def serve(self, sequence: SequenceState, turn: Turn) -> None:
         """Give a sequence its turn in a plan, unless it had that."""
         holding = self._of[sequence]
-        if holding.plan == self._plan:
+        if holding.plan == self.num_plans:
             return
         self.leave_behind(sequence, turn.num_computed)
         self._have_turn(holding, turn)
@@ -88,14 +83,14 @@ class PageManager(KvCacheManager):
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note a piece of a prompt, up to so many tokens, for which there are pages."""
         holding, num_computed = self._of[sequence], sequence.num_computed_tokens
-        if holding.plan != self._plan:
+        if holding.plan != self.num_plans:
             self.leave_behind(sequence, num_computed)
         self._have_turn(holding, Turn(num_computed, num_tokens - num_computed, 0, num_tokens))
 
     def _have_turn(self, holding: Holding, turn: Turn) -> None:
         holding.extend(turn.num_slots)
         holding.name_until(turn.num_known)
-        holding.plan, holding.num_before = self._plan, turn.num_computed
+        holding.plan, holding.num_before = self.num_plans, turn.num_computed
         holding.num_new = turn.num_new
 
     def lose_step(self, sequence: SequenceState, num_slots: int) -> None:
@@ -124,7 +119,7 @@ class PageManager(KvCacheManager):
         if most_new is not None:
             num_tokens = min(num_tokens, sequence.num_computed_tokens + most_new)
         holding.extend(num_tokens)
-        holding.plan = self._plan
+        holding.plan = self.num_plans
 
     def _begin(self, sequence: SequenceState) -> Holding:
         """Let a sequence begin with what is cached of it."""
