@@ -14,6 +14,7 @@ from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import CacheTier, EngineMemory, KvCacheConfig
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
+from mist_sim.clients.scheduling.planned_steps import blocks_after_first
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
@@ -93,7 +94,7 @@ class Noted:
         self.num_prefills = len(plan.prefills)
         self.preempted = [_id(each) for each in plan.preempted]
         self.num_used = lane.pool.num_used
-        self.needs = [lane.need_after_first(plan, step + 1) for step in range(plan.num_steps)]
+        self.needs = [blocks_after_first(lane, plan, step + 1) for step in range(plan.num_steps)]
 
 
 def _id(sequence: SequenceState) -> int:

@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "who comes back keeps no memory for its next step",
         f"{SCHEDULING}/resuming.py",
-        "lane.num_promised += lane.needs.to_join(sequence)",
+        "lane.coming.num_promised += lane.needs.to_join(sequence)",
         "pass",
     ),
     Mutant(
@@ -230,12 +230,12 @@ MUTANTS = [
     Mutant(
         "who may join the second step after a preemption waits",
         f"{SCHEDULING}/admission.py",
-        "lane.paused or _may_join_second_step(lane) else limit",
-        "lane.paused else limit",
+        "seats_come or _may_join_second_step(lane) else limit",
+        "seats_come else limit",
     ),
     Mutant(
         "the piece that completes a prompt is in the run before it",
-        f"{SCHEDULING}/chunked.py",
+        f"{SCHEDULING}/planned_steps.py",
         "spare = 1 if budget else 0",
         "spare = 0",
     ),
@@ -388,12 +388,12 @@ MUTANTS = [
         "a step planned ahead knows whose blocks come later",
         f"{ENGINE}/loop.py",
         "ahead.hold_loaded(sequence)",
-        "lane.state.finish_load(sequence)",
+        "lane.state.coming.finish_load(sequence)",
     ),
     Mutant(
         "who was handed over waits until the run ends",
         f"{ENGINE}/lane.py",
-        "if self.state.moved or (sequence is None and self.state.swapped):",
+        "if self.state.coming.moved or (sequence is None and self.state.swapped):",
         "if sequence is None and self.state.swapped:",
     ),
     Mutant(
@@ -405,7 +405,7 @@ MUTANTS = [
     Mutant(
         "blocks for the first step of those who come are not kept",
         f"{SCHEDULING}/admission.py",
-        "lane.num_admissible(num_needed + lane.num_promised)\n\n\ndef _comes_whole",
+        "lane.num_admissible(num_needed + lane.coming.num_promised)\n\n\ndef _comes_whole",
         "lane.num_admissible(num_needed)\n\n\ndef _comes_whole",
     ),
     Mutant(
@@ -422,8 +422,8 @@ MUTANTS = [
     ),
     Mutant(
         "later pieces of a run take no blocks",
-        f"{SCHEDULING}/lane_state.py",
-        "num_blocks += self.needs.of_piece(sequence, num_steps * num_new, num_new)",
+        f"{SCHEDULING}/planned_steps.py",
+        "num_blocks += lane.needs.of_piece(sequence, num_steps * num_new, num_new)",
         "pass",
     ),
     Mutant(
@@ -434,7 +434,7 @@ MUTANTS = [
     ),
     Mutant(
         "whose blocks came last goes on first",
-        f"{SCHEDULING}/lane_state.py",
+        f"{SCHEDULING}/coming_entries.py",
         "(self.moved if decodes else self.loaded).append(sequence)",
         "(self.moved if decodes else self.loaded).appendleft(sequence)",
     ),
@@ -470,7 +470,7 @@ MUTANTS = [
     ),
     Mutant(
         "prompts that begin alike run on while one without content waits",
-        f"{SCHEDULING}/chunked.py",
+        f"{SCHEDULING}/planned_steps.py",
         "if head is not None and head.chain is not None:\n        return True",
         "if head is not None:\n        return head.chain is not None",
     ),
@@ -507,8 +507,8 @@ MUTANTS = [
     Mutant(
         "the longest leave at the watermark, and not above it",
         f"{SCHEDULING}/flowing_answers.py",
-        "if lane.need_after_first(plan, middle) > num_left:",
-        "if lane.need_after_first(plan, middle) > num_left + 1:",
+        "if blocks_after_first(lane, plan, middle) > num_left:",
+        "if blocks_after_first(lane, plan, middle) > num_left + 1:",
     ),
     Mutant(
         "the last admitted of those that are equally long leaves first",
@@ -561,7 +561,7 @@ MUTANTS = [
     Mutant(
         "lanes of another layout are filled one after the other",
         "clients/layouts/carrying.py",
-        "sorted(lanes, key=lambda each: len(each.state.running) + len(each.state.moved))",
+        "sorted(lanes, key=_num_inside)",
         "list(lanes)",
     ),
     Mutant(
@@ -825,8 +825,8 @@ MUTANTS = [
     Mutant(
         "a prefill client keeps its lane as it is when others have copied entries",
         f"{ENGINE}/plain_role.py",
-        "if state.forgotten or lane.released:",
-        "if state.forgotten:",
+        "if state.coming.forgotten or lane.released:",
+        "if state.coming.forgotten:",
     ),
     Mutant(
         "a prefill client lets go of entries that others go on from",
@@ -837,7 +837,7 @@ MUTANTS = [
     Mutant(
         "a decode client computes a prompt whose entries others have",
         f"{ENGINE}/plain_role.py",
-        "return bool(state.waiting) and self.takes_entries",
+        "return bool(self._state.waiting) and self.takes_entries",
         "return False",
     ),
     Mutant(
@@ -891,7 +891,7 @@ MUTANTS = [
     Mutant(
         "re-sharding: nobody waits for the room of what comes back",
         f"{RESHARDING}/phases.py",
-        "if not (self.has_room(lane, head) or any(each.loading for each in self.lanes)):",
+        "if not (self.has_room(lane, head) or any(each.coming.loading for each in self.lanes)):",
         "if not self.has_room(lane, head):",
     ),
     Mutant(

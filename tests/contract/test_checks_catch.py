@@ -213,7 +213,7 @@ class IgnoresTiers(Sound):
 
 class LeavesLoadedOnes(Sound):
     def schedule(self, lane, limit):
-        lane.loaded.clear()
+        lane.coming.loaded.clear()
         return super().schedule(lane, limit)
 
 

@@ -604,10 +604,16 @@ def test_nothing_is_held_and_no_token_is_lost_on_the_way(case, predictor):
     simulation = case.simulation(predictor)
     result = simulation.run()
     states = [lane for client in simulation.clients for lane in client.lane_states]
-    with_moves = {move for lane in states for move in lane.abandoned}
+    with_moves = {move for lane in states for move in lane.coming.abandoned}
     for lane in states:
-        assert not [*lane.waiting, *lane.running, *lane.loading, *lane.loaded, *lane.moved]
-        assert lane.num_promised == 0
+        assert not [
+            *lane.waiting,
+            *lane.running,
+            *lane.coming.loading,
+            *lane.coming.loaded,
+            *lane.coming.moved,
+        ]
+        assert lane.coming.num_promised == 0
         if not with_moves:  # a run does not wait for what moves for nobody
             assert not lane.held
             assert lane.pool.num_used == 0

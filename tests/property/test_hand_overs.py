@@ -536,11 +536,17 @@ def test_nothing_is_held_and_every_token_comes_after_the_one_before(case, predic
     simulation = case.simulation(predictor)
     result = simulation.run()
     states = [lane for client in simulation.clients for lane in client.lane_states]
-    with_moves = {move for lane in states for move in lane.abandoned}
+    with_moves = {move for lane in states for move in lane.coming.abandoned}
     for lane in states:
-        assert not [*lane.waiting, *lane.running, *lane.loading, *lane.loaded, *lane.moved]
+        assert not [
+            *lane.waiting,
+            *lane.running,
+            *lane.coming.loading,
+            *lane.coming.loaded,
+            *lane.coming.moved,
+        ]
         assert not lane.swapped
-        assert lane.num_promised == 0
+        assert lane.coming.num_promised == 0
         if not with_moves:  # a run does not wait for what moves for nobody
             assert not lane.held
             assert lane.pool.num_free == lane.pool.num_blocks

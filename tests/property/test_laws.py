@@ -92,14 +92,14 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
             if client.async_scheduling and client.speculative_config:
                 while lane.leaving:
                     client.env.step()  # raises if nothing is planned, so that they would stay
-            if not lane.abandoned:  # whose loads the run does not wait for
+            if not lane.coming.abandoned:  # whose loads the run does not wait for
                 assert lane.pool.num_free == lane.pool.num_blocks
             assert lane.clock.num_decodes == lane.clock.context_sum == 0
             assert not lane.waiting
             assert not lane.running
             assert not lane.leaving
-            assert not lane.loading
-            assert not lane.loaded
+            assert not lane.coming.loading
+            assert not lane.coming.loaded
             assert not lane.swapped
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0

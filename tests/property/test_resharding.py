@@ -316,7 +316,13 @@ def check_tiers(client: ReshardingClient) -> None:
     """Every sequence is in one place, and blocks on the GPUs and the host add up."""
     phases, on_host = client.phases, 0
     for state in client.lane_states:
-        places = [state.running, state.swapped, state.loading, state.loaded, state.moved]
+        places = [
+            state.running,
+            state.swapped,
+            state.coming.loading,
+            state.coming.loaded,
+            state.coming.moved,
+        ]
         everybody = [each for place in places for each in place]
         assert len(everybody) == len(set(everybody))
         assert 0 <= state.pool.num_free <= state.pool.num_blocks

@@ -104,7 +104,9 @@ def test_coefficients_from_model_and_gpus(mist):
     found = json.loads(out)["coefficients"]
     gpu, model = load_gpu("h200"), load_model("deepseek-v3")
     cards = FfnCards(gpu=gpu, num_cards=16, network_bandwidth=50e9)
-    assert found == asdict(derive_coefficients(model, gpu, cards).times(61))
+    flat = asdict(derive_coefficients(model, gpu, cards).times(61))
+    # Hopper's experts in FP8 blocks reach 37.2 % of the peak, the entry says 83 % in decode
+    assert found == pytest.approx(flat | {"alpha_f": flat["alpha_f"] * 0.83 / 0.372})
     bandwidth = gpu.memory_bandwidth * gpu.decode.mbu
     assert found["beta_f"] == pytest.approx(61 * 16 * 3 * 7168 * 2048 / bandwidth, rel=1e-3)
     assert found["beta_c"] == 0
@@ -264,25 +266,17 @@ def test_kernels_that_reach_another_share_of_the_peak_are_told(mist):
     """Hopper's experts in FP8 blocks reach 37.2 % of the peak, its entry 83 % in decode."""
     (line,) = warnings_of(mist, "--gpu", "h200")
     assert line == (
-        "alpha_f takes 83 % of the peak rate of h200; in a run, its kernels would make it 2.23 "
-        "times as large."
+        "alpha_f is 2.23 times what 83 % of the peak rate of h200 would make it, since the GPU's "
+        "kernels reach another share."
     )
     assert warnings_of(mist, "--gpu", "h200", "--alpha-f", "1e-6") == []
     _, out, _ = mist("t.csv", *SLOTS, *DERIVED)
-    assert "its kernels would make" in " ".join(out.split())
+    assert "the GPU's kernels reach another share" in " ".join(out.split())
 
 
-def test_the_best_bundle_with_kernels_is_that_of_their_coefficients(mist):
-    """Two runs: one that derives alpha_f, and one to which the kernels' is given."""
-    asked = ("t.csv", "--slots", "16,64,256", *DERIVED, "--gpu", "h200", "--json")
-    derived = json.loads(mist(*asked)[1])
-    (told,) = [line for line in derived["warnings"] if "best bundle" in line]
-    factor = derived["coefficients"]["alpha_f"] * 83 / 37.2
-    given = json.loads(mist(*asked, "--alpha-f", repr(factor))[1])
-    best = given["best_bundles"][0]
-    assert f" {best['attention_workers']}:1 with {best['slots']} slots: " in told
-    assert f"{best['throughput']:,.0f} tokens/s per GPU" in told
-    assert not [line for line in given["warnings"] if "best bundle" in line]
+def test_a_given_coefficient_stays_whatever_kernels_reach(mist):
+    _, out, _ = mist("t.csv", *SLOTS, *DERIVED, "--alpha-f", "1e-6", "--json")
+    assert json.loads(out)["coefficients"]["alpha_f"] == 1e-6
 
 
 def test_a_gpu_without_architecture_tells_the_range_of_the_known_ones(mist, tmp_path):
@@ -293,6 +287,6 @@ def test_a_gpu_without_architecture_tells_the_range_of_the_known_ones(mist, tmp_
     assert f"by {0.8 / max(reached):.2f} to {0.8 / min(reached):.2f}" in attention
     assert "names no architecture" in experts
     (tmp_path / "new.toml").write_text(SHEET + 'architecture = "hopper"\n')
-    assert "in a run, its kernels would make it 1.48 times" in "".join(
+    assert "alpha_f is 1.48 times what 55 % of the peak rate" in "".join(
         warnings_of(mist, "--gpu", "new.toml")
     )

@@ -149,7 +149,12 @@ def test_a_user_who_goes_away_while_entries_move_frees_both_sides():
     assert result.transfers["end"].tolist() == [0.1640625]
     for client in clients:
         state = client.lane_states[0]
-        assert [*state.held, *state.abandoned, *state.loading, *state.moved] == []
+        assert [
+            *state.held,
+            *state.coming.abandoned,
+            *state.coming.loading,
+            *state.coming.moved,
+        ] == []
     assert clients[1].lane_states[0].pool.num_used == 0
 
 

@@ -251,8 +251,8 @@ def test_a_run_again_is_the_same_and_blocks_are_free_at_its_end(policy, changes)
     assert first.requests.equals(again.requests)
     for client in simulation.clients:
         for state in client.lane_states:
-            assert not [*state.held, *state.loading, *state.moved, *state.waiting]
-            assert state.num_promised == state.pool.num_used == 0
+            assert not [*state.held, *state.coming.loading, *state.coming.moved, *state.waiting]
+            assert state.coming.num_promised == state.pool.num_used == 0
 
 
 @pytest.mark.parametrize("policy", sorted(HAND_OVER_POLICIES))

@@ -63,8 +63,8 @@ def run(
         failed = set(result.client_states.query("state == 'failed'")["client"])
         for client in (client for client in clients if client.name not in failed):
             for lane in client.lane_states:
-                assert lane.num_promised == 0
-                assert not lane.abandoned
+                assert lane.coming.num_promised == 0
+                assert not lane.coming.abandoned
                 assert not lane.held
     return result
 

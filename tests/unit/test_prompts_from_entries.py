@@ -192,7 +192,7 @@ def test_a_prompt_that_is_given_up_on_the_way_frees_all():
     )
     assert result.requests["status"].tolist() == ["timed_out", "finished"]
     assert client.lane_states[0].pool.num_used == 0
-    assert client.lane_states[0].num_promised == 0
+    assert client.lane_states[0].coming.num_promised == 0
     assert library.is_empty
 
 
@@ -205,7 +205,7 @@ def test_entries_that_are_lost_on_the_way_are_computed(policy):
     result = served([row(0.0, 12, 4)], client, lifecycle=lifecycle)
     assert result.transfers.empty
     assert result.token_times(0).tolist() == [COME + 3 * PROMPT + k * STEP for k in range(4)]
-    assert client.lane_states[0].num_promised == client.lane_states[0].pool.num_used == 0
+    assert client.lane_states[0].coming.num_promised == client.lane_states[0].pool.num_used == 0
     assert result.summary.get("num_fetches", 0) == 0
 
 
@@ -241,7 +241,7 @@ def test_a_prompt_from_entries_is_handed_over(transfer, first_token):
     assert result.token_times(0).tolist()[0] == first
     assert result.clients["num_prefill_tokens"].tolist() == [0, 4, 0]
     for client in roles:
-        assert client.lane_states[0].pool.num_used == client.lane_states[0].num_promised == 0
+        assert client.lane_states[0].pool.num_used == client.lane_states[0].coming.num_promised == 0
 
 
 def test_an_answer_that_flows_may_have_begun_from_entries():
@@ -251,7 +251,7 @@ def test_an_answer_that_flows_may_have_begun_from_entries():
     assert result.transfers["kind"].tolist()[:2] == ["fetch", "hand_over"]
     assert len(result.token_times(0)) == 12
     for client in roles:
-        assert client.lane_states[0].pool.num_used == client.lane_states[0].num_promised == 0
+        assert client.lane_states[0].pool.num_used == client.lane_states[0].coming.num_promised == 0
 
 
 def test_a_scheduler_that_cuts_no_prompt_takes_the_rest():

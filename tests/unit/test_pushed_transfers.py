@@ -125,9 +125,9 @@ def test_who_gives_up_leaves_no_memory_taken(hand_over, limit):
     assert result.requests["finished_at"].tolist()[:2] == [limit, 1.0 + limit]
     for client in clients:
         state = client.lane_states[0]
-        kept = [*state.held, *state.abandoned, *state.loading, *state.moved]
+        kept = [*state.held, *state.coming.abandoned, *state.coming.loading, *state.coming.moved]
         assert {sequence.visit.request.request_id for sequence in kept} <= {2}
-        assert state.num_promised == 0
+        assert state.coming.num_promised == 0
         assert kept or state.pool.num_used == 0
 
 

@@ -64,9 +64,9 @@ def assert_nothing_is_lost(simulation: Simulation, result: Result) -> None:
     for client in simulation.clients:
         assert isinstance(client, LlmClient)
         for state in client.lane_states:
-            assert not [*state.held, *state.loading, *state.moved, *state.waiting]
+            assert not [*state.held, *state.coming.loading, *state.coming.moved, *state.waiting]
             assert not [*state.running, *state.prefilling]
-            assert state.num_promised == state.pool.num_used == 0
+            assert state.coming.num_promised == state.pool.num_used == 0
 
 
 # --- what stays as it was ---------------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_copies_follow_one_another_each_way():
     back = result.transfers[result.transfers["kind"] == "swap_in"]
     assert (back["end"] - back["start"]).tolist() == [3 * COPY, 6 * COPY]
     assert client.lane_states[0].swaps.room.num_used == 0
-    assert client.lane_states[0].pool.num_used == client.lane_states[0].num_promised == 0
+    assert client.lane_states[0].pool.num_used == client.lane_states[0].coming.num_promised == 0
 
 
 @pytest.mark.parametrize("timeout", [5.25, 5.5, 6.25, 6.5, 8.5])
@@ -272,8 +272,8 @@ def test_who_gives_up_during_a_copy_leaves_nothing(timeout):
     result = served(client, SHORT, FIRST, given_up, Job(12.0, 4, 1))
     assert result.requests["status"].tolist() == ["finished"] * 2 + ["timed_out", "finished"]
     state = client.lane_states[0]
-    assert state.swaps.room.num_used == state.pool.num_used == state.num_promised == 0
-    assert not [*state.swaps.going, *state.swaps.returning, *state.abandoned]
+    assert state.swaps.room.num_used == state.pool.num_used == state.coming.num_promised == 0
+    assert not [*state.swaps.going, *state.swaps.returning, *state.coming.abandoned]
 
 
 def test_who_gives_up_makes_room_in_host_memory_when_it_is_copied():

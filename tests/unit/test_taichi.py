@@ -183,7 +183,7 @@ def test_the_longest_answers_leave_while_too_many_seats_are_taken(counts_seats):
     decode(state, 8, emitted=2, pace=Pace(0.0, 1))
     coming = decode(state, 8, emitted=2, pace=Pace(0.0, 1))
     del state.running[coming]
-    state.loading[coming] = None  # has a seat as soon as its entries are here
+    state.coming.loading[coming] = None  # has a seat as soon as its entries are here
     assert flow.leaving(state, 1.0) == (first[:-3:-1] if counts_seats else [])
     assert flow.num_steps(state, DECODES, np.zeros(30), 30) == (1 if counts_seats else 30)
 
@@ -304,8 +304,8 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
         assert times[0] == row.first_token_at
     for client in simulation.clients:
         for state in client.lane_states:
-            assert not [*state.held, *state.loading, *state.moved, *state.waiting]
-            assert state.num_promised == state.pool.num_used == 0
+            assert not [*state.held, *state.coming.loading, *state.coming.moved, *state.waiting]
+            assert state.coming.num_promised == state.pool.num_used == 0
 
 
 def test_layers_of_answers_that_flow_have_not_travelled_before():

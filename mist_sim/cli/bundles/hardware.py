@@ -47,6 +47,7 @@ class HardwareOptions:
     def derive(self) -> AfdCoefficients:
         """Return the coefficients of a step of all layers, in seconds.
 
+        Attention and experts reach the shares of the GPUs' own kernels, where these are known.
         Raises ScenarioError for missing or wrong options, and if a part does not fit.
         """
         missing = [f"--{name}" for name in ("model", "gpu") if getattr(self, name) is None]
@@ -84,28 +85,17 @@ class HardwareOptions:
             raise
         except ValueError as error:
             raise ScenarioError(str(error)) from error
-        return layer.times(model.num_layers)
+        factors = {name: found.low for name, found in self._shares(()) if _matters(found)}
+        changed = {name: getattr(layer, name) * each for name, each in factors.items()}
+        return replace(layer, **changed).times(model.num_layers)
 
     def warnings(self, given: Collection[str]) -> Iterator[str]:
-        """Yield what the kernels of the GPUs would make of derived coefficients.
+        """Yield what the GPUs' kernels make of derived coefficients.
 
         given: names of coefficients that are not derived.
         """
         for name, found in self._shares(given):
             yield from _share_lines(name, found)
-
-    def by_kernels(
-        self, coefficients: AfdCoefficients, given: Collection[str]
-    ) -> AfdCoefficients | None:
-        """Return the coefficients as kernels of the GPUs would have them; None: about the same.
-
-        given: names of coefficients that are not derived, which stay.
-        """
-        factors = {name: found.low for name, found in self._shares(given) if _matters(found)}
-        if not factors:
-            return None
-        changed = {name: getattr(coefficients, name) * each for name, each in factors.items()}
-        return replace(coefficients, **changed)
 
     def _shares(self, given: Collection[str]) -> Iterator[tuple[str, KernelShares]]:
         """Yield what kernels would make of each coefficient that is derived from a share."""
@@ -139,16 +129,19 @@ def _matters(found: KernelShares) -> bool:
 
 
 def _share_lines(name: str, found: KernelShares) -> Iterator[str]:
-    """Yield by how much kernels would change a coefficient; nothing for fitted shares of a GPU."""
+    """Yield by how much kernels change a coefficient; nothing for fitted shares of a GPU."""
     what = "bandwidth" if found.part == "attention" else "peak rate"
-    taken = f"{name} takes {100 * found.share:g} % of the {what} of {found.gpu.name}"
+    flat = f"{100 * found.share:g} % of the {what} of {found.gpu.name}"
     if _matters(found):
-        yield f"{taken}; in a run, its kernels would make it {found.low:.2f} times as large."
+        yield (
+            f"{name} is {found.low:.2f} times what {flat} would make it, since the GPU's kernels "
+            "reach another share."
+        )
     elif not found.is_known and found.gpu.confidence == "spec-only":
         yield (
-            f"{taken}, whose entry names no architecture. The kernels of the known architectures "
-            f"would multiply it by {found.low:.2f} to {found.high:.2f}. Set architecture in its "
-            "entry."
+            f"{name} takes {flat}, whose entry names no architecture. The kernels of the known "
+            f"architectures would multiply it by {found.low:.2f} to {found.high:.2f}. Set "
+            "architecture in its entry."
         )
 
 

@@ -52,7 +52,6 @@ def afd(
     from mist_sim.cli.bundles.bundle_tables import as_data, show
     from mist_sim.cli.bundles.hardware import HardwareOptions
     from mist_sim.cli.bundles.input import Limits, chosen, read_coefficients, read_lengths
-    from mist_sim.cli.bundles.with_kernels import best_with_kernels
     from mist_sim.cli.lists import whole_numbers
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
 
@@ -88,10 +87,7 @@ def afd(
     weight = float(ffn_cards or 1)  # an attention worker is one GPU
     spec, choices = chosen(times, estimate.load, sizes, flights, limits, weight)
     found = provision(spec)
-    said = [name for name, value in given.items() if value is not None]
-    told = list(hardware.warnings(said))
-    if with_kernels := hardware.by_kernels(times, said):
-        told.append(best_with_kernels(with_kernels, estimate.load, sizes, flights, limits, weight))
+    told = list(hardware.warnings([name for name in given if given[name] is not None]))
     if as_json:
         from mist_sim.output.texts import json_text
 

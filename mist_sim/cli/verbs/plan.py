@@ -95,8 +95,8 @@ def plan(
     ),
     seconds: float = typer.Option(
         60.0,
-        help="Stop looking for something cheaper after so many seconds; 0: when no candidate "
-        "is open.",
+        help="Stop looking for something cheaper after so many seconds, then find the choice's "
+        "goodput; 0: when no candidate is open.",
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,

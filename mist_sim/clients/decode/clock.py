@@ -67,6 +67,11 @@ class DecodeClock:
         self._longest: list[tuple[int, int, SequenceState]] | None = None
 
     @property
+    def num_queries(self) -> int:
+        """Tokens that the sequences bring into the next step."""
+        return self.num_decodes * self.num_queries_each
+
+    @property
     def tells_longest(self) -> bool:
         """Whether it shows the longest context."""
         return self._longest is not None

@@ -189,6 +189,9 @@ class SpeculativeClock(DecodeClock):
         ahead = self._blocks_by[start : start + limit]
         return int(ahead.searchsorted(ahead[0] + num_free_blocks, side="right")) - 1
 
+    def steps_until(self, num_free_blocks: int, limit: int) -> int:
+        return self.steps_within(num_free_blocks, min(limit, self.steps_to_change()))
+
     def advance(self, num_steps: int) -> int:
         """Let every sequence get the tokens of its next steps; return the KV blocks they took."""
         num_blocks = self.blocks_needed(num_steps)

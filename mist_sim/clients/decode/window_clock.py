@@ -59,6 +59,9 @@ class WindowClock(DecodeClock):
             heappop(crossings)
         return min(steps, crossings[0][0] - self.steps) if crossings else steps
 
+    def steps_until(self, num_free_blocks: int, limit: int) -> int:
+        return self.steps_within(num_free_blocks, min(limit, self.steps_to_change()))
+
     def advance(self, num_steps: int) -> int:
         """As for all decodes; no sequence crosses before the last of the steps ends."""
         num_blocks = super().advance(num_steps)

@@ -8,6 +8,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.manager import Ahead
 from mist_sim.clients.scheduling.page_turns import serve_steps
+from mist_sim.clients.scheduling.planned_steps import blocks_after_first
 from mist_sim.clients.sequence_state import Home, SequenceState
 from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.request import Request
@@ -157,7 +158,7 @@ def _num_taken(lane: Lane) -> int:
         return 0
     if state.by_piece:
         plan, num_begun = lane.engine.steps_begun(lane)
-        return state.need_after_first(plan, num_begun) if plan is not None else 0
+        return blocks_after_first(state, plan, num_begun) if plan is not None else 0
     plan, num_over = lane.engine.steps_over(lane)
     return state.clock.blocks_needed(num_over) if plan is not None and plan.decodes else 0
 

@@ -12,7 +12,8 @@ from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
-from mist_sim.clients.scheduling.update import update
+from mist_sim.clients.scheduling.preemption import num_to_compute
+from mist_sim.clients.scheduling.update import lose_step, update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.mover import Mover
@@ -153,7 +154,7 @@ class Lane:
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Tell whether a sequence, or the head of the queue, could join after so many steps."""
-        if self.state.moved or (sequence is None and self.state.swapped):
+        if self.state.coming.moved or (sequence is None and self.state.swapped):
             return True  # the first of these, perhaps
         candidate = sequence or self.state.head()
         if candidate is None:
@@ -270,7 +271,7 @@ class Lane:
     def _evict(self, plan: StepPlan) -> None:
         """Note which sequences lost their memory; hand back those that can never have enough."""
         for sequence in plan.preempted:
-            sequence.num_queued_tokens = self.state.num_to_compute(sequence)
+            sequence.num_queued_tokens = num_to_compute(self.state, sequence)
             sequence.become(WAITING)
             self.records.evict(sequence)
             sequence.visit.num_preemptions += 1
@@ -336,7 +337,7 @@ class Lane:
             self.ahead.halt()
         if self.state.paused:
             self.state.end_pause()
-        self.state.free_forgotten()
+        self.state.coming.free_forgotten()
 
     def go_on(self, sequence: SequenceState) -> None:
         """Record that a decode continues here, with entries that this lane has taken over."""
@@ -416,13 +417,13 @@ class Lane:
         """Undo a plan whose first step was lost because the engine halted."""
         for sequence in plan.paused:
             self.records.resume(sequence)
-        self.state.lose_step(plan)
+        lose_step(self.state, plan)
 
     def _check_empty(self) -> None:
-        state = self.state
-        on_their_way = state.loading or state.abandoned or state.held or state.swaps.going
+        state, coming = self.state, self.state.coming
+        on_their_way = coming.loading or coming.abandoned or state.held or state.swaps.going
         if not on_their_way and self.num_waiting:
-            first = next(iter((*state.swapped, *state.moved, *state.loaded, *state.waiting)))
+            first = next(iter((*state.swapped, *coming.moved, *coming.loaded, *state.waiting)))
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
                 f"requests waiting, one of them is {first.visit.request}"

@@ -15,6 +15,7 @@ from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling.planned_steps import batch_of, growth_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
 from mist_sim.environment import Environment
@@ -69,7 +70,7 @@ class LockstepEngine(Engine):
         if not plans:
             self._forget_count()
             return None
-        parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
+        parts = tuple((lane, plan, batch_of(lane.state, plan)) for lane, plan in plans)
         idle = share_experts([batch for _, _, batch in parts], len(self.lanes))
         num_steps = min(plan.num_steps for _, plan in plans)
         times_each = [self._times(lane, plan, batch, num_steps) for lane, plan, batch in parts]
@@ -82,7 +83,7 @@ class LockstepEngine(Engine):
             self._forget_count()
             return None
         num_steps = min(ahead.num_steps(plan) for _, ahead, plan in plans)
-        batches = [lane.state.batch(plan) for lane, _, plan in plans]
+        batches = [batch_of(lane.state, plan) for lane, _, plan in plans]
         idle = share_experts(batches, len(self.lanes))
         parts, times_each = [], []
         for (lane, ahead, plan), batch in zip(plans, batches, strict=True):
@@ -99,7 +100,7 @@ class LockstepEngine(Engine):
 
     def _times(self, lane: Lane, plan: StepPlan, batch: StepBatch, num_steps: int) -> Array:
         """Return the seconds of a lane's steps."""
-        times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
+        times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
         times[0] += plan.swap_time
         return times
 

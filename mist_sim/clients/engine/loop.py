@@ -13,6 +13,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling.planned_steps import batch_of, growth_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -134,7 +135,7 @@ class Engine:
         plan = lane.plan()
         if plan is None:
             return None
-        batch = lane.state.batch(plan)
+        batch = batch_of(lane.state, plan)
         if plan.num_steps > 1:
             return self._several(lane, plan, batch)
         now = self.env.now
@@ -155,7 +156,7 @@ class Engine:
     def _several(self, lane: Lane, plan: StepPlan, batch: StepBatch) -> Run:
         """Return the run of a plan with several steps."""
         now, num_steps = self.env.now, plan.num_steps
-        times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
+        times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
         if plan.swap_time:
             times[0] += plan.swap_time
         times[0] += now
@@ -167,7 +168,7 @@ class Engine:
         plan = ahead.plan()
         if plan is None:
             return None
-        now, batch = self.env.now, lane.state.batch(plan)
+        now, batch = self.env.now, batch_of(lane.state, plan)
         if ahead.num_steps(plan) > 1:
             ahead.latest = run = self._several(lane, plan, batch)
         else:
@@ -211,7 +212,7 @@ class Engine:
             ahead.hold_loaded(sequence)
             self._cut_ahead(lane, always=True)
         else:
-            joins = lane.state.finish_load(sequence, in_step=self._steps(lane))
+            joins = lane.state.coming.finish_load(sequence, in_step=self._steps(lane))
             self._notice(lane, sequence if joins else None)
             self._end_for_forgotten(lane)
 
@@ -221,7 +222,7 @@ class Engine:
 
     def _end_for_forgotten(self, lane: Lane) -> None:
         """End a run with the step in flight if a sequence was given up with unused memory."""
-        if lane.state.forgotten and self._run is not None:
+        if lane.state.coming.forgotten and self._run is not None:
             self._end_after(self._run, self._num_begun(self._run))
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
@@ -231,7 +232,7 @@ class Engine:
         """
         if lane.ahead is not None and lane.ahead.forget(sequence):
             lane.give_back(sequence)
-        elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.loading:
+        elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.coming.loading:
             ahead.hold_abort(sequence)
             self._cut_ahead(lane, always=True)
         elif self._run is not None and lane.is_running(sequence):
@@ -241,7 +242,7 @@ class Engine:
             lane.abort(sequence, in_step=self._steps(lane))
             self._end_for_forgotten(lane)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
-            if lane.ahead is not None and sequence in lane.state.abandoned:
+            if lane.ahead is not None and sequence in lane.state.coming.abandoned:
                 self._cut_ahead(lane, always=True)
 
     def release(self, sequence: SequenceState, lane: Lane) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling.planned_steps import batch_of, growth_of
 from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
@@ -69,7 +70,7 @@ class PipelineLane:
         """Begin as many steps as every plan allows."""
         self.num_steps = num_steps = min(plan.num_steps for _, plan in plans)
         self.has_entered = False
-        parts = tuple((member, plan, member.state.batch(plan)) for member, plan in plans)
+        parts = tuple((member, plan, batch_of(member.state, plan)) for member, plan in plans)
         idle = StepBatch()
         if len(self.members) > 1:
             idle = share_experts([batch for _, _, batch in parts], len(self.members))
@@ -80,7 +81,7 @@ class PipelineLane:
         )
         times = []
         for member, plan, batch in parts:
-            growth = member.state.growth(plan)
+            growth = growth_of(member.state, plan)
             times.append(_times(predictor, batch, growth, num_steps))
             times[-1][0] += plan.swap_time  # every rank copies its part
         if len(plans) < len(self.members):

@@ -232,9 +232,9 @@ class PipelineEngine:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
         lane = self._lane_of[member]
         in_step = lane.run is not None and lane.run.has(member)
-        joins = member.state.finish_load(sequence, in_step=in_step)
+        joins = member.state.coming.finish_load(sequence, in_step=in_step)
         self._notice(member, sequence if joins else None)
-        if member.state.forgotten:
+        if member.state.coming.forgotten:
             self._cut(lane, member, always=True)
 
     def _notice(self, member: Lane, sequence: SequenceState | None) -> None:
@@ -268,7 +268,7 @@ class PipelineEngine:
             self._cut(lane, member, always=True)
             return
         member.abort(sequence, in_step=lane.run is not None and lane.run.has(member))
-        if member.state.forgotten:
+        if member.state.coming.forgotten:
             self._cut(lane, member, always=True)
         if not (lane.run or lane.idle or lane.num_unfinished):
             lane.idle = True

@@ -20,7 +20,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import ChunkedScheduler, StepPlan
-from mist_sim.clients.scheduling.chunked import steps_of
+from mist_sim.clients.scheduling.planned_steps import steps_of
 from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import Environment
@@ -200,7 +200,7 @@ class PlainEngine(Engine):
                 while arrived and arrived[0][0] <= known_until:
                     state.add_request(arrived.popleft()[1])
             if state.kv_cache.shares_blocks:
-                state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
                 state.kv_cache.answers.is_ahead = True
             if ahead.given_up:
                 ahead.let_in(latest.last_start)
@@ -322,7 +322,7 @@ class PlainEngine(Engine):
             if clock.heap[0][0] <= steps:
                 finished = clock.pop_finished()
         state.num_peak_blocks = num_used = pool.num_blocks - pool.num_free
-        lane.records.plain_run(run, batch, lane.load.num_waiting, num_used)
+        lane.records.run(run, batch, lane.load.num_waiting, num_used)
         for sequence in finished:
             self._let_go(sequence, state.leave_clock(sequence))
         for sequence, num_new in prefills:

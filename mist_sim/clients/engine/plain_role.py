@@ -35,10 +35,10 @@ class PlainRoleEngine(PlainEngine):
 
     def _awaits_entries(self) -> bool:
         """Whether entries of others decide about the next plan: they come, or are waited for."""
-        state = self._state
-        if state.moved or state.loaded or state.forgotten or self._only.records.awaits_first:
+        coming = self._state.coming
+        if coming.moved or coming.loaded or coming.forgotten or self._only.records.awaits_first:
             return True
-        return bool(state.waiting) and self.takes_entries
+        return bool(self._state.waiting) and self.takes_entries
 
     def _hear(self, ahead: PlanAhead) -> int:
         state, latest = self._state, ahead.latest
@@ -47,9 +47,9 @@ class PlainRoleEngine(PlainEngine):
         else:
             ahead.let_in(latest.last_start)
             if state.kv_cache.shares_blocks:
-                state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
                 state.kv_cache.answers.is_ahead = True
-        waits_for_room = state.leaving and (state.moved or state.head())
+        waits_for_room = state.leaving and (state.coming.moved or state.head())
         return 1 if ahead.comes_next or waits_for_room else self._only.run_limit
 
     def _free_leaving(self) -> None:
@@ -57,7 +57,7 @@ class PlainRoleEngine(PlainEngine):
 
     def _end(self, event: Event) -> None:
         lane, state = self._only, self._state
-        if state.forgotten or lane.released:
+        if state.coming.forgotten or lane.released:
             super(PlainEngine, self)._end(event)
         else:
             super()._end(event)

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.engine.run import RunningLane
+from mist_sim.clients.scheduling.planned_steps import batch_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor, traits_of
@@ -107,17 +108,20 @@ class PlanAhead:
         else:
             parts = self.latest.parts  # of all lanes that step together
             plan = next(plan for lane, plan, _ in parts if lane is self._lane)
-            state.is_behind = plan.decodes
-            state.lacks_tokens = plan.decodes and not self.was_on_the_spot
+            state.known.is_behind = plan.decodes
+            state.known.lacks_tokens = plan.decodes and not self.was_on_the_spot
             state.kv_cache.answers.is_ahead = True
-            self.let_in(self.latest.last_start)
-        waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
+            if self.comes_next:
+                self.let_in(self.latest.last_start)
+        waits_for_room = state.leaving and (state.swapped or state.coming.moved or state.head())
         limit = 1 if self.comes_next or waits_for_room or state.overruns else None
         next_plan = self._lane.plan(limit, self._plan_on_the_spot)
         self.was_on_the_spot = self.latest is None
         if state.overruns and next_plan is not None and next_plan.decodes:
-            next_plan.batch, next_plan.num_overruns = state.batch(next_plan), len(state.overruns)
-        state.free_leaving()
+            next_plan.batch = batch_of(state, next_plan)
+            next_plan.num_overruns = len(state.overruns)
+        if state.leaving or state.in_flight.deferred:
+            state.free_leaving()
         return next_plan
 
     def num_steps(self, plan: StepPlan) -> int:
@@ -138,9 +142,10 @@ class PlanAhead:
     def _know_all(self) -> None:
         """Let the next plan know everything up to now."""
         self.latest = None
-        self._lane.state.is_behind = self._lane.state.lacks_tokens = False
-        self._lane.state.kv_cache.answers.is_ahead = False
-        self._lane.state.free_leaving()
+        state = self._lane.state
+        state.known.is_behind = state.known.lacks_tokens = False
+        state.kv_cache.answers.is_ahead = False
+        state.free_leaving()
         self.let_in(inf)
 
     def let_in(self, known_until: float) -> None:
@@ -148,7 +153,7 @@ class PlanAhead:
         state = self._lane.state
         for news, tell in (
             (self.arrived, state.add_request),
-            (self._loaded, state.finish_load),
+            (self._loaded, state.coming.finish_load),
             (self.given_up, self._lane.abort_late),
         ):
             while news and news[0][0] <= known_until:

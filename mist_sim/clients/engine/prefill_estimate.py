@@ -56,7 +56,7 @@ class PrefillEstimate:
         scheduler = lane.scheduler
         if not isinstance(scheduler, ChunkedScheduler):
             return 0
-        num_left = max(scheduler.max_num_batched_tokens - lane.state.num_decode_queries, 1)
+        num_left = max(scheduler.max_num_batched_tokens - lane.state.clock.num_queries, 1)
         return min(num_left, scheduler.long_prefill_token_threshold or num_left)
 
     def _step_times(self, chunk: int, num_decodes: int, context_sum: int) -> tuple[float, float]:

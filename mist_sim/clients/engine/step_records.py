@@ -73,44 +73,31 @@ class StepRecords:
                 self._newly_decoding.clear()
                 self._some_resumed = self.awaits_first = False
         busy = end - start if run.busy is None else run.busy
-        num_extrapolated = 0
-        if self._steps_inside is not None:
-            num_inside = self._steps_inside(batch, StepGrowth(batch.num_decodes))
-            num_extrapolated = max(num_steps - num_inside, 0)
-        self._recorder.record_steps(
-            self._track,
-            start,
-            run.ends,
-            num_steps,
-            batch,
-            busy,
-            num_waiting,
-            num_used_blocks,
-            num_gaps,
-            num_extrapolated,
-            step_tokens,
-        )
         self._num_steps += num_steps
-
-    def plain_run(self, run: Run, batch: StepBatch, num_waiting: int, num_used_blocks: int) -> None:
-        """Write the same for a client of one rank without drafts."""
-        if self._sink is None:
-            self.run(run, batch, num_waiting, num_used_blocks)
+        if self._sink is None or step_tokens is not None:
+            num_extrapolated = 0
+            if self._steps_inside is not None:
+                num_inside = self._steps_inside(batch, StepGrowth(batch.num_decodes))
+                num_extrapolated = max(num_steps - num_inside, 0)
+            self._recorder.record_steps(
+                self._track,
+                start,
+                run.ends,
+                num_steps,
+                batch,
+                busy,
+                num_waiting,
+                num_used_blocks,
+                num_gaps,
+                num_extrapolated,
+                step_tokens,
+            )
             return
-        start, ends, end, num_steps = run.start, run.ends, run.end, run.num_steps
-        num_decodes = num_gaps = batch.num_decodes
-        if num_gaps:
-            if self._last_decode_end != start or self._some_resumed:
-                num_gaps = self._stalls(run, num_gaps)
-            self._last_decode_end = end
-            if self._newly_decoding or self._some_resumed:
-                self._newly_decoding.clear()
-                self._some_resumed = self.awaits_first = False
         add, all_ends = self._sink
         if num_steps == 1:
             all_ends.append(end)
         else:
-            all_ends.frombytes(ends[:num_steps].tobytes())  # type: ignore[index]
+            all_ends.frombytes(run.ends[:num_steps].tobytes())  # type: ignore[index]
         num_chunks = num_new = context = pairs = 0
         if chunks := batch.chunks:
             num_chunks = len(chunks)
@@ -121,18 +108,17 @@ class StepRecords:
                 num_steps,
                 num_chunks,
                 num_new,
-                num_decodes,
+                batch.num_decodes,
                 batch.context_sum,
                 context,
                 pairs,
-                end - start,
+                busy,
                 num_waiting,
                 num_used_blocks,
                 num_gaps,
                 0,
             )
         )
-        self._num_steps += num_steps
 
     @property
     def takes_rows(self) -> bool:

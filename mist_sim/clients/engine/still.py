@@ -46,7 +46,7 @@ class StillEngine:
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Note that entries have come; if their sequence was given up, free their memory."""
-        lane.state.finish_load(sequence)
+        lane.state.coming.finish_load(sequence)
         self._look()
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:

@@ -33,7 +33,8 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
     inside = [sequence for sequence in sequences if sequence in lane_of]
     for number, sequence in enumerate(inside):
         sequence.arrival = number
-    brought = {each for lane in before for each in (*lane.state.moved, *lane.state.loaded)}
+    coming = [lane.state.coming for lane in before]
+    brought = {each for its in coming for each in (*its.moved, *its.loaded)}
     running = {
         sequence: _take_off(lane_of[sequence], sequence)
         for sequence in inside
@@ -84,8 +85,8 @@ def fits_held(before: Sequence[Lane], memory_blocks: int, num_lanes: int) -> boo
 
 def _all_of(lane: Lane) -> list[SequenceState]:
     """Return the sequences in a halted lane, which has no moves under way."""
-    state = lane.state
-    return [*state.running, *state.moved, *state.loaded, *state.swapped, *state.waiting]
+    state, coming = lane.state, lane.state.coming
+    return [*state.running, *coming.moved, *coming.loaded, *state.swapped, *state.waiting]
 
 
 def _carry_swapped(
@@ -149,8 +150,13 @@ def _carry_brought(sequence: SequenceState, lanes: Sequence[Lane]) -> bool:
 
 def _first_place(lanes: Sequence[Lane], carry: Callable[[Lane], bool]) -> Lane | None:
     """Return the lane with the fewest sequences that takes one over, the first of equals."""
-    by_number = sorted(lanes, key=lambda each: len(each.state.running) + len(each.state.moved))
+    by_number = sorted(lanes, key=_num_inside)
     return next((each for each in by_number if carry(each)), None)
+
+
+def _num_inside(lane: Lane) -> int:
+    """Return how many sequences run in a lane, or wait with their entries to continue."""
+    return len(lane.state.running) + len(lane.state.coming.moved)
 
 
 def _begin_again(sequence: SequenceState) -> None:

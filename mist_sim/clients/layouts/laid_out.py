@@ -228,7 +228,7 @@ class LaidOutClient(Client):
             return
         before, asked, layout = self._engines, self._asked, self._asked.layout
         for state in self.lane_states:
-            if state.loading or state.abandoned or state.swaps.going:
+            if state.coming.loading or state.coming.abandoned or state.swaps.going:
                 return
         if not fits_held(before.lanes, layout.memory.num_blocks, layout.num_lanes):
             return

@@ -229,7 +229,7 @@ class ReshardingClient(LlmClient):
         states = [lane.state for lane in self._engines.lanes]
         num_blocks = sum(each.pool.num_blocks - each.pool.num_free for each in states)
         if self._next_stage == "decode":
-            prefetched = ((each.pool, moved) for each in states for moved in each.moved)
+            prefetched = ((each.pool, moved) for each in states for moved in each.coming.moved)
             num_blocks -= sum(pool.blocks_for(moved.num_brought) for pool, moved in prefetched)
         return asked.seconds + 2 * num_blocks * self._seconds_per_block / self.data_parallel_size
 

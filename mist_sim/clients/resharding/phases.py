@@ -212,7 +212,7 @@ class Phases:
         head = next_prompt(lane)
         if head is None or self.rests:
             return False
-        if not (self.has_room(lane, head) or any(each.loading for each in self.lanes)):
+        if not (self.has_room(lane, head) or any(each.coming.loading for each in self.lanes)):
             return False
         return bool(lane.swaps.going) or fits(lane, head)
 
@@ -235,8 +235,8 @@ class Phases:
 
 
 def _has_answers(lane: LaneState) -> bool:
-    return lane.clock.num_decodes > 0 or bool(lane.moved or lane.loading)
+    return lane.clock.num_decodes > 0 or bool(lane.coming.moved or lane.coming.loading)
 
 
 def _is_buffered(lane: LaneState) -> bool:
-    return bool(lane.swapped or lane.loading or lane.moved)
+    return bool(lane.swapped or lane.coming.loading or lane.coming.moved)

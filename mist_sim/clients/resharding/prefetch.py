@@ -44,7 +44,7 @@ class Prefetched:
             num_blocks = lane.needs.to_return(swap)
             if sequence in lane.swaps.going or not self._has_place(num_blocks):
                 return
-            num_needed = lane.clock.blocks_needed_now() + lane.num_promised + num_kept
+            num_needed = lane.clock.blocks_needed_now() + lane.coming.num_promised + num_kept
             if num_blocks > lane.num_admissible(num_needed):
                 return
             begin_return(lane, plan, sequence, swap)

@@ -8,6 +8,6 @@ from mist_sim.clients.sequence_state import SequenceState
 
 def next_prompt(lane: LaneState) -> SequenceState | None:
     """Return the prompt at the head of the queue, ignoring answers that wait to come back."""
-    if lane.loaded:
-        return lane.loaded[0]
+    if lane.coming.loaded:
+        return lane.coming.loaded[0]
     return lane.waiting.head() if lane.waiting else None

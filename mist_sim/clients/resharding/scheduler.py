@@ -99,12 +99,12 @@ def set_all_aside(lane: LaneState, plan: StepPlan) -> None:
 
 def set_brought_aside(lane: LaneState, plan: StepPlan) -> None:
     """Move answers that were brought back but have not resumed to the host's buffer again."""
-    for sequence in list(lane.moved):
+    for sequence in list(lane.coming.moved):
         num_blocks = lane.pool.blocks_for(sequence.num_brought)
         if lane.swaps.room.has(num_blocks):
             num_computed = sequence.num_brought
-            lane.moved.remove(sequence)
-            lane.num_promised -= lane.needs.to_join(sequence)
+            lane.coming.moved.remove(sequence)
+            lane.coming.num_promised -= lane.needs.to_join(sequence)
             sequence.have_brought()
             _go_out(lane, plan, sequence, num_blocks, num_computed)
 

@@ -33,21 +33,21 @@ def next_to_admit(
     """
     tiers = lane.kv_cache.tiers
     while (sequence := lane.head()) is not None:
-        if tiers is not None and sequence in lane.loaded and lane.has_seat():
+        if tiers is not None and sequence in lane.coming.loaded and lane.has_seat():
             tiers.end_load(sequence)
         if not fits(lane, sequence, first_piece):
             if tiers is None or not _is_stuck(lane, plan):
                 return None
-            lane.give_load_back()
+            lane.coming.give_load_back()
             continue
-        if sequence in lane.loaded or not (sequence.is_brought or tiers):
+        if sequence in lane.coming.loaded or not (sequence.is_brought or tiers):
             return sequence
         if tiers is not None and not _leaves_rest(lane, plan, sequence):
             return None
         if not (moves := _moves_for(lane, sequence)):
             return sequence
         lane.waiting.take()
-        lane.loading[sequence] = None
+        lane.coming.loading[sequence] = None
         plan.moves += tuple(moves)
     return None
 
@@ -57,8 +57,8 @@ def _is_stuck(lane: LaneState, plan: StepPlan) -> bool:
 
     vLLM hangs then, up to some version before 0.24 (`EngineRules.reserves_prefills`).
     """
-    is_busy = lane.running or lane.loading or lane.abandoned or plan.preempted
-    return len(lane.loaded) > 1 and not is_busy
+    is_busy = lane.running or lane.coming.loading or lane.coming.abandoned or plan.preempted
+    return len(lane.coming.loaded) > 1 and not is_busy
 
 
 def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bool:
@@ -71,9 +71,10 @@ def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bo
         return True  # nothing is loaded
     planned = dict(plan.prefills)
     num_rest = sum(needs.of_rest(each, planned.get(each, 0)) for each in lane.prefilling)
-    for each in (*lane.loading, *lane.loaded):
+    for each in (*lane.coming.loading, *lane.coming.loaded):
         num_rest += lane.pool.blocks_for(each.num_tokens) - kv_cache.num_reserved(each)
-    num_needed = lane.clock.blocks_needed_now() - lane.num_taken + lane.num_promised + num_rest
+    num_needed = lane.clock.blocks_needed_now() - lane.num_taken
+    num_needed += lane.coming.num_promised + num_rest
     return kv_cache.blocks_to_admit(sequence, num_tokens) <= lane.num_admissible(num_needed)
 
 
@@ -83,7 +84,7 @@ def bring_entries(lane: LaneState, plan: StepPlan) -> None:
         if sequence.has_rest or not fits(lane, sequence):
             return
         lane.waiting.take()
-        lane.loading[sequence] = None
+        lane.coming.loading[sequence] = None
         plan.moves += tuple(_moves_for(lane, sequence))
 
 
@@ -94,7 +95,7 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
         sequence.have_brought()  # all of it is here
     elif kv is not None:
         num_blocks = kv_cache.reserve(sequence, sequence.num_brought)
-        lane.num_promised += lane.needs.to_join(sequence)
+        lane.coming.num_promised += lane.needs.to_join(sequence)
         num_here = (lane.pool.blocks_of(sequence.num_brought) - num_blocks) * size
         num_tokens = sequence.num_brought - num_here
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
@@ -119,7 +120,7 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     if sequence.is_brought:
         num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
     num_needed = lane.clock.blocks_needed_now() - lane.num_taken
-    return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
+    return num_blocks <= lane.num_admissible(num_needed + lane.coming.num_promised)
 
 
 def _comes_whole(lane: LaneState, sequence: SequenceState) -> bool:
@@ -137,7 +138,7 @@ def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) 
 
     num_blocks: blocks that an admission would take.
     """
-    if sequence in lane.loaded:
+    if sequence in lane.coming.loaded:
         return 0
     pool = lane.pool
     if lane.pages is not None:  # none are held by others
@@ -155,8 +156,8 @@ def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
 
 def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_tokens: int) -> int:
     """Admit the sequence of `next_to_admit`; return the tokens that it gets in every step."""
-    if sequence in lane.loaded:
-        lane.loaded.remove(sequence)
+    if sequence in lane.coming.loaded:
+        lane.coming.loaded.remove(sequence)
     else:
         lane.waiting.take()
     most_new = max_new_tokens if lane.by_piece else sequence.num_tokens
@@ -187,13 +188,13 @@ def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slot
 
 def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
     """Tell whether a waiting prompt has memory for its first piece, beside what counts for all."""
-    if sequence in lane.loaded:
+    if sequence in lane.coming.loaded:
         return True
     num_tokens = lane.kv_cache.num_cached_tokens(sequence) + num_new
     num_slots = lane.needs.of_first_piece(sequence, num_new)
     num_slots = max(num_slots, min(num_tokens, sequence.num_tokens))
     num_pages = lane.kv_cache.blocks_to_admit(sequence, num_slots)
-    return num_pages <= lane.num_admissible(lane.num_promised)
+    return num_pages <= lane.num_admissible(lane.coming.num_promised)
 
 
 def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
@@ -202,14 +203,14 @@ def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> 
     if num_slots <= sequence.num_tokens:
         return True
     num_blocks = lane.kv_cache.blocks_to_admit(sequence, num_slots)
-    num_needed = lane.clock.blocks_needed_now() - lane.num_taken + lane.num_promised
+    num_needed = lane.clock.blocks_needed_now() - lane.num_taken + lane.coming.num_promised
     return num_blocks <= lane.num_admissible(num_needed)
 
 
 def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
     """Begin a prompt after its brought entries, with blocks for `most_new` tokens behind them."""
     kv_cache, num_here = lane.kv_cache, sequence.num_brought
-    lane.num_promised -= lane.needs.to_join(sequence)
+    lane.coming.num_promised -= lane.needs.to_join(sequence)
     kv_cache.arrive(sequence, num_here)
     kv_cache.go_on(sequence, num_here, min(sequence.num_tokens, num_here + most_new))
     sequence.num_computed_tokens = num_here
@@ -242,10 +243,10 @@ def may_join(
     if lane.pages is not None:
         return True  # pages come back in any step
     num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence, first_piece)
-    if sequence.is_brought and sequence in lane.loaded:
+    if sequence.is_brought and sequence in lane.coming.loaded:
         num_blocks = 0
     num_needed = lane.clock.blocks_needed(num_steps + 1) - lane.num_taken
-    return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
+    return num_blocks <= lane.num_admissible(num_needed + lane.coming.num_promised)
 
 
 def steps_until_join(lane: LaneState, limit: int) -> int:
@@ -256,9 +257,8 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
     """
     if lane.pages is not None:
         return 1  # pages come back in any step
-    return (
-        1 if lane.leaving or lane.deferred or lane.paused or _may_join_second_step(lane) else limit
-    )
+    seats_come = lane.leaving or lane.in_flight.deferred or lane.paused
+    return 1 if seats_come or _may_join_second_step(lane) else limit
 
 
 def steps_until_pages(lane: LaneState, limit: int) -> int:
@@ -268,23 +268,23 @@ def steps_until_pages(lane: LaneState, limit: int) -> int:
 
 
 def _may_join_second_step(lane: LaneState) -> bool:
-    num_free = lane.num_admissible(lane.decode_need(2))
+    num_free = lane.num_admissible(lane.clock.blocks_needed(2) - lane.num_taken)
     if not lane.has_seat():
         return False
-    if lane.swaps.overlap and (lane.swapped or lane.moved or lane.loaded):
+    if lane.swaps.overlap and (lane.swapped or lane.coming.moved or lane.coming.loaded):
         return True  # perhaps, since they do not wait for one another
-    if lane.loaded and lane.head() is not None:
+    if lane.coming.loaded and lane.head() is not None:
         return True  # has its memory
     if lane.swapped:
         return lane.needs.to_return(next(iter(lane.swapped.values()))) <= num_free
-    if lane.moved:
-        return lane.needs.to_join(lane.moved[0]) <= num_free
+    if lane.coming.moved:
+        return lane.needs.to_join(lane.coming.moved[0]) <= num_free
     if (head := lane.head()) is None:
         return False
     num_blocks = lane.kv_cache.blocks_to_admit(head)
     if head.is_brought:
         num_blocks = _blocks_to_bring(lane, head, num_blocks)
-    return num_blocks <= num_free - lane.num_promised
+    return num_blocks <= num_free - lane.coming.num_promised
 
 
 def steps_until_gain(lane: LaneState, limit: int) -> int:

@@ -32,11 +32,11 @@ def carry_running(
 def carry_brought(lane: LaneState, sequence: SequenceState) -> bool:
     """Let a sequence with entries from elsewhere wait to continue, if it has room."""
     num_first = lane.needs.to_join(sequence)
-    others = lane.clock.blocks_needed_now() + lane.num_promised
+    others = lane.clock.blocks_needed_now() + lane.coming.num_promised
     if not _take(lane, sequence, sequence.num_brought, others + num_first):
         return False
-    lane.num_promised += num_first
-    (lane.moved if sequence.waits_to_decode else lane.loaded).append(sequence)
+    lane.coming.num_promised += num_first
+    (lane.coming.moved if sequence.waits_to_decode else lane.coming.loaded).append(sequence)
     return True
 
 

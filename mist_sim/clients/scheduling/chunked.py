@@ -12,15 +12,14 @@ from mist_sim.clients.scheduling.admission import (
     may_draft_behind,
     may_join,
     next_to_admit,
-    steps_until_gain,
     steps_until_join,
-    steps_until_pages,
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.scheduling.planned_steps import steps_of
 from mist_sim.clients.scheduling.preemption import Cut, make_room, take_in_turn
 from mist_sim.clients.sequence_state import SequenceState
 
@@ -100,7 +99,7 @@ class ChunkedScheduler(Scheduler):
 
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
-        if not lane.running and lane.head() is None and not (lane.swapped or lane.moved):
+        if not lane.running and lane.head() is None and not (lane.swapped or lane.coming.moved):
             return None
         plan, cut, cadence = StepPlan(), self._chunk, lane.cadence
         may_spare = self.long_prefill_token_threshold and lane.rules.threshold_spares_one
@@ -110,14 +109,14 @@ class ChunkedScheduler(Scheduler):
         cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
-            if (disturbed and lane.waiting.takes_from_anywhere) or lane.idle:
+            if (disturbed and lane.waiting.takes_from_anywhere) or lane.in_flight.idle:
                 limit = 1
         else:
             disturbed, budget = self._at_once(lane, plan, cut_in_turn)
         plan.decodes = lane.clock.num_decodes > 0
-        if disturbed and (budget or lane.swapped or lane.moved):
+        if disturbed and (budget or lane.swapped or lane.coming.moved):
             limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
-        elif not disturbed and budget and (lane.waiting or lane.loaded):
+        elif not disturbed and budget and (lane.waiting or lane.coming.loaded):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
         if may_spare and plan.prefills and lane.num_running == 1:
             # it becomes alone once no request waits, and stops being alone when one arrives
@@ -144,7 +143,7 @@ class ChunkedScheduler(Scheduler):
         Returns whether anybody was preempted, and the budget left.
         """
         disturbed = make_room(lane, plan)
-        budget = self.max_num_batched_tokens - lane.clock.num_decodes * lane.clock.num_queries_each
+        budget = self.max_num_batched_tokens - lane.clock.num_queries
         for sequence in lane.prefilling:
             num_to_go = sequence.num_tokens - sequence.num_computed_tokens
             if chunk := cut(num_to_go, budget):
@@ -203,7 +202,7 @@ def _begin_step(lane: LaneState, cadence: Cadence) -> bool:
 
 def _may_pass(lane: LaneState, num_tokens: int) -> bool:
     """Tell whether the head may be admitted in a step for decodes; `num_tokens` has no cache."""
-    return num_tokens <= 1 if lane.rules.held_spares_hits else lane.head() in lane.loaded
+    return num_tokens <= 1 if lane.rules.held_spares_hits else lane.head() in lane.coming.loaded
 
 
 def _steps_in_cadence(
@@ -223,7 +222,7 @@ def _steps_in_cadence(
     if disturbed or (is_held and plan.prefills):  # a request let through pauses in the next step
         return 1
     if is_held:
-        holds_some = lane.prefilling or lane.waiting or lane.loaded
+        holds_some = lane.prefilling or lane.waiting or lane.coming.loaded
         return min(limit, cadence.num_held) if holds_some else limit
     return 1 if plan.prefills and plan.decodes and not cadence.is_bound else limit
 
@@ -232,45 +231,6 @@ def _is_prefill(plan: StepPlan, sequence: SequenceState) -> bool:
     """Tell whether a planned prompt counts; one admitted for only its last token does not."""
     num_to_go = sequence.num_tokens - sequence.num_computed_tokens
     return num_to_go > 1 or sequence not in plan.admitted
-
-
-# --- how long a plan holds --------------------------------------------------------------------
-
-
-def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
-    """Steps in which every prompt gets the same piece, and no decode changes.
-
-    With budget to spare, another prompt may start in the step that completes one; that
-    step then needs a plan of its own.
-    """
-    shares = lane.kv_cache.shares_blocks
-    if lane.pages is not None:
-        limit = steps_until_pages(lane, limit)
-    if plan.prefills and shares and _shares_change(lane, plan, budget):
-        return 1
-    spare = 1 if budget else 0
-    for sequence, new in plan.prefills:
-        remaining = sequence.num_tokens - sequence.num_computed_tokens
-        limit = min(limit, (remaining - spare) // new)
-    if limit <= 1:
-        return 1
-    limit = lane.steps_until_change(limit, plan)
-    return steps_until_gain(lane, limit) if budget and shares else limit
-
-
-def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
-    """Tell whether blocks that a step caches can change the next step.
-
-    The head of the queue may find them, or another prompt may compute the same blocks. Pages come
-    and go in turns, of prompts and decodes.
-    """
-    if lane.pages is not None and (plan.decodes or len(plan.prefills) > 1):
-        return True
-    entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
-    head = lane.head() if entering and budget else None
-    if head is not None and head.chain is not None:
-        return True
-    return bool(entering) and not lane.kv_cache.are_apart(entering)
 
 
 def _num_partial(plan: StepPlan) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mist_sim.clients.decode.watched_clock import WatchedClock
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.scheduling.planned_steps import blocks_after_first
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.visit import Pace
@@ -170,12 +171,12 @@ class LongestFlowing(Flowing):
         if self._seats_below(lane) < 0:
             return 1  # no sequence is admitted while a plan runs, so evaluate after its first step
         num_left = self._num_below(lane)
-        if lane.need_after_first(plan, limit) <= num_left:
+        if blocks_after_first(lane, plan, limit) <= num_left:
             return limit
         low, high = 1, limit  # the first number of steps that takes more blocks
         while low < high:
             middle = (low + high) // 2
-            if lane.need_after_first(plan, middle) > num_left:
+            if blocks_after_first(lane, plan, middle) > num_left:
                 high = middle
             else:
                 low = middle + 1
@@ -208,7 +209,7 @@ class LongestFlowing(Flowing):
         """Return how many may come in until the watermark is reached; < 0 above it."""
         if not self._rule.counts_seats:
             return inf
-        num_taken = lane.num_running + len(lane.loading) + len(lane.moved)
+        num_taken = lane.num_running + len(lane.coming.loading) + len(lane.coming.moved)
         return self._rule.watermark * lane.max_num_seqs - num_taken
 
     def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:

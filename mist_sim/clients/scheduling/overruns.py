@@ -65,6 +65,20 @@ class Overruns:
         """Return the part of a sequence in the next step; None if it has none."""
         return self._found.get(sequence)
 
+    def end_all(self, leaving: dict[SequenceState, tuple[int, int]], num_taken: int) -> int:
+        """Take leaving sequences out of the next step, which gives back the blocks for it.
+
+        leaving: (blocks, computed tokens) of each; these blocks are added. num_taken: blocks that
+        the decodes took for the next step.
+        Returns the blocks that they have taken now.
+        """
+        for sequence, (num_blocks, num_computed) in leaving.items():
+            overrun = self.end(sequence)
+            if overrun is not None and num_taken >= overrun.num_blocks:
+                num_taken -= overrun.num_blocks
+                leaving[sequence] = num_blocks + overrun.num_blocks, num_computed
+        return num_taken
+
     def end(self, sequence: SequenceState) -> Overrun | None:
         """Take a sequence out of the next step; None if it has no part in it."""
         overrun = self._found.pop(sequence, None)

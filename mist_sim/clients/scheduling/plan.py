@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import AdapterWork, StepBatch
 
 
+@dataclass(slots=True, eq=False)
 class StepPlan:
     """The next work of an engine: `num_steps` steps with the same members.
 
@@ -25,36 +28,19 @@ class StepPlan:
     num_overruns: how many do.
     """
 
-    __slots__ = (
-        "adapters",
-        "admitted",
-        "batch",
-        "decodes",
-        "dropped",
-        "moves",
-        "num_overruns",
-        "num_steps",
-        "paused",
-        "preempted",
-        "prefills",
-        "resumed",
-        "swap_time",
-    )
-
-    def __init__(self) -> None:
-        self.num_steps = 1
-        self.prefills: list[tuple[SequenceState, int]] = []
-        self.decodes = False
-        self.admitted: list[SequenceState] = []
-        self.preempted: tuple[SequenceState, ...] = ()
-        self.resumed: tuple[SequenceState, ...] = ()
-        self.moves: tuple[KvMove, ...] = ()
-        self.dropped: tuple[SequenceState, ...] = ()
-        self.paused: tuple[SequenceState, ...] = ()
-        self.swap_time = 0.0
-        self.adapters: AdapterWork | None = None
-        self.batch: StepBatch | None = None
-        self.num_overruns = 0
+    num_steps: int = 1
+    prefills: list[tuple[SequenceState, int]] = field(default_factory=list)
+    decodes: bool = False
+    admitted: list[SequenceState] = field(default_factory=list)
+    preempted: tuple[SequenceState, ...] = ()
+    resumed: tuple[SequenceState, ...] = ()
+    moves: tuple[KvMove, ...] = ()
+    dropped: tuple[SequenceState, ...] = ()
+    paused: tuple[SequenceState, ...] = ()
+    swap_time: float = 0.0
+    adapters: AdapterWork | None = None
+    batch: StepBatch | None = None
+    num_overruns: int = 0
 
     @property
     def is_empty(self) -> bool:

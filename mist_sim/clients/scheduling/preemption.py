@@ -70,7 +70,7 @@ def preempt(
     num_known = lane.num_known(sequence, num_computed, was_served=was_served)
     num_unknown = num_computed - num_known
     if lane.needs.outgrown(sequence):
-        lane.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
+        lane.in_flight.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
         plan.dropped += (sequence,)
         return
     plan.preempted += (sequence,)
@@ -79,9 +79,19 @@ def preempt(
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
-    lane.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
+    lane.in_flight.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
     sequence.num_computed_tokens = 0
     lane.waiting.give_back(sequence)
+
+
+def num_to_compute(lane: LaneState, sequence: SequenceState) -> int:
+    """Tokens of a preempted sequence that are computed before its next token."""
+    if sequence.is_brought:
+        return sequence.num_tokens - sequence.num_brought if sequence.has_rest else 0
+    swap = lane.swapped.get(sequence)
+    if swap is None:
+        return sequence.num_tokens - sequence.num_computed_tokens
+    return sequence.num_tokens - swap.num_tokens if swap.in_prefill else 0
 
 
 def _swap_out(lane: LaneState, plan: StepPlan, swap: KvMove, num_blocks: int) -> bool:
@@ -116,12 +126,12 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.end_pause()
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
-    if lane.pages is None and not (lane.prefilling or lane.moved) and num_blocks <= num_free:
+    if lane.pages is None and not (lane.prefilling or lane.coming.moved) and num_blocks <= num_free:
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
             _take(lane, num_blocks)
-        if lane.idle:
-            lane.idle = set()
+        if lane.in_flight.idle:
+            lane.in_flight.idle = set()
         return False, budget - clock.num_decodes * clock.num_queries_each
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free
@@ -129,13 +139,14 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         num_before = len(lane.running)
         pieces = _preempt(lane, plan, budget, cut)
         disturbed = len(lane.running) < num_before
-    elif lane.moved:
+    elif lane.coming.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, budget, cut)
     if lane.pages is not None:
         serve_rest(lane, lane.pages, {sequence: num_new for sequence, num_new, _ in pieces})
-    if lane.defers_frees:
-        lane.idle = {*lane.paused, *lane.prefilling}.difference([piece[0] for piece in pieces])
+    if lane.in_flight.defers:
+        prompts = [sequence for sequence, *_ in pieces]
+        lane.in_flight.idle = {*lane.paused, *lane.prefilling}.difference(prompts)
     _take(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
@@ -143,7 +154,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.needs.note_ahead(sequence)
         add_prefill(lane, plan, sequence, num_new)
         budget -= num_new
-    return disturbed, budget - lane.num_decode_queries
+    return disturbed, budget - lane.clock.num_queries
 
 
 def _take(lane: LaneState, num_blocks: int) -> None:
@@ -157,7 +168,7 @@ def _take(lane: LaneState, num_blocks: int) -> None:
 
 def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
     """Return the pieces of the running prompts within a budget, beside the decodes."""
-    budget -= lane.num_decode_queries
+    budget -= lane.clock.num_queries
     pieces = []
     for sequence in lane.prefilling:
         num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
@@ -178,7 +189,7 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
 def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Preempt until the remaining sequences have blocks for the step; return its pieces."""
     from_anywhere = lane.waiting.takes_from_anywhere and lane.speculation is None
-    if from_anywhere or lane.pages is not None or lane.is_sparing:
+    if from_anywhere or lane.pages is not None or lane.in_flight.is_sparing:
         pieces = _one_by_one(lane, plan, budget, cut)
         if not pieces and not lane.clock.num_decodes:
             plan.paused = ()  # nothing is computed, and the next plan follows at once
@@ -200,12 +211,12 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         if lane.is_busy(sequence) and not _goes_beyond(lane, sequence):
             del turns[0]
             continue
-        left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
+        left = budget - lane.clock.num_queries - _prompt_tokens(lane, served)
         num_new, num_blocks = _turn(lane, sequence, left, cut)
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
-            if lane.spares(victim):
+            if lane.in_flight.spares(victim):
                 missed += turns
                 turns.clear()
                 break
@@ -233,6 +244,13 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
     return [(each, *served[each]) for each in prompts if served[each][0]]
 
 
+def _pause(lane: LaneState, plan: StepPlan, decodes: list[SequenceState]) -> None:
+    """Let decodes sit out the only step of a plan."""
+    for sequence in decodes:
+        lane.leave_clock(sequence)
+    lane.paused = plan.paused = tuple(decodes)
+
+
 def _turn(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> tuple[int, int]:
     """Return the tokens that a running sequence gets in a step, and the blocks that it lacks."""
     if sequence in lane.prefilling:
@@ -252,7 +270,7 @@ def _sit_turn_out(lane: LaneState, plan: StepPlan, missed: list[SequenceState]) 
         if lane.overruns is not None:
             lane.overruns.end(sequence)
     others = (each for each in running if not lane.is_busy(each))
-    lane.pause(plan, [each for each in others if each not in lane.prefilling])
+    _pause(lane, plan, [each for each in others if each not in lane.prefilling])
 
 
 def _goes_beyond(lane: LaneState, sequence: SequenceState) -> bool:
@@ -281,7 +299,7 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
     if not disturbed:
         if lane.swapped:
             swap_in(lane, plan)
-        if lane.moved:
+        if lane.coming.moved:
             join(lane, plan)
     while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going:
         preempt(lane, plan, lane.waiting.victim(lane.running))
@@ -303,4 +321,4 @@ def _sit_out(lane: LaneState, plan: StepPlan) -> None:
             else:
                 num_free -= num_blocks
     idle.sort(key=lambda sequence: sequence.ticket)  # in which order they go on
-    lane.pause(plan, idle)
+    _pause(lane, plan, idle)

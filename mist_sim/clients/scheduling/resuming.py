@@ -42,7 +42,7 @@ def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
         sequence, swap = next(iter(lane.swapped.items()))
         if sequence in lane.swaps.going:
             return
-        free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
+        free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.coming.num_promised)
         if lane.needs.to_return(swap) > free:
             return
         begin_return(lane, plan, sequence, swap)
@@ -53,8 +53,8 @@ def begin_return(lane: LaneState, plan: StepPlan, sequence: SequenceState, swap:
     del lane.swapped[sequence]
     sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
     lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
-    lane.num_promised += lane.needs.to_join(sequence)
-    lane.loading[sequence] = None
+    lane.coming.num_promised += lane.needs.to_join(sequence)
+    lane.coming.loading[sequence] = None
     plan.moves += (lane.swaps.begin_return(swap),)
 
 
@@ -68,16 +68,16 @@ def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
     num_needed: blocks needed beside the decodes.
     """
     while (
-        lane.moved
+        lane.coming.moved
         and lane.has_seat()
         and (lane.swaps.overlap or not (lane.swapped and lane.running))
     ):
-        sequence = lane.moved[0]
+        sequence = lane.coming.moved[0]
         num_blocks = lane.needs.to_join(sequence)
         if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now() + num_needed):
             return
-        lane.moved.popleft()
-        lane.num_promised -= num_blocks
+        lane.coming.moved.popleft()
+        lane.coming.num_promised -= num_blocks
         lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
         sequence.have_brought()
         lane.running[sequence] = None

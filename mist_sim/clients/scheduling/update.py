@@ -1,4 +1,4 @@
-"""The account of executed steps: computed tokens, emitted tokens, finished sequences."""
+"""The account of steps: of executed ones what they computed, of lost ones what they had taken."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def update(
         lane.cadence.advance(num_steps)
     if num_steps > 1 and (plan.prefills or lane.pages is not None):
         compute_more(lane, plan, num_steps)
-    if lane.forgotten and not lane.by_piece:
+    if lane.coming.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
         num_blocks = clock.advance(num_steps) - lane.num_taken
@@ -31,8 +31,8 @@ def update(
         if num_blocks:
             kv_cache.grow(num_blocks)
         finished = clock.pop_finished()
-    if lane.forgotten:
-        lane.free_forgotten()
+    if lane.coming.forgotten:
+        lane.coming.free_forgotten()
     lane.num_peak_blocks = pool.num_blocks - pool.num_free
     for sequence in finished:
         num_blocks = pool.blocks_for(lane.leave_clock(sequence))
@@ -87,4 +87,27 @@ def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
         num_early = lane.clock.blocks_needed(num_steps - 1)
         lane.kv_cache.grow(num_early)
         lane.num_taken += num_early
-    lane.free_forgotten()
+    lane.coming.free_forgotten()
+
+
+def _slots_held(lane: LaneState, sequence: SequenceState) -> int:
+    """Tokens that a running sequence has memory for before the step that is planned."""
+    if sequence not in lane.prefilling:
+        return lane.clock.slots_held(sequence)
+    if not lane.by_piece:
+        return sequence.num_tokens
+    return lane.needs.slots_ahead(sequence, sequence.num_computed_tokens)
+
+
+def lose_step(lane: LaneState, plan: StepPlan) -> None:
+    """Give back the blocks of a lost step; paused decodes run again."""
+    if lane.pages is not None:
+        for sequence in lane.running:
+            lane.pages.lose_step(sequence, _slots_held(lane, sequence))
+    elif lane.by_piece:
+        pieces = [lane.needs.taken_by_piece(sequence, new) for sequence, new in plan.prefills]
+        lane.kv_cache.answers.forget_step()
+        lane.kv_cache.give_back(sum(pieces, lane.num_taken))
+    lane.num_taken = 0
+    lane.coming.free_forgotten()
+    lane.end_pause()

@@ -152,7 +152,8 @@ def _left(found: Mapping[str, Any]) -> str:
         return "no engine is left"
     share = f"{100 * found['good']:.1f} % are good"
     if found["attains"]:
-        return f"still keeps the limits: {share}"
+        verb = "seems to keep" if found["undecided"] else "still keeps"
+        return f"{verb} the limits: {share}"
     over = {
         limit_title(limit_of(name)[0]): each["value"] / each["limit"]
         for name, each in found["slo"].items()

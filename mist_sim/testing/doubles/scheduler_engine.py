@@ -144,7 +144,7 @@ class SteppingEngine:
         if self.arrivals and self.arrivals[-1].step <= self.next_news():
             return self.arrive()
         _, sequence = self.loads.pop()
-        return sequence if self.lane.finish_load(sequence) else self.lane.head()
+        return sequence if self.lane.coming.finish_load(sequence) else self.lane.head()
 
     def arrive(self) -> SequenceState | None:
         """Queue the next sequence and return it; None when it is refused."""
@@ -240,7 +240,7 @@ class SteppingEngine:
         num_running = len(lane.running)
         if num_running > self.max_num_seqs:
             self.fail(f"{num_running} run, max_num_seqs is {self.max_num_seqs}")
-        inside = [*lane.waiting, *lane.loading, *lane.loaded, *lane.running]
+        inside = [*lane.waiting, *lane.coming.loading, *lane.coming.loaded, *lane.running]
         if len(set(inside)) != len(inside) or set(inside) != set(self.ids) - self.left:
             self.fail("every sequence must be waiting, running, finished or dropped, and only once")
         self.check_memory()
@@ -255,6 +255,6 @@ class SteppingEngine:
         num_tokens -= sum([self.prefix_tokens[sequence] for sequence in lane.running])
         if num_tokens > pool.num_used * pool.block_size:
             self.fail(f"{num_tokens} tokens in {pool.num_used} blocks of {pool.block_size}")
-        holders = lane.running or lane.loading or lane.loaded or lane.abandoned
+        holders = lane.running or lane.coming.loading or lane.coming.loaded or lane.coming.abandoned
         if pool.num_used and not holders:
             self.fail(f"nothing runs, {pool.num_used} blocks are held")

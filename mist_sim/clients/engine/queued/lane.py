@@ -13,6 +13,7 @@ from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling.preemption import num_to_compute
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import OUT, WAITING
 
@@ -77,7 +78,7 @@ class QueuedLane(Lane):
         """Note which sequences lost their memory; tokens on their way still come."""
         state = self.state
         for sequence in plan.preempted:
-            sequence.num_queued_tokens = state.num_to_compute(sequence)
+            sequence.num_queued_tokens = num_to_compute(state, sequence)
             sequence.become(WAITING)
             sequence.visit.num_preemptions += 1
             giving, computing = state.taken.get(sequence, ((), ()))

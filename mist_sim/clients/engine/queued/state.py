@@ -11,8 +11,8 @@ from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling import LaneState, StepPlan
+from mist_sim.clients.scheduling.planned_steps import batch_of
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.batch import StepBatch
 
 _TICKETS = 1 << 40  # more than a clock ever gives, so that no two sequences have the same
 
@@ -113,16 +113,14 @@ class QueuedState(LaneState):
         self.group_of[sequence] = self.group
         self.group.newcomers.append(sequence)
 
-    def pause(self, plan: StepPlan, decodes: list[SequenceState]) -> None:
-        """Let decodes skip the step of a plan."""
-        for sequence in decodes:
-            self.clock.leave(sequence)
-            del self.group_of[sequence]
-        self.paused = plan.paused = tuple(decodes)
+    def leave_clock(self, sequence: SequenceState) -> int:
+        """Take a decode of the planned group off its clock, for a pause."""
+        del self.group_of[sequence]
+        return self.clock.leave(sequence)
 
     def send(self, number: int, plan: StepPlan) -> Pass:
         """Count what a plan computes as computed, and return its batch."""
-        group, clock, batch = self.group, self.group.clock, self.batch(plan)
+        group, clock, batch = self.group, self.group.clock, batch_of(self, plan)
         found = Pass(number, group, plan, batch)
         found.num_used = self.pool.num_used
         if group.newcomers:
@@ -266,8 +264,3 @@ class QueuedState(LaneState):
     def head(self) -> SequenceState | None:
         """Return the next sequence to admit; None if there is none."""
         return self.waiting.head() if self.waiting.has_fresh else None
-
-    def batch(self, plan: StepPlan) -> StepBatch:
-        """Return what a plan computes."""
-        chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
-        return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)

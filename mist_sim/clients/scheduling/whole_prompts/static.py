@@ -34,9 +34,9 @@ class StaticScheduler(WholePromptScheduler):
             self.admit_prompts(lane, plan)
         if plan.prefills:
             return plan
-        if make_room(lane, plan) and (lane.swapped or lane.moved or lane.paused):
+        if make_room(lane, plan) and (lane.swapped or lane.coming.moved or lane.paused):
             limit = steps_until_join(lane, limit)
-        elif lane.swapped or lane.moved:
+        elif lane.swapped or lane.coming.moved:
             limit = steps_until_pages(lane, limit)
         return decode_steps(lane, plan, limit)
 
