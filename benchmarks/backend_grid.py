@@ -20,7 +20,7 @@ from benchmarks import kernel_grid
 from benchmarks.kernel_grid import SYSTEMS, formats, left_out, shapes
 from mist_sim.calibration.kernels.expert_rows import backend_of, backend_rows
 from mist_sim.calibration.kernels.kernel_fit import fit_kernel
-from mist_sim.calibration.kernels.reading import table_of
+from mist_sim.calibration.kernels.kernel_reading import table_of
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.devices.backends import usual_backend
 from mist_sim.hardware.devices.kernels import Kernel

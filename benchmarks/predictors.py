@@ -22,7 +22,7 @@ from mist_sim import (
 )
 from mist_sim.core.batch import StepGrowth, grown
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.execution.profile import ProfileRange
+from mist_sim.hardware.execution.layer_profiling import ProfileRange
 from mist_sim.hardware.predictors import (
     BestServePredictor,
     GenzPredictor,

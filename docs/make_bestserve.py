@@ -24,8 +24,8 @@ from matplotlib.axes import Axes
 from mist_sim import Scenario, simulate
 from mist_sim.bestserve import Method, Ranking, Requests, Served, Space, Strategy, rank_strategies
 from mist_sim.bestserve import simulate_strategy as serve
+from mist_sim.bestserve.drawn_requests import requests_of
 from mist_sim.bestserve.engines import Engines, Template
-from mist_sim.bestserve.requests import requests_of
 from mist_sim.rng import Streams
 
 PAGE = Path(__file__).parent / "background" / "bestserve.md"

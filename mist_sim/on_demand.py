@@ -1,4 +1,4 @@
-"""Names of a package that are imported when somebody first uses them (PEP 562)."""
+"""Names of a package that are imported when they are first used (PEP 562)."""
 
 from __future__ import annotations
 

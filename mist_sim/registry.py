@@ -21,7 +21,7 @@ class Registry(Mapping[str, type[Any]]):
     """
 
     def __init__(self, family: str, later: Mapping[str, str] | None = None) -> None:
-        """later: classes by name, "module:class", imported when somebody asks for the name."""
+        """later: classes by name, "module:class", imported when the name is first asked for."""
         self.family = family
         self._later = dict(later or {})
         self._classes: dict[str, type[Any]] = {}

@@ -849,8 +849,8 @@ MUTANTS = [
     Mutant(
         "a decode client does not look again at what has come when a run begins",
         f"{ENGINE}/plain_role.py",
-        "return 1 if ahead.comes_next or waits_for_room else self._only.run_limit",
-        "return self._only.run_limit",
+        "return 1 if ahead.comes_next or waits_for_room else self._only.run_length.limit",
+        "return self._only.run_length.limit",
     ),
     Mutant(
         "re-sharding: prompts go on while entries wait in the buffer",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.oracle import Oracle, Times
-from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.oracle import Times
-from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.simulation import Method, simulate_strategy
 from mist_sim.bestserve.simulators import contexts, pseudo_batches
 from mist_sim.bestserve.strategy import Strategy

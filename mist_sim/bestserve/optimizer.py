@@ -1,8 +1,8 @@
 """BestServe's Optimizer: the goodput of every strategy, and the best one per GPU.
 
-A strategy and a seed are a task of a study, which is searched in BestServe's simulators. What the
-paper leaves out is whether a strategy fits in memory; here one that does not is left out, with the
-reason. The best few can be searched in the full simulation as well.
+A strategy and a seed are a task of a study, which is searched in BestServe's simulators. The paper
+does not ask whether a strategy fits in memory; here one that does not is left out, with the reason.
+The best few can be searched in the full simulation as well.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mist_sim.bestserve.dollars_and_joules import powered, priced
+from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
 from mist_sim.bestserve.ranking import Ranking
-from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy

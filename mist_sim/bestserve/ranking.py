@@ -8,9 +8,9 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mist_sim.bestserve.requests import Requests
+from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.strategy_result import Entry, Per
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import BESTSERVE
 from mist_sim.search.verdicts.request_times import Target

@@ -7,9 +7,9 @@ from math import inf
 
 import numpy as np
 
+from mist_sim.bestserve.drawn_requests import Floats, Requests
 from mist_sim.bestserve.oracle import Times
 from mist_sim.bestserve.orders import Routing, order_of
-from mist_sim.bestserve.requests import Floats, Requests
 from mist_sim.bestserve.simulators import contexts, decode, prefill, together
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.errors import ScenarioError

@@ -1,8 +1,8 @@
 """BestServe's simulators, Algorithms 2 to 7, one loop each.
 
-Who is free is known from heaps, and what the printed algorithms look for in lists is where it is
-found in one step; `tests/reference/bestserve.py` has them as they are printed, and every request's
-times are equal to theirs to the bit. Readings and corrections: docs/background/bestserve.md.
+Heaps tell which instance is free; the printed algorithms search lists for it;
+`tests/reference/bestserve.py` has them as they are printed, and every request's times are equal to
+theirs to the bit. Readings and corrections: docs/background/bestserve.md.
 """
 
 from __future__ import annotations

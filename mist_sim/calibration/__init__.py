@@ -1,7 +1,7 @@
 """From measurements to step times: regressions of steps, and efficiencies of GPUs."""
 
 from mist_sim.calibration.afd_latency import AfdFit, fit_afd_coefficients
-from mist_sim.calibration.closed_loop import calibrate_closed_loop
+from mist_sim.calibration.closed_loop_fit import calibrate_closed_loop
 from mist_sim.calibration.fitted_figures import Calibration, write_spec
 from mist_sim.calibration.kernels.kernel_calibration import (
     KernelFits,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mist_sim.cli.progress import Progress
     from mist_sim.metrics import Replications, Result
-    from mist_sim.metrics.tables.findings import Findings
+    from mist_sim.metrics.tables.saved_findings import Findings
     from mist_sim.output.folders import OutputFolder
     from mist_sim.scenario import Scenario
 

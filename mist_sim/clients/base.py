@@ -196,15 +196,11 @@ class Client(ABC):
         source = kv.source, kv.engine
         reaches = self._reaches.get(source)
         if reaches is None:
-            reaches = self._reaches[source] = self._reaches_from(self.network, Seat(*source))
+            first, here = self._first_engine, Seat(*source)
+            own = [Seat(self.name, first + n) for n in range(self.traits.num_engines)]
+            reaches = self._reaches[source] = [self.network.reach(here, seat) for seat in own]
         num_bytes = kv.num_bytes
         return min([reach.time(num_bytes) for reach in reaches])
-
-    def _reaches_from(self, network: Network, source: Seat) -> list[Reach]:
-        """Return how far its engines are from another one."""
-        first = self._first_engine
-        seats = [Seat(self.name, first + engine) for engine in range(self.traits.num_engines)]
-        return [network.reach(source, seat) for seat in seats]
 
     @abstractmethod
     def accept(self, visit: Visit) -> None:
@@ -311,12 +307,7 @@ class Client(ABC):
         visit without entries, and if their size or route is unknown.
         """
         if engine not in self._inboxes:
-            form = self.traits.entries or KvForm()
-            entries = EntryForm(
-                block_bytes=form.block_bytes,
-                block_size=form.block_size or 1,
-                num_layers=form.num_layers,
-            )
+            entries = EntryForm.of(self.traits.entries or KvForm())
             seat = Seat(self.name, engine)
             move = self.track.move
             self._inboxes[engine] = Inbox(self.env, self.network, seat, entries, move)

@@ -1,4 +1,4 @@
-"""What has to hold of the options of one engine."""
+"""Rules for the options of one engine."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def check_options(config: EngineOptions) -> None:
         "pipeline_parallel_size",
         "data_parallel_size",
         "decode_context_parallel_size",
+        "prefill_context_parallel_size",
     ):
         if getattr(config, name) < 1:
             raise ScenarioError(f"{name} must be >= 1, got {getattr(config, name)}")
@@ -34,6 +35,7 @@ def check_options(config: EngineOptions) -> None:
     if (
         config.enable_expert_parallel
         and config.tensor_parallel_size * config.data_parallel_size == 1
+        and config.prefill_context_parallel_size == 1
     ):
         raise ScenarioError(
             "enable_expert_parallel must be false with tensor_parallel_size 1 and "
@@ -68,6 +70,7 @@ def check_options(config: EngineOptions) -> None:
     _check_adapters(config)
     _check_images(config)
     _check_contexts(config)
+    _check_prompts(config)
     _check_planning_ahead(config)
     if config.resharding is not None:
         _check_resharding(config, config.resharding)
@@ -156,6 +159,27 @@ def _check_contexts(config: EngineOptions) -> None:
             )
 
 
+def _check_prompts(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated with prompts in pieces."""
+    if config.prefill_context_parallel_size == 1:
+        return
+    for name, is_wrong, rule in (
+        ("decode_context_parallel_size", config.decode_context_parallel_size > 1, "be 1"),
+        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
+        ("role", config.role is not None, "be left out"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("resharding", config.resharding is not None, "be left out"),
+        ("lora", config.lora is not None, "be left out"),
+        ("images", config.images is not None, "be left out"),
+        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
+    ):
+        if is_wrong:
+            raise ScenarioError(
+                f"{name} must {rule} with prefill_context_parallel_size "
+                f"{config.prefill_context_parallel_size}; that combination is not simulated"
+            )
+
+
 def _check_resharding(config: EngineOptions, other: Resharding) -> None:
     """Raise ScenarioError for layouts on unequal GPUs, and for options that need one layout."""
     sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
@@ -211,3 +235,20 @@ def _check_planning_ahead(config: EngineOptions) -> None:
                     "host time that async scheduling does not hide, and overhead.step has all "
                     "of it where nothing is hidden"
                 )
+
+
+def check_speculation(config: EngineOptions, needs_longest_context: bool) -> None:
+    """Raise ScenarioError where drafts cannot be timed, or do not fit into a step.
+
+    needs_longest_context: whether the predictor does.
+    """
+    drafting, scheduler = config.speculative_config, config.scheduler
+    if drafting is None or scheduler is None:
+        return
+    if needs_longest_context:
+        raise ScenarioError(
+            "speculative_config must be null with a predictor that asks for the longest "
+            "context, such as a profile of uneven decodes; roofline times drafts"
+        )
+    if problem := scheduler.cannot_verify(drafting.num_speculative_tokens):
+        raise ScenarioError(f"scheduler must {problem}")

@@ -81,6 +81,8 @@ class EngineOptions:
         hand_over.policy: flowing). Without a role it serves both, in one visit.
     decode_context_parallel_size: of the GPUs that share every layer, those that share out the
         tokens of each context, where all would hold the same KV entries.
+    prefill_context_parallel_size: groups of GPUs of an engine that share out its tokens: pieces of
+        every prompt, and whole decodes. Each group holds all KV entries.
     data_parallel_size: engines of the client, each with that many GPUs and a cache of its own; a
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
@@ -140,6 +142,9 @@ class EngineOptions:
     decode_context_parallel_size: Count = field(
         default=1, metadata=_flag("--decode-context-parallel-size")
     )
+    prefill_context_parallel_size: Count = field(
+        default=1, metadata=_flag("--prefill-context-parallel-size")
+    )
     data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
@@ -185,7 +190,9 @@ class EngineOptions:
             slider=self._slider,
             engines=(
                 EngineGroup(
-                    self.data_parallel_size, self.pipeline_parallel_size, self.tensor_parallel_size
+                    self.data_parallel_size,
+                    self.pipeline_parallel_size,
+                    self.tensor_parallel_size * self.prefill_context_parallel_size,
                 ),
             ),
             uses_links=bool(self.kv_cache.tiers),

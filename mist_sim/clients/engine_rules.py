@@ -71,7 +71,7 @@ class EngineRules:
         may write are free only when it is over: a plan that is short of memory then preempts all
         requests from the one on that has none (`Scheduler.defer_block_free` in
         `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19).
-    spares_in_flight: whether such a plan preempts nobody whom a step in flight computes; the
+    spares_in_flight: whether such a plan preempts no sequence that a step in flight computes; the
         request that has no blocks then, and all after it, sit the step out (`Scheduler.schedule`,
         in 0.33 and not in 0.24). Not with drafts.
     async_drafts: methods of drafting with which the version plans ahead where it does so by

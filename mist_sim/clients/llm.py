@@ -6,33 +6,27 @@ from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
 from dataclasses import replace
 from math import nan
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from simpy.events import Event
 
-from mist_sim.clients.decode.speculative_clock import Speculation
-from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.queued.form import queue_form
-from mist_sim.clients.engine.queued.making import lane_maker, queued_state, step_tracks
 from mist_sim.clients.engine.replicas import Engines, lane_shares
+from mist_sim.clients.engine_checks import check_speculation
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
+from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout
 from mist_sim.clients.loop_choice import option_for_general
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.rules.windows import page_rules
+from mist_sim.clients.rules.window_rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
-from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
-from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
-from mist_sim.clients.scheduling.flowing_answers import flowing_of
-from mist_sim.clients.scheduling.image_times import ImageTimes
-from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.of_engines import EngineStores
@@ -49,7 +43,6 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.hardware.predictors.tower_times import TowerTimes
-from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 
 
@@ -130,7 +123,7 @@ class LlmClient(LaidOutClient):
         super().__init__(name, engine_traits(config, self.memory, form, machine, self._times))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
-            self._check_speculation(config.speculative_config)
+            check_speculation(config, self.predictor.traits.needs_longest_context)
         if config.step_loop == "plain" and (option := self.needs_general_loop):
             raise ScenarioError(
                 f"{name}: step_loop must not be plain with {option}; auto takes the general loop"
@@ -146,15 +139,6 @@ class LlmClient(LaidOutClient):
         """
         num_ranks = len(self.predictor.ranks)
         return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
-
-    def _check_speculation(self, config: SpeculativeConfig) -> None:
-        if self.predictor.traits.needs_longest_context:
-            raise ScenarioError(
-                "speculative_config must be null with a predictor that asks for the longest "
-                "context, such as a profile of uneven decodes; roofline times drafts"
-            )
-        if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
-            raise ScenarioError(f"scheduler must {problem}")
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -181,7 +165,25 @@ class LlmClient(LaidOutClient):
         self._kv_stores = EngineStores(
             self.env, self.network, self.name, self.memory, form, swaps_overlap=overlap
         )
-        self._step_count = StepCount()
+        self._maker = LaneMaker(
+            env=self.env,
+            config=self.config,
+            scheduler=self.scheduler,
+            predictor=self.predictor,
+            memory=self.memory,
+            form=self.form,
+            rules=self.rules,
+            lockstep=self.lockstep,
+            async_scheduling=self.async_scheduling,
+            track=(self.recorder, self.client_id, self._layout_number),
+            lane_type=self.lane_type,
+            streams=self.streams,
+            flow=self.flow,
+            has_taker=self.has_taker,
+            shared=self.shared_parts,
+            adapter_moves=self._adapter_moves,
+            tower=self._tower,
+        )
         return Engines(
             self.env,
             self._shares,
@@ -201,73 +203,22 @@ class LlmClient(LaidOutClient):
         return not (is_general or self.flow is not None or self.needs_general_loop)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
-        flow = flowing_of(self.flow) if self.flow is not None else None
-        queue = EntriesFirst() if flow else self.scheduler.new_queue()
-        lora = self.config.lora
-        if lora is not None:
-            queue = AdapterQueue(lora.max_loras)
-        options: dict[str, Any] = {
-            "max_num_seqs": max_num_seqs,
-            "needs_longest_context": self.predictor.traits.needs_longest_context,
-            "by_piece": self.scheduler.by_piece,
-            "rules": self.rules,
-        }
-        if (form := self.form) is not None:
-            state: LaneState = queued_state(self.memory, queue, options)
-        else:
-            state = LaneState(
-                self.memory.manager(self.shared_parts.tiers if self.shared_parts else None),
-                queue,
-                **options,
-                speculation=self._speculation(),
-                swap_space=self.memory.swap_space,
-                swaps_overlap=self.scheduler.swaps_overlap,
-                plans_ahead=self.async_scheduling,
-                cadence=self._cadence(),
-                tells_joins=flow is not None,
-            )
-        if lora is not None and isinstance(queue, AdapterQueue):
-            state.adapters = AdapterSlots(lora, self._adapter_moves)
-            queue.watch(state)
-        if self._tower is not None:
-            state.images = ImageTimes(self._tower)
-        self.lane_states.append(state)
-        place = self.recorder, self.client_id, self._layout_number
-        tracks = step_tracks(*place, self.predictor, form)
-        make = lane_maker(form, flow, self.lane_type, tracks, self.has_taker)
-        return make(
-            self.env,
-            self.scheduler,
-            state,
+        number = self._first_engine + engine
+        lane = self._maker.lane(
+            max_num_seqs,
             load=self.view,
             leave=self._leave,
-            stores=self._stores(self._first_engine + engine),
+            stores=self._stores(number),
             gate=self._gate,
-            engine_number=self._first_engine + engine,
+            engine_number=number,
             block_bytes=self.kv_block_bytes or nan,
         )
+        self.lane_states.append(lane.state)
+        return lane
 
     def _stores(self, engine: int) -> Stores:
         """Return where the KV entries of an engine's lanes come from and go to."""
         return self._kv_stores.of(engine)
-
-    def _cadence(self) -> Cadence | None:
-        """Return when the steps of a lane may carry prompts; None where they always may."""
-        if self.lockstep:
-            return cadence_of(self.scheduler, self._step_count)
-        return cadence_of(self.scheduler) if self.rules.local_cadence else None
-
-    def _speculation(self) -> Speculation | None:
-        config = self.speculative_config
-        if config is None:
-            return None
-        return Speculation(
-            config.num_speculative_tokens,
-            config.num_lookahead_tokens,
-            self.max_model_len,
-            DraftPaths(self.streams, config.survival).draw,
-            plans_ahead=self.async_scheduling,
-        )
 
     def _make_gate(self) -> Gate | None:
         """Return the gate that rejects requests; None without one."""
@@ -323,7 +274,7 @@ class LlmClient(LaidOutClient):
         sequence, content = self.stays[visit], visit.request.content
         if content:
             self._kv_state.accept(visit.request)
-        reason = self._limit_length(sequence)
+        reason = sequence.limit_to(self.max_model_len)
         if reason is None and sequence.num_final_tokens <= sequence.num_tokens:
             visit.is_cut = True
             self.begin(visit)
@@ -357,19 +308,6 @@ class LlmClient(LaidOutClient):
         yield self.env.timeout(delay)
         if not sequence.visit.is_over:
             self._engines.add_request(sequence)
-
-    def _limit_length(self, sequence: SequenceState) -> str | None:
-        """Cut an answer at the longest context; return why a prompt is too long, or None."""
-        longest = self.max_model_len
-        if longest is None or sequence.num_final_tokens <= longest:
-            return None
-        sequence.num_final_tokens = longest
-        if sequence.num_prompt_tokens < longest:
-            return None
-        return (
-            f"a prompt of {sequence.num_prompt_tokens} tokens leaves no room for an answer in "
-            f"max_model_len={self.max_model_len}"
-        )
 
     def _watch(self, visit: Visit) -> None:
         super()._watch(visit)

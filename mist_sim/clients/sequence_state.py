@@ -155,6 +155,18 @@ class SequenceState(Stay):
             self.load.num_waiting_tokens += self.num_tokens - self.num_queued_tokens
         self.num_queued_tokens = self.num_tokens
 
+    def limit_to(self, longest: int | None) -> str | None:
+        """Cut the answer at the longest context; return why a prompt is too long, or None."""
+        if longest is None or self.num_final_tokens <= longest:
+            return None
+        self.num_final_tokens = longest
+        if self.num_prompt_tokens < longest:
+            return None
+        return (
+            f"a prompt of {self.num_prompt_tokens} tokens leaves no room for an answer in "
+            f"max_model_len={longest}"
+        )
+
     @property
     def waits_to_decode(self) -> bool:
         """Whether all entries that its next decode step needs come from elsewhere."""

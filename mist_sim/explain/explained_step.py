@@ -13,7 +13,7 @@ from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.explain.moment import step_at
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import STEP
 from mist_sim.scenario import Scenario

@@ -8,6 +8,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives.costs import all_reduce
 from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.models.mixers import LatentMixer
 from mist_sim.models.spec import ModelSpec
 
 
@@ -24,6 +25,9 @@ class Cluster:
         the number of ranks).
     decode_context_parallel_size: tensor-parallel ranks that share out the tokens of a context,
         instead of each holding all of them (>= 1; vLLM's name).
+    prefill_context_parallel_size: tensor-parallel groups of an engine that share out its tokens:
+        pieces of every prompt, and whole decodes (>= 1; vLLM's name). Each has all weights but
+        experts, and the whole cache.
     spans: groups of ranks that lie on several nodes.
     """
 
@@ -34,6 +38,7 @@ class Cluster:
     expert_load_imbalance: float = 1.0
     pipeline_parallel_size: int = 1
     decode_context_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
     spans: Spans = ONE_NODE
 
     def __post_init__(self) -> None:
@@ -42,6 +47,7 @@ class Cluster:
             "pipeline_parallel_size",
             "data_parallel_size",
             "decode_context_parallel_size",
+            "prefill_context_parallel_size",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
@@ -64,19 +70,26 @@ class Cluster:
     @property
     def num_gpus(self) -> int:
         """Accelerators in the cluster."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        return self.gpus_a_stage * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def gpus_a_stage(self) -> int:
+        """Accelerators of one engine that compute the same layers."""
+        return self.tensor_parallel_size * self.prefill_context_parallel_size
 
     @property
     def expert_parallel_size(self) -> int:
         """Ranks that the experts are spread over; 1 where each is sliced over the ranks."""
         if not self.enable_expert_parallel:
             return 1
-        return self.tensor_parallel_size * self.data_parallel_size
+        return self.gpus_a_stage * self.data_parallel_size
 
     @property
     def num_sharing_replicas(self) -> int:
-        """Replicas that share one set of experts."""
-        return self.data_parallel_size if self.enable_expert_parallel else 1
+        """Tensor-parallel groups that share one set of experts."""
+        if not self.enable_expert_parallel:
+            return 1
+        return self.data_parallel_size * self.prefill_context_parallel_size
 
     def check_split(self, model: ModelSpec) -> None:
         """Raise ScenarioError when a model cannot be split over these ranks."""
@@ -92,6 +105,8 @@ class Cluster:
         model.check_tensor_parallel(self.tensor_parallel_size, self.expert_parallel_size)
         if self.decode_context_parallel_size > 1:
             self._check_contexts(model)
+        if self.prefill_context_parallel_size > 1:
+            self._check_prompts(model)
 
     def _check_contexts(self, model: ModelSpec) -> None:
         """Raise ScenarioError when contexts cannot be shared out.
@@ -119,6 +134,26 @@ class Cluster:
             raise ScenarioError(
                 f"{name} must divide the {model.num_attention_heads // kv_heads} attention heads "
                 f"of each KV head of {model.name}, got {size}"
+            )
+
+    def _check_prompts(self, model: ModelSpec) -> None:
+        """Raise ScenarioError when the tokens of an engine cannot be shared out.
+
+        vLLM's rules (`PCPManager.validate_config` in `vllm/v1/worker/gpu/pcp_manager.py`): latent
+        attention alone, dense or with an indexer. Slices of experts over all groups are not
+        simulated.
+        """
+        name, size = "prefill_context_parallel_size", self.prefill_context_parallel_size
+        mixers = [layer.mixer for layer in model.layers]
+        if not (model.mla or (mixers and all(isinstance(each, LatentMixer) for each in mixers))):
+            raise ScenarioError(
+                f"{name} must be 1 with {model.name}: prompts of models without latent attention "
+                f"in every layer are not shared out, got {size}"
+            )
+        if model.moe and not self.enable_expert_parallel:
+            raise ScenarioError(
+                f"{name} {size} needs enable_expert_parallel with {model.name}: slices of experts "
+                "over all GPUs that share out prompts are not simulated"
             )
 
     def all_reduce_time(self, num_bytes: float) -> float:

@@ -64,11 +64,16 @@ def attention_kinds(model: ModelSpec) -> tuple[str, str]:
     return f"{latent}prefill_attention{narrow}", f"{latent}decode_attention{narrow}"
 
 
-def deployment_of(cluster: Cluster) -> Deployment:
-    """Return what the choice of a back end of experts depends on."""
+def deployment_of(model: ModelSpec, cluster: Cluster) -> Deployment:
+    """Return what the choice of a back end of a model's experts depends on."""
+    if model.moe is None:
+        return Deployment(cluster.gpu.architecture)
+    slices = 1 if cluster.enable_expert_parallel else cluster.tensor_parallel_size
     return Deployment(
         cluster.gpu.architecture,
         ranks=cluster.tensor_parallel_size,
         spread=cluster.expert_parallel_size > 1,
         replicas=cluster.num_sharing_replicas,
+        inner=model.moe.intermediate_size // slices,
+        has_gelu=model.moe.has_gelu,
     )

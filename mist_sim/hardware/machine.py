@@ -52,13 +52,14 @@ class Machine:
     @property
     def gpus_an_engine(self) -> int:
         """GPUs of one engine, which load its weights together."""
-        return self.cluster.tensor_parallel_size * self.cluster.pipeline_parallel_size
+        return self.cluster.gpus_a_stage * self.cluster.pipeline_parallel_size
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of weights that one engine loads."""
         ranks = self.cluster.tensor_parallel_size
-        return ranks * self.model.weight_bytes_per_rank(ranks, self.cluster.expert_parallel_size)
+        held = self.model.weight_bytes_per_rank(ranks, self.cluster.expert_parallel_size)
+        return self.cluster.gpus_a_stage * held
 
     @property
     def watts_origin(self) -> DrawConfidence:
@@ -68,7 +69,7 @@ class Machine:
     @property
     def gpus_a_step(self) -> int:
         """GPUs that are busy in a step: in a pipeline those of one rank."""
-        return self.cluster.tensor_parallel_size
+        return self.cluster.gpus_a_stage
 
     @property
     def idle_watts(self) -> float:
@@ -92,7 +93,7 @@ class Machine:
         return step_watts(
             gpu.draw,
             gpu.power,
-            self._demand(counts),
+            self._demand(counts.shared_out(self.cluster.prefill_context_parallel_size)),
             busy,
             self.load,
             math.inf if limit is None else limit,

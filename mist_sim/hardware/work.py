@@ -7,7 +7,7 @@ A step's utilisation is these seconds divided by its time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -41,6 +41,20 @@ class StepCounts:
     prefill_pairs: Array
     num_decodes: Array
     decode_keys: Array
+
+    def shared_out(self, groups: int) -> StepCounts:
+        """Return the mean counts of each group of GPUs that share out the tokens of all steps.
+
+        Each of two pieces of a prompt reads all keys before it, so as many keys as without.
+        """
+        if groups == 1:
+            return self
+        of_group = {
+            each.name: getattr(self, each.name) / groups
+            for each in fields(self)
+            if each.name not in ("num_steps", "prefill_keys")
+        }
+        return replace(self, **of_group)
 
 
 def step_demand(

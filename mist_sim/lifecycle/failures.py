@@ -131,7 +131,7 @@ class Drain:
 
 @dataclass(frozen=True, kw_only=True)
 class OnFailure:
-    """What happens to the requests inside a client that fails.
+    """How requests inside a client that fails go on, or end.
 
     policy: retry sends each to another client, as a prompt with the tokens emitted so far, whose KV
         entries are computed again; the user keeps these tokens. resume does the same, but if a

@@ -73,7 +73,7 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
 
 
 class Users(_Loop[Request]):
-    """Users who each send their next request when the last one has ended."""
+    """Users; each sends its next request when the last one has ended."""
 
     def _units(self, requests: Iterator[Request]) -> Iterator[Request]:
         return requests
@@ -84,7 +84,7 @@ class Users(_Loop[Request]):
 
 
 class SessionUsers(_Loop[list[Request]]):
-    """Users who go through whole sessions, one after the other.
+    """Users; each goes through whole sessions, one after the other.
 
     The workload must list a session's requests one after another. All of them are sent, even after
     one that failed. A request without a session is a session of its own. Raises ScenarioError for a

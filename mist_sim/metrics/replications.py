@@ -13,7 +13,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import with_verdicts
-from mist_sim.metrics.tables.findings import ONE_LINE, Findings, Presenter
+from mist_sim.metrics.tables.saved_findings import ONE_LINE, Findings, Presenter
 from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from mist_sim.metrics.spending.added import (
 from mist_sim.metrics.spending.cost import Bill, CostOptions
 from mist_sim.metrics.spending.energy import Ledger, PowerOptions
 from mist_sim.metrics.summary import summarise
-from mist_sim.metrics.tables.findings import ONE_LINE, Findings, Presenter
+from mist_sim.metrics.tables.saved_findings import ONE_LINE, Findings, Presenter
 from mist_sim.metrics.tables.tabular import Columns, frame_of, num_rows, write_parquet
 from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
 from mist_sim.metrics.timeline import timeline

@@ -65,7 +65,7 @@ class ExpectedError(TypedDict):
 
 
 class AssumedHost(TypedDict):
-    """What an assumed host of GPUs on PCIe is worth, milliseconds a step of so many tokens."""
+    """Effect of an assumed host of GPUs on PCIe: milliseconds a step of so many tokens."""
 
     host: str
     num_tokens: int
@@ -165,7 +165,7 @@ class _Latencies(TypedDict):
 
 
 class _Always(_Latencies):
-    """What every run has."""
+    """Figures that every run has."""
 
     duration: float
     completed: int

@@ -73,7 +73,7 @@ def beside(folder: str) -> Path | None:
 
 @cache
 def _known() -> Mapping[str, Mapping[str, float]]:
-    """What was looked up, by repository in small letters."""
+    """Values that were looked up, by repository in small letters."""
     text = files("mist_sim.models").joinpath(_TABLE).read_text("utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {

@@ -21,6 +21,7 @@ class MoeSpec:
     expert_vector_params: parameters of one routed expert beside its matrices (biases).
     hidden_size: values that go into a routed expert and come out, where matrices that every token
         meets bring the hidden state to that size and back (Nemotron-3, Kimi-K3); None: the model's.
+    has_gelu: whether their gate is a GELU (Gemma 4) in place of a SiLU, which some kernels lack.
     experts_reached: measured (tokens, experts of a layer that they are sent to), by rising
         tokens; empty: uniform routing.
     """
@@ -33,6 +34,7 @@ class MoeSpec:
     router_vector_params: int = 0
     expert_vector_params: int = 0
     hidden_size: int | None = None
+    has_gelu: bool = False
     experts_reached: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:

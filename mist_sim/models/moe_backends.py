@@ -67,7 +67,8 @@ _RUNS_ON: Mapping[str, Mapping[MoeBackend, tuple[str, ...]]] = {
         "marlin": ("ampere", *_FP8),
     },
 }
-_RUNS_ON = {**_RUNS_ON, "fp8_static": _RUNS_ON["fp8"]}
+_RUNS_ON = {**_RUNS_ON, "fp8_static": _RUNS_ON["fp8"], "mxfp4_afp8": _RUNS_ON["mxfp4"]}
+_TILE = 128  # inner values of an expert that FlashInfer's TRTLLM kernel takes at once
 
 
 _ROWS: Mapping[str, int] = {"deep_gemm": 128}
@@ -89,12 +90,14 @@ class Choice(NamedTuple):
 
     on: architectures; empty: all. when: "spread" where experts lie whole on ranks, "narrow" where
     fewer than eight ranks share an expert (`moe_parallel_config.tp_size`, 1 where they lie whole on
-    ranks), "replicas" where data-parallel engines share experts.
+    ranks), "replicas" where data-parallel engines share experts, "tiles" where gates are SiLUs and
+    a rank's slice of an expert is a multiple of 128 (`TrtLlmBf16ExpertsBase._supports_activation`;
+    `_trtllm_bf16_lora_supported`), "gelu" where gates are GELUs.
     """
 
     backend: MoeBackend
     on: tuple[str, ...] = ()
-    when: Literal["", "spread", "narrow", "replicas"] = ""
+    when: Literal["", "spread", "narrow", "replicas", "tiles", "gelu"] = ""
 
     def __str__(self) -> str:
         where = ", ".join(self.on)
@@ -103,6 +106,8 @@ class Choice(NamedTuple):
             "spread": "spread",
             "narrow": "under 8 ranks an expert",
             "replicas": "replicas",
+            "tiles": f"SiLU, slices of {_TILE}s",
+            "gelu": "GELU",
         }
         said = "; ".join(part for part in (where, words[self.when]) if part)
         return f"{self.backend} ({said})" if said else self.backend
@@ -112,13 +117,15 @@ class Deployment(NamedTuple):
     """What a choice depends on beside the format of experts.
 
     ranks: that share a layer. spread: whether whole experts lie on ranks. replicas: engines that
-    share experts.
+    share experts. inner: of a rank's slice of an expert. has_gelu: as `MoeSpec` has it.
     """
 
     architecture: str
     ranks: int = 1
     spread: bool = False
     replicas: int = 1
+    inner: int = _TILE
+    has_gelu: bool = False
 
     def meets(self, choice: Choice) -> bool:
         """Whether a choice applies."""
@@ -129,6 +136,8 @@ class Deployment(NamedTuple):
             "spread": self.spread,
             "narrow": self.spread or self.ranks < 8,
             "replicas": self.replicas > 1,
+            "tiles": not self.has_gelu and self.inner % _TILE == 0,
+            "gelu": self.has_gelu,
         }[choice.when]
 
 
@@ -160,7 +169,15 @@ def expert_format(model: ModelSpec) -> str:
     stored = model.quantization_of("routed_experts")
     if stored is None:
         return "bf16"
+    attention = model.quantization_of("attention")
+    if stored.kernel == "mxfp4" and attention and attention.kernel != "mxfp4":
+        return "mxfp4_afp8"  # in a checkpoint of FP8 (DeepSeek-V4)
     return "fp8_static" if stored.kernel == "fp8" and stored.static_inputs else stored.kernel
+
+
+def stored_name(format_: str) -> str:
+    """Return the name of a format's weights alone."""
+    return format_.removesuffix("_static").removesuffix("_afp8")
 
 
 def check_moe_backend(backend: str, model: ModelSpec, gpu: str, architecture: str) -> None:
@@ -178,7 +195,7 @@ def check_moe_backend(backend: str, model: ModelSpec, gpu: str, architecture: st
     if backend not in here:
         raise ValueError(
             f"moe_backend must be {' or '.join(here) or 'null'} on {gpu} for experts in "
-            f"{format_.removesuffix('_static')}, where vLLM has no other, got {backend}"
+            f"{stored_name(format_)}, where vLLM has no other, got {backend}"
         )
 
 
@@ -199,9 +216,10 @@ OF_0_12: Mapping[str, Choices] = {
     "mxfp4": _first(
         Choice("flashinfer_trtllm", _B200), Choice("triton", ("hopper",)), Choice("marlin")
     ),
+    "mxfp4_afp8": _first(Choice("flashinfer_trtllm_afp8", _B200), Choice("marlin")),
     "nvfp4": _first(Choice("cutlass", (*_B200, "blackwell-rtx")), Choice("marlin")),
 }
-"""By format, in 0.12."""
+"""By format, in 0.12; mxfp4_afp8 as 0.24 has it (`select_deepseek_v4_mxfp4_moe_backend`)."""
 
 OF_0_14: Mapping[str, Choices] = {
     **OF_0_12,
@@ -234,7 +252,8 @@ OF_0_19: Mapping[str, Choices] = {
 OF_0_24: Mapping[str, Choices] = {
     **OF_0_19,
     "bf16": _first(
-        Choice("flashinfer_trtllm", _B200),
+        Choice("flashinfer_trtllm", _B200, "tiles"),
+        Choice("flashinfer_cutlass", _B200, "gelu"),
         Choice("triton", ("blackwell-rtx",), "replicas"),
         Choice("flashinfer_cutlass", ("blackwell-rtx",)),
         Choice("triton"),

@@ -78,7 +78,7 @@ class MooncakeConnector(Connector):
     Source: start and efficiency are fitted to all nine transfers that Mooncake's
     "vllm-v1-pd-performance.md" measured, 154 GB/s of 200 over eight NICs: Qwen3-8B between two
     nodes of eight H800s, TP 8. Its "MB" and "GB" are powers of two: they are the prompt's blocks
-    and one more. What descriptors cost is in the fit.
+    and one more. The fit includes the cost of descriptors.
     """
 
     start: Seconds = 0.57e-3

@@ -35,7 +35,7 @@ from mist_sim.network.topology.topology_loading import load_topology
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.network.ways.crossings import Crossings
 from mist_sim.network.ways.outages import Outages
-from mist_sim.network.ways.ranks import Between, RankWay, between
+from mist_sim.network.ways.rank_ways import Between, RankWay, between
 from mist_sim.network.ways.routes import Routes
 from mist_sim.network.ways.supplies import Supplies
 from mist_sim.units import BytesPerSecond

@@ -15,7 +15,7 @@ def lock(path: Path) -> int | None:
     """Lock a file, which is made where it is missing, and return its descriptor.
 
     Returns None where its last owner has just removed it: ask again. Raises BlockingIOError when
-    somebody else has it, OSError when it cannot be made or locked.
+    another process has it, OSError when it cannot be made or locked.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -34,7 +34,7 @@ def lock(path: Path) -> int | None:
 
 
 def _take(file: int) -> None:
-    """Lock a file that is open. Raises BlockingIOError when somebody else has it, else OSError."""
+    """Lock an open file. Raises BlockingIOError when another process has it, else OSError."""
     if sys.platform == "win32":
         from filelock import lock_descriptor
 

@@ -2,7 +2,6 @@
 
 from mist_sim.routers.affinity import PrefixAffinityRouter, SessionAffinityRouter
 from mist_sim.routers.base import ROUTERS, RefusalError, Router, Seeded
-from mist_sim.routers.by_stage import StageRouters
 from mist_sim.routers.flowing_policy import FlowingPolicy
 from mist_sim.routers.hand_over_policies import (
     HAND_OVER_POLICIES,
@@ -19,7 +18,7 @@ from mist_sim.routers.load import (
 )
 from mist_sim.routers.placement import PlacementAwareRouter
 from mist_sim.routers.polled import PolledRouter
-from mist_sim.routers.simple import RandomRouter, RoundRobinRouter
+from mist_sim.routers.simple import RandomRouter, RoundRobinRouter, StageRouters
 
 __all__ = [
     "HAND_OVER_POLICIES",

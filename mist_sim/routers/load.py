@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappush, heappushpop
 
 from numpy.random import Generator
 
@@ -10,7 +11,6 @@ from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.routers.base import ROUTERS, group_of
-from mist_sim.routers.median import RunningMedian
 from mist_sim.routers.outstanding_work import Work, check_positive, check_work, least_loaded, weight
 
 
@@ -159,3 +159,23 @@ class LoadBound:
         """Return how many a candidate may have; `least` is the least busy one."""
         fewest = least.num_outstanding
         return max(fewest + self.balance_abs_threshold, self.balance_rel_threshold * fewest)
+
+
+class RunningMedian:
+    """Numbers in two heaps that meet in the middle; O(log n) a number."""
+
+    def __init__(self) -> None:
+        self._below: list[float] = []  # negative, so that the largest is first
+        self._above: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Take one more number into account."""
+        if len(self._below) > len(self._above):
+            heappush(self._above, -heappushpop(self._below, -value))
+        else:
+            heappush(self._below, -heappushpop(self._above, value))
+
+    @property
+    def value(self) -> float:
+        """The median of one number or more, the lower one of two in the middle."""
+        return -self._below[0]

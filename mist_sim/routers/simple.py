@@ -1,14 +1,15 @@
-"""Routers that look at no load: random and round-robin."""
+"""Routers that look at no load: random, round-robin, and a router for each kind of stage."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from numpy.random import Generator
 
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
-from mist_sim.routers.base import ROUTERS, group_of
+from mist_sim.routers.base import ROUTERS, Router, group_of
 
 
 @ROUTERS.register("random")
@@ -46,3 +47,19 @@ class RoundRobinRouter:
         turn = self._turns.get(group, 0)
         self._turns[group] = turn + 1
         return candidates[turn % len(candidates)].client_id
+
+
+@dataclass(frozen=True)
+class StageRouters:
+    """Ask the router of a stage, or the default router if the stage has none.
+
+    For a visit of several stages, the first one selects the router.
+    """
+
+    default: Router
+    of_stages: Mapping[str, Router]
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return what the router of the stage chooses."""
+        router = self.of_stages.get(stage.kind, self.default)
+        return router.choose(request, stage, candidates)

@@ -1,4 +1,4 @@
-"""What requests and tokens take at a rate, in dollars and joules, such as at the goodput."""
+"""Dollars and joules of requests and tokens at a rate, such as the goodput."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.replications import estimate
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario

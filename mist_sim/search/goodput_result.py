@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding

@@ -111,7 +111,7 @@ def lowest(case: Ranked, figure: str) -> float:
 
 
 def sentence(cases: Sequence[Ranked]) -> str:
-    """Return who wins, by how much and how certain, or why not. Empty without limits."""
+    """Return the winner, with margin and certainty, or why there is none; empty: no limits."""
     if any(case.interval is not None for case in cases):
         return _of_goodput(cases)
     if all(case.keeps is None for case in cases):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario

@@ -13,7 +13,7 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, is_sure, sentence
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import value_text
 from mist_sim.report.presenters import STUDY

@@ -73,6 +73,10 @@ def _is_time(value: object) -> bool:
     return isinstance(value, float | int)
 
 
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+
+
 def _is_callable(value: object) -> bool:
     return value is None or callable(value)
 
@@ -86,6 +90,7 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "sums_over_links": (_is_bool, "a bool"),
     "needs_longest_context": (_is_bool, "a bool"),
     "times_drafts": (_is_bool, "a bool"),
+    "assumed": (_are_texts, "a tuple of strings"),
     "steps_inside": (_is_callable, "None or callable"),
     "step_time_on_the_spot": (_is_callable, "None or callable"),
 }

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mist_sim.traces.readers.servegen import ServeGenReader
     from mist_sim.traces.readers.serving_sim import LlmServingSimReader
     from mist_sim.traces.readers.sharegpt import ShareGptReader
-    from mist_sim.traces.readers.tabular import (
+    from mist_sim.traces.readers.tabular_reader import (
         AzureReader,
         LengthsCsvReader,
         MooncakeReader,
@@ -127,10 +127,10 @@ __getattr__ = on_demand(
         "ServeGenReader": "readers.servegen",
         "LlmServingSimReader": "readers.serving_sim",
         "ShareGptReader": "readers.sharegpt",
-        "AzureReader": "readers.tabular",
-        "LengthsCsvReader": "readers.tabular",
-        "MooncakeReader": "readers.tabular",
-        "TimedTraceReader": "readers.tabular",
+        "AzureReader": "readers.tabular_reader",
+        "LengthsCsvReader": "readers.tabular_reader",
+        "MooncakeReader": "readers.tabular_reader",
+        "TimedTraceReader": "readers.tabular_reader",
         "BurstGptReader": "readers.timed_csv",
         "SplitwiseReader": "readers.timed_csv",
         "VidurReader": "readers.timed_csv",

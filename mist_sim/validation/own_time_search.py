@@ -38,7 +38,7 @@ _CHOICES = {True: ("exposed_step", "exposed_sequence"), False: ("step", "sequenc
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTime:
-    """What was fitted.
+    """Figures that were fitted.
 
     seconds: by option of `overhead`. overrides: of the scenario, as `--set` takes them. scenario:
     with them. errors: by metric, shares by which the mean of single requests was off: before, and

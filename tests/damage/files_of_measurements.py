@@ -12,7 +12,7 @@ import pandas as pd
 
 from mist_sim import Scenario, load_gpu, load_model
 from mist_sim.calibration import calibrate_kernels, fit_afd_coefficients
-from mist_sim.calibration.closed_loop import closed_loop_observations
+from mist_sim.calibration.closed_loop_fit import closed_loop_observations
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
 from mist_sim.inputs.tables import of_a_form

@@ -28,7 +28,7 @@ OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages
     "memory.md": {"vllm/core/scheduler.py"},
     "metrics.md": {"vllm/v1/core/kv_cache_manager.py", "vllm/v1/metrics/stats.py"},
     "engines.md": {"vllm/v1/worker/gpu_model_runner.py"},
-    "parallelism.md": {"v1/engine/core_client.py"},
+    "parallelism.md": {"v1/engine/core_client.py", "vllm/v1/worker/gpu/pcp_manager.py"},
 }
 NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,6 +29,7 @@ from mist_sim.hardware.predictors import (
     RooflinePredictor,
     TablePredictor,
 )
+from mist_sim.hardware.predictors.external.silicon import SiliconPredictor
 from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
 from mist_sim.hardware.predictors.measured.sampled import SampledSteps, SamplePoints, powers
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
@@ -93,6 +95,16 @@ def noisy_regression(folder: Path) -> str:
     return written(folder / "r.json", stages=stages)
 
 
+def silicon(name: str) -> Callable[[Path], Predictor]:
+    """Return what makes the predictor of a model on eight B200s from aisimulate's tables."""
+
+    def make(_: Path) -> Predictor:
+        cluster = Cluster(load_gpu("b200"), 8)
+        return SiliconPredictor(load_model(name), cluster, package="aisimulate")
+
+    return make
+
+
 POINTS = SamplePoints(
     new_tokens=powers(1, 4096),
     prompt_contexts=[0, *powers(256, 16384)],
@@ -125,6 +137,11 @@ MAKERS: dict[str, Callable[[Path], Predictor]] = {
     # silicon, genz, program and execution are of this kind
     "sampled": lambda folder: SampledSteps(NoisySource(), POINTS, TimingStore(None)),
 }
+if find_spec("aisimulate_core"):  # no extra of ours has it
+    MAKERS |= {
+        "silicon, states": silicon("qwen3.5-397b-a17b"),
+        "silicon, sparse": silicon("glm-5.2-nvfp4"),
+    }
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mist_sim.clients import LlmClient
+from mist_sim.clients import AfdClient, LlmClient
 from mist_sim.clients.scheduling import ContinuousScheduler, Scheduler
 from mist_sim.network import Link
 from tests.reference.engines import llm_engine
@@ -29,6 +29,18 @@ def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> Llm
         role=role,
         block_size=4,
         **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
+    )
+
+
+def bundle() -> AfdClient:
+    """Return a bundle of attention and FFN workers for answers, which prompts can go to."""
+    return AfdClient(
+        "bundle",
+        model="llama-3.1-8b",
+        attention_workers=1,
+        slots=4,
+        cycle_s=1e-3,
+        coefficients="deepseek-v3-ascend-910c",
     )
 
 

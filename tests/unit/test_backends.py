@@ -27,6 +27,8 @@ CHOSEN = [
     ("vllm-0.19", "bf16", Deployment("blackwell"), "triton"),
     ("vllm-0.24", "bf16", Deployment("blackwell"), "flashinfer_trtllm"),
     ("vllm-0.33", "bf16", Deployment("hopper"), "triton"),
+    ("vllm-0.33", "bf16", Deployment("blackwell", has_gelu=True), "flashinfer_cutlass"),
+    ("vllm-0.33", "bf16", Deployment("blackwell", inner=192), "triton"),
     ("vllm-0.33", "bf16", Deployment("blackwell-rtx"), "flashinfer_cutlass"),
     ("vllm-0.33", "bf16", Deployment("blackwell-rtx", replicas=2), "triton"),
     ("vllm-0.12", "fp8_block", Deployment("hopper", ranks=4), "deep_gemm"),
@@ -44,6 +46,8 @@ CHOSEN = [
     ("vllm-0.19", "nvfp4", Deployment("blackwell-rtx"), "flashinfer_cutlass"),
     ("vllm-0.33", "nvfp4", Deployment("hopper"), "marlin"),
     ("vllm-0.33", "mxfp4", Deployment("ada"), "marlin"),
+    ("vllm-0.33", "mxfp4_afp8", Deployment("blackwell"), "flashinfer_trtllm_afp8"),
+    ("vllm-0.33", "mxfp4_afp8", Deployment("hopper"), "marlin"),
     ("vllm-0.33", "bf16", Deployment(""), None),
 ]
 
@@ -170,7 +174,7 @@ def test_a_format_that_a_gpu_cannot_multiply_is_widened():
     assert experts_kind(model, a100) == "experts_int4"
     assert experts_kind(model, h100) == "experts_fp8"
     assert not has_figures("ampere", "experts_int4", "marlin")
-    assert deployment_of(h100) == Deployment("hopper")
+    assert deployment_of(load_model("qwen3-8b"), h100) == Deployment("hopper")
 
 
 def test_scales_of_inputs_decide_between_kernels_of_fp8():
@@ -178,6 +182,19 @@ def test_scales_of_inputs_decide_between_kernels_of_fp8():
     assert expert_format(load_model("qwen3-30b-a3b").with_dtypes(weights="fp8")) == "fp8"
     assert expert_format(load_model("qwen3-30b-a3b-fp8")) == "fp8_block"
     assert not expert_format(load_model("qwen3-8b"))
+    assert expert_format(load_model("deepseek-v4-flash")) == "mxfp4_afp8"
+    assert expert_format(load_model("gpt-oss-20b")) == "mxfp4"
+
+
+def test_gates_and_slices_decide_between_kernels_of_bf16():
+    def taken(name, ranks, **split):
+        model, cluster = load_model(name), Cluster(load_gpu("b200"), ranks, **split)
+        return VERSIONS["vllm-0.33"].default(f"{EXPERTS}bf16").of(deployment_of(model, cluster))
+
+    assert taken("gemma-4-26b-a4b", 1) == "flashinfer_cutlass"
+    assert taken("qwen3-30b-a3b", 2) == "flashinfer_trtllm"
+    assert taken("qwen3-30b-a3b", 8) == "triton"  # 96 of 768 inner values
+    assert taken("qwen3-30b-a3b", 8, enable_expert_parallel=True) == "flashinfer_trtllm"
 
 
 @pytest.mark.parametrize(

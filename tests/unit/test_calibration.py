@@ -12,8 +12,8 @@ from mist_sim.calibration import (
     calibrate_splitwise,
     write_spec,
 )
-from mist_sim.calibration.closed_loop import FIGURES as CLOSED_LOOP_FIGURES
-from mist_sim.calibration.closed_loop import closed_loop_observations
+from mist_sim.calibration.closed_loop_fit import FIGURES as CLOSED_LOOP_FIGURES
+from mist_sim.calibration.closed_loop_fit import closed_loop_observations
 from mist_sim.calibration.fitted_figures import (
     Calibration,
     Figure,

@@ -87,6 +87,16 @@ CASES = [
         2,
         H100 | {"model": "qwen2.5-1.5b", "tensor_parallel_size": 4},
     ),
+    Case(
+        "prefill_context_parallel_size",
+        2,
+        {
+            "gpu": "b300",
+            "model": "deepseek-v3",
+            "tensor_parallel_size": 4,
+            "enable_expert_parallel": True,
+        },
+    ),
     Case("virtual_engines", True, {"pipeline_parallel_size": 2}),
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),

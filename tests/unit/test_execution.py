@@ -16,8 +16,8 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.execution import Timing, seconds_of, timed_call
+from mist_sim.hardware.execution.layer_profiling import ProfileRange, measure, write_table
 from mist_sim.hardware.execution.predictor import ExecutionPredictor
-from mist_sim.hardware.execution.profile import ProfileRange, measure, write_table
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
 from tests.reference.sources import source_of

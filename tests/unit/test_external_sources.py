@@ -20,14 +20,18 @@ from mist_sim.hardware.predictors.external.silicon import (
     Silicon,
     SiliconPredictor,
     check_blocks,
+    not_measured,
 )
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import model_names
+from mist_sim.report.run.origins import not_measured_line
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
 
 SILICON = pytest.mark.skipif(
     find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core"
 )
+AISIMULATE = pytest.mark.skipif(find_spec("aisimulate_core") is None, reason="needs aisimulate")
 GENZ = pytest.mark.skipif(find_spec("GenZ") is None, reason="needs genz-llm")
 DECODES = StepBatch((), 32, 32 * 1024)
 
@@ -201,6 +205,74 @@ def test_newer_tables_are_read_where_they_are():
             SiliconPredictor(**chosen)
     else:
         assert SiliconPredictor(**chosen).step_time(DECODES) > 0
+
+
+@AISIMULATE
+@pytest.mark.parametrize(
+    ("name", "hub"),
+    [
+        ("qwen3.5-397b-a17b", "Qwen/Qwen3.5-397B-A17B"),  # Gated DeltaNet
+        ("kimi-k3", "moonshotai/Kimi-K3"),  # KDA
+        ("glm-5.2", "zai-org/GLM-5.2"),  # DSA
+        ("deepseek-v4-pro-fp8", "sgl-project/DeepSeek-V4-Pro-FP8"),  # CSA and HCA
+        ("minimax-m3", "MiniMaxAI/MiniMax-M3"),  # blocks of keys
+        ("mimo-v2-flash", "XiaomiMiMo/MiMo-V2-Flash"),  # windows
+        ("nemotron-3-nano-30b-a3b-bf16", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),  # Mamba-2
+        ("qwen3.5-397b-a17b-nvfp4", "nvidia/Qwen3.5-397B-A17B-NVFP4"),
+    ],
+)
+def test_models_of_2026_are_what_the_package_says(name, hub):
+    from aisimulate_core.sdk import EngineHandle
+
+    split = {"tp_size": 8, "moe_tp_size": 8, "moe_ep_size": 1}
+    engine = EngineHandle.compile(hub, "b200_sxm", "vllm", **split)
+    source = Silicon(**parts(name, "b200", ranks=8), engine="vllm", package="aisimulate")
+    prompt, decodes = source.seconds([StepBatch(((3072, 1024),)), DECODES])
+    assert prompt == pytest.approx(engine.predict_prefill_latency(1, 4096, 1024) / 1e3)
+    assert decodes == pytest.approx(engine.decode_step_latency(32, 1024, 2) / 1e3)
+
+
+@AISIMULATE
+def test_operators_without_tables_are_named():
+    chosen = {"engine": "vllm", "package": "aisimulate"}
+    nano = Silicon(**parts("nemotron-3-nano-30b-a3b-bf16", "h200", ranks=8), **chosen)
+    (told,) = not_measured(nano, TimingStore(None))
+    assert "mamba_conv1d, mamba_ssm (4% of a prompt of 2,048 tokens, 0% of 32 decodes" in told
+    qwen = Silicon(**parts("qwen3.5-397b-a17b", "h200", ranks=8), **chosen)
+    assert not_measured(qwen, TimingStore(None)) == ()
+    step = Silicon(**parts("step-3.7-flash", "h200", ranks=8), **chosen)
+    with pytest.raises(ScenarioError, match="no times for step-3.7-flash on h200.*MoE data miss"):
+        step.seconds([DECODES])
+
+
+class HalfMeasured:
+    """A source of which a quarter of prompts and nothing of decodes is computed."""
+
+    def __init__(self, share=0.25):
+        self.identity, self.share, self.asked = {"source": "half"}, share, []
+
+    def seconds(self, batches):
+        return [2.0] * len(batches)
+
+    def not_measured(self, batches):
+        self.asked.append("seconds")
+        return [2.0 * self.share if batch.chunks else 0.0 for batch in batches]
+
+    def names_not_measured(self, batch):
+        self.asked.append("names")
+        return ["context_ssm", "context_conv1d", "context_ssm"] if batch.chunks else []
+
+
+def test_what_was_not_measured_stands_in_results(tmp_path):
+    source, store = HalfMeasured(), TimingStore(tmp_path / "timings.sqlite")
+    expected = "ssm, conv1d (25% of a prompt of 2,048 tokens, 0% of 32 decodes after 4,096)"
+    assert not_measured(source, store) == (f"measured kernels: {expected}",)
+    assert not_measured(source, store) == (f"measured kernels: {expected}",)
+    assert source.asked == ["seconds", "names", "names"]  # the shares are kept
+    assert not_measured(HalfMeasured(0), TimingStore(None)) == ()
+    line = not_measured_line({"assumed": {"llm": ["front_end", f"measured kernels: {expected}"]}})
+    assert line == f"Not measured, computed from the GPU's peaks: {expected}."
+    assert not_measured_line({"assumed": {"llm": ["front_end"]}}) == ""
 
 
 @SILICON

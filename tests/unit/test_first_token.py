@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mist_sim import AfdClient, Scenario, ScenarioError, simulate
+from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.core.hand_over import HandOver
 from mist_sim.metrics import Result
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
-from tests.reference.apart import engine, link
+from tests.reference.apart import bundle, engine, link
 from tests.unit.test_hand_over import THREE, row
 from tests.unit.test_roles import DATA
 
@@ -125,16 +125,8 @@ def test_drafts_and_bundles_do_not_begin_answers():
     clients = engine("prefill"), engine("decode", speculative_config=drafts)
     with pytest.raises(ScenarioError, match="since decode does not begin answers"):
         simulation(THREE, *clients)
-    bundle = AfdClient(
-        "bundle",
-        model="llama-3.1-8b",
-        attention_workers=1,
-        slots=4,
-        cycle_s=1e-3,
-        coefficients="deepseek-v3-ascend-910c",
-    )
     with pytest.raises(ScenarioError, match="since bundle does not begin answers"):
-        simulation(THREE, engine("prefill"), bundle)
+        simulation(THREE, engine("prefill"), bundle())
 
 
 def test_in_a_file():

@@ -107,7 +107,6 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"{SERVE} --all2all-backend deepep_low_latency", "vllm serve --all2all-backend deepep"),
         (f"{SERVE} --enable-dbo", "vllm serve --enable-dbo: batches are not overlapped"),
         (f"{SERVE} --no-enable-chunked-prefill", "instead: --set clients.0.scheduler.type=mixed"),
-        (f"{SERVE} -pcp 2", "vllm serve --prefill-context-parallel-size 2: "),
         (f"{SERVE} --dtype float32", "weights of 16 bits"),
         (f"{SERVE} --quantization gptq", "model's config.json"),
         (f"{SERVE} --max-num-sequs 3", "not known; did you mean '--max-num-seqs'?"),

@@ -14,7 +14,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.devices.hosts import bus_rate
-from mist_sim.report.run.hosts import host_lines
+from mist_sim.report.run.origins import host_lines
 
 L40S = load_gpu("l40s").interconnect  # 32 GB/s, of which protocols leave 25.6
 PRO = load_gpu("rtx-pro-6000").interconnect  # 64 GB/s, 51.2

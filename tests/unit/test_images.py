@@ -18,7 +18,7 @@ from mist_sim.models import load_model
 from mist_sim.models.vision import ImagesConfig
 from mist_sim.rng import Streams
 from mist_sim.traces.prompt_images import ImageLaw, PromptImages
-from mist_sim.traces.readers.tabular import AzureReader
+from mist_sim.traces.readers.tabular_reader import AzureReader
 from tests.effort import examples
 
 QWEN = load_model("qwen3.5-27b")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim import AfdClient, Link, Scenario, ScenarioError, simulate
+from mist_sim import Link, Scenario, ScenarioError, simulate
 from mist_sim.core.hand_over import HandOver
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
-from tests.reference.apart import engine, link
+from tests.reference.apart import bundle, engine, link
 from tests.unit.test_hand_over import THREE, row
 from tests.unit.test_roles import DATA
 
@@ -147,16 +147,8 @@ def test_a_first_token_from_prefill_ends_the_limit_of_both_visits():
 
 
 def test_bundles_reserve_nothing():
-    bundle = AfdClient(
-        "bundle",
-        model="llama-3.1-8b",
-        attention_workers=1,
-        slots=4,
-        cycle_s=1e-3,
-        coefficients="deepseek-v3-ascend-910c",
-    )
     with pytest.raises(ScenarioError, match="must be pull, since bundle reserves no memory"):
-        simulation(THREE, engine("prefill"), bundle)
+        simulation(THREE, engine("prefill"), bundle())
 
 
 def test_in_a_file():

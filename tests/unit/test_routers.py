@@ -36,7 +36,7 @@ from mist_sim.routers import (
     PrefixAffinityRouter,
     SessionAffinityRouter,
 )
-from mist_sim.routers.median import RunningMedian
+from mist_sim.routers.load import RunningMedian
 from mist_sim.stages import Postprocess, completion
 from mist_sim.testing import Candidates, FakeView
 from tests.reference.engines import llm_engine

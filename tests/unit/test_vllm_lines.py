@@ -349,14 +349,17 @@ def test_nvidias_checkpoints_have_an_fp8_cache():
 def test_all_faults_are_said_at_once():
     with pytest.raises(ScenarioError) as caught:
         from_vllm(
-            ["vllm serve m --enable-dbo -pcp 2 --foo 1 -tp x", "vllm bench serve --no-stream"]
+            [
+                "vllm serve m --enable-dbo --dtype float32 --foo 1 -tp x",
+                "vllm bench serve --no-stream",
+            ]
         )
     said = str(caught.value)
     assert said.startswith("6 arguments cannot be honoured:\n")
     for part in (
         "serve m:",
         "--enable-dbo",
-        "-context-parallel-size 2",
+        "--dtype float32",
         "--foo",
         "'x'",
         "--no-stream",
@@ -490,7 +493,8 @@ def test_images_of_other_versions_take_the_nearest(capsys):
 
 
 def test_the_account_is_shown(capsys):
-    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret -pcp 2 --stream-interval 8"
+    line = "HF_TOKEN=hf_secret vllm serve qwen3-4b --api-key sk-secret --dtype float32"
+    line += " --stream-interval 8"
     with pytest.raises(SystemExit) as leaving:
         main(("from-vllm", line, "--gpu", "l4", "--explain"))
     assert leaving.value.code == BAD_INPUT

@@ -1,4 +1,4 @@
-"""Shares of the peaks of a card that nobody measured, from a measured one of its architecture.
+"""Shares of the peaks of a card without measurements, from a measured one of its architecture.
 
 A rule with three facts, for cards whose clock falls under load until the watts fit:
 

@@ -169,7 +169,7 @@ def mlenergy_kernels(model: ModelSpec, cluster: Cluster) -> KernelChoice:
     choices = moe_backends.OF_0_12.get(expert_format(model))
     asked = _MLENERGY_ASKED.get((model.name, cluster.gpu.name))
     return KernelChoice(
-        experts=asked or (choices.of(deployment_of(cluster)) if choices else None),
+        experts=asked or (choices.of(deployment_of(model, cluster)) if choices else None),
         attention=attention_backends.OF_0_12.of(model, cluster.gpu.architecture),
     )
 

@@ -100,7 +100,7 @@ _PLACES = {
 
 def _listings() -> dict[str, Callable[[], RenderableType]]:
     from mist_sim.cli.listings import catalogs, scenarios
-    from mist_sim.cli.listings.plugins import plugins
+    from mist_sim.cli.listings.listed_plugins import plugins
     from mist_sim.scenario.plugins import FAMILIES, load_plugins
 
     load_plugins()

@@ -53,7 +53,7 @@ def profile(
     from mist_sim.output import output_file
 
     installed_version("torch", extra="torch")
-    from mist_sim.hardware.execution.profile import ProfileRange
+    from mist_sim.hardware.execution.layer_profiling import ProfileRange
     from mist_sim.hardware.execution.timing import Timing
     from mist_sim.hardware.execution.torch_source import TorchSource
 
@@ -84,7 +84,7 @@ def profile(
 def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile) -> None:
     """Write a table of measured steps; steps in the store are not measured again."""
     from mist_sim.cli.progress import Progress
-    from mist_sim.hardware.execution.profile import measure, table_text
+    from mist_sim.hardware.execution.layer_profiling import measure, table_text
     from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
     with Progress(len(batches), unit="steps measured") as progress:

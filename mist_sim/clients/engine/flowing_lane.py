@@ -25,9 +25,9 @@ class FlowingLane(Lane):
     Decodes leave at the end of a step; their blocks stay taken until they are copied. Decodes of
     other clients join as soon as there is memory, even in steps that are full of prompts.
 
-    Where steps are planned ahead, the next step is planned already when the rule looks, and who is
-    to leave is part of it. So they leave at the end of that one, with its tokens, unless they are
-    done, preempted or given up by then.
+    Where steps are planned ahead, the next step is planned already when the rule looks, and
+    includes the decodes that are to leave. So they leave at the end of that one, with its tokens,
+    unless they are done, preempted or given up by then.
 
     flow: the rule that says which decodes leave. has_taker: returns whether another client is up
     that would continue them; if not, they stay. None: there always is one.

@@ -120,7 +120,7 @@ class EngineKvState:
             self._sees_prefixes = True
             for lane in self._engines.lanes:
                 if not lane.state.kv_cache.looks_ahead:
-                    lane.step_singly()
+                    lane.run_length.be_single()
 
 
 def _tell(request: Request, note: Callable[[Hashable], None]) -> None:

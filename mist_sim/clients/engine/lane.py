@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.run import Run
+from mist_sim.clients.engine.run_length import RunLength
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.overload import Gate
@@ -25,11 +26,6 @@ from mist_sim.errors import InvariantError
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.plan_ahead import PlanAhead
-
-# Steps computed ahead: twice as many after a run of them all, half after one that was cut, so that
-# what a cut throws away is in proportion to what runs. Any number gives the same results.
-_FIRST_RUN = 512
-_LONGEST_RUN = 65536
 
 _WAITING_WEIGHT = 4  # requests that wait count four times (vLLM, see `least_loaded`)
 
@@ -106,8 +102,7 @@ class Lane:
         self.records = records
         self.leave = leave
         self._mover = Mover(env, stores, records.move, self._end_move)
-        self.run_limit = _FIRST_RUN
-        self.longest_run = _LONGEST_RUN
+        self.run_length = RunLength()
         self.given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self.released: list[SequenceState] = []  # whose held blocks are free then
         self.held = HeldEntries(state, load, self._release_held, engine_number, block_bytes)
@@ -120,7 +115,7 @@ class Lane:
         tiers = state.kv_cache.tiers
         # what others write to a tier may let in a prompt that is held back
         if self._sees_time or (tiers is not None and tiers.publishes and may_hold_back):
-            self.step_singly()
+            self.run_length.be_single()
         self._caches_prefixes = state.kv_cache.caches_prefixes
 
     @property
@@ -144,13 +139,6 @@ class Lane:
         """The time, in seconds of the run, at which a plan that is requested now counts as made."""
         latest = self.ahead.latest if self.ahead is not None else None
         return self.env.now if latest is None else latest.last_start
-
-    def step_singly(self) -> None:
-        """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
-
-        Results do not change, but the simulation is slower.
-        """
-        self.run_limit = self.longest_run = 1
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Tell whether a sequence, or the head of the queue, could join after so many steps."""
@@ -178,7 +166,7 @@ class Lane:
             if self._sees_time:
                 self.state.time = self.time_of_plan
             self.state.kv_cache.num_plans += 1
-            plan = self.scheduler.schedule(self.state, limit or self.run_limit)
+            plan = self.scheduler.schedule(self.state, limit or self.run_length.limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
                     continue
@@ -216,7 +204,7 @@ class Lane:
             )
 
     def _note(self, plan: StepPlan) -> int:
-        """Record who leaves, continues or moves; return the blocks that the step waits for."""
+        """Record which sequences leave, go on or move; return the blocks that the step awaits."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
         if not (plan.prefills or plan.decodes):
@@ -300,7 +288,8 @@ class Lane:
             self.let_go(finished)
         if state.leaving:
             self.free_if_idle()
-        self.adapt(num_steps, plan.num_steps)
+        if num_steps == self.run_length.limit or num_steps < plan.num_steps:
+            self.run_length.adapt(num_steps, plan.num_steps)
 
     def free_if_idle(self, *, is_idle: bool = False) -> None:
         """Free seats and blocks of leaving sequences, if nothing is planned or left to plan."""
@@ -320,14 +309,6 @@ class Lane:
             visit.num_output_tokens, visit.last_token_at = 0, nan
             visit.num_computed_tokens = sequence.num_prompt_tokens
         self.leave(visit, None)
-
-    def adapt(self, num_steps: int, num_planned: int) -> None:
-        """Double the length of runs after a run of full length, halve it after one that was cut."""
-        limit = self.run_limit
-        if num_steps == limit:
-            self.run_limit = min(2 * limit, self.longest_run)
-        elif limit > _FIRST_RUN and num_steps < num_planned:
-            self.run_limit = limit // 2
 
     # --- a change of layout ---------------------------------------------------------------
 
@@ -351,21 +332,9 @@ class Lane:
 
     # --- sequences that are given up ------------------------------------------------------
 
-    def is_running(self, sequence: SequenceState) -> bool:
-        """Tell whether a sequence holds memory, so that a step in flight may compute it."""
-        return sequence in self.state.running
-
     def give_up(self, sequence: SequenceState) -> None:
         """Let a sequence go as soon as no step in flight computes it."""
         self.engine.abort(sequence, self)
-
-    def abort_after_run(self, sequence: SequenceState) -> None:
-        """Let a running sequence go at the end of the run in flight; the caller cuts it."""
-        self.given_up.append(sequence)
-
-    def release_after_run(self, sequence: SequenceState) -> None:
-        """Free entries held of a sequence at the end of the run in flight; the caller cuts it."""
-        self.released.append(sequence)
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, and free its memory; no step in flight computes it.

@@ -235,8 +235,8 @@ class Engine:
         elif (ahead := self._is_ahead(lane)) and sequence not in lane.state.coming.loading:
             ahead.hold_abort(sequence)
             self._cut_ahead(lane, always=True)
-        elif self._run is not None and lane.is_running(sequence):
-            lane.abort_after_run(sequence)
+        elif self._run is not None and sequence in lane.state.running:
+            lane.given_up.append(sequence)
             self._end_after(self._run, self._num_begun(self._run))
         else:
             lane.abort(sequence, in_step=self._steps(lane))
@@ -249,7 +249,7 @@ class Engine:
         """Free entries that a lane held of a sequence, at the end of the step in flight."""
         run = self._run
         if run is not None and run.has(lane):
-            lane.release_after_run(sequence)
+            lane.released.append(sequence)
             self._end_after(run, self._num_begun(run))
         else:
             lane.state.release_held(sequence)

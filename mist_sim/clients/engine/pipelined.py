@@ -263,8 +263,8 @@ class PipelineEngine:
     def abort(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence go: at once if it waits, else when the pass in flight has returned."""
         lane = self._lane_of[member]
-        if lane.run and member.is_running(sequence):
-            member.abort_after_run(sequence)
+        if lane.run and sequence in member.state.running:
+            member.given_up.append(sequence)
             self._cut(lane, member, always=True)
             return
         member.abort(sequence, in_step=lane.run is not None and lane.run.has(member))
@@ -282,7 +282,7 @@ class PipelineEngine:
         """Free entries that a lane held of a sequence, when the pass in flight has returned."""
         lane = self._lane_of[member]
         if lane.run is not None and lane.run.has(member):
-            member.release_after_run(sequence)
+            member.released.append(sequence)
             self._cut(lane, member, always=True)
         else:
             member.state.release_held(sequence)

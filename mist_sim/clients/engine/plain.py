@@ -3,8 +3,8 @@
 Chunked prefill, paged memory with or without a prefix cache, first come, first served, steps
 planned as they begin or one step ahead. It works on the same state of a lane as the general engine
 (`loop.py`), and both give the same bits (`tests/property/test_plain_loop.py`). Rare plans, those
-for which memory is short or that have nothing to compute although somebody waits, are made by the
-general planner (`Lane.plan`); their steps are timed, ended and written down as all others.
+that are short of memory, or have nothing to compute while requests wait, are made by the general
+planner (`Lane.plan`); their steps are timed, ended and written down as all others.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PlainEngine(Engine):
             env.planned_at, env.plan_phase = now, phase
         elif env.plan_phase < phase:
             env.plan_phase = phase
-        limit, shares = lane.run_limit, state.kv_cache.shares_blocks
+        limit, shares = lane.run_length.limit, state.kv_cache.shares_blocks
         if ahead is not None and (
             ahead.latest is None
             or ahead.arrived
@@ -206,7 +206,7 @@ class PlainEngine(Engine):
                 ahead.let_in(latest.last_start)
         if arrived or ahead.given_up or (state.leaving and state.waiting):
             return 1
-        return self._only.run_limit
+        return self._only.run_length.limit
 
     def _line_of(self, num_decodes: int) -> DecodeLine | None:
         """Return the line of times of so many decodes, None if there is none; remember it.
@@ -301,7 +301,7 @@ class PlainEngine(Engine):
     # --- a run ends -------------------------------------------------------------------------
 
     def _end(self, event: Event) -> None:
-        """Account for the steps that have ended, hand back who is done, and plan again."""
+        """Account for the steps that have ended, hand back finished sequences, and plan again."""
         run = self._run
         if run is not self._plain_run:
             super()._end(event)
@@ -330,8 +330,8 @@ class PlainEngine(Engine):
                 finished.append(sequence)
         if finished or lane.given_up or state.leaving:
             self._hand_back(finished, end)
-        if num_steps == lane.run_limit or num_steps < plan.num_steps:
-            lane.adapt(num_steps, plan.num_steps)
+        if num_steps == lane.run_length.limit or num_steps < plan.num_steps:
+            lane.run_length.adapt(num_steps, plan.num_steps)
         agenda, now = env.agenda, env.now
         if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
             self._wake = env.at(now, self._plan_phase)

@@ -15,7 +15,7 @@ from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.queued.engine import QueueEngine
-from mist_sim.clients.engine.queued.lane import QueuedLane
+from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.sequence_state import SequenceState

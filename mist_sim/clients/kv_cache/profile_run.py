@@ -1,8 +1,8 @@
-"""What an engine finds when it profiles its memory at the start, beside weights and cache.
+"""The memory that an engine measures at its start beside weights and cache.
 
 vLLM runs the largest batch and the sampler once, and gives what they leave to the KV cache
-(`determine_available_memory` in `vllm/v1/worker/gpu_worker.py`). What the profile finds differs by
-version; docs/background/memory.md holds these rules against the logs of real engines.
+(`determine_available_memory` in `vllm/v1/worker/gpu_worker.py`). The profile differs by version;
+docs/background/memory.md holds these rules against the logs of real engines.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BesideTorch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRun:
-    """What a version needs beside weights and cache; by default the newest one.
+    """Memory that a version needs beside weights and cache; by default the newest one.
 
     sampler_bytes: bytes a logit while tokens are sampled, on every rank for the whole vocabulary.
     keeps_buffers: whether the experts' buffers stay allocated while tokens are sampled
@@ -89,7 +89,7 @@ class ProfileRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What one engine takes of a rank's memory beside its cache.
+    """Memory of a rank that one engine takes beside its cache.
 
     profile: what its version's profile finds. num_graphs: CUDA graphs that it captures.
     moe_backend: kernel of MXFP4 experts; None: what vLLM takes on the GPU.

@@ -14,6 +14,8 @@ from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
+_TENSOR = "tensor_parallel_size"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
@@ -86,7 +88,7 @@ class EngineLayout:
     def described(self, traits: ClientTraits) -> ClientTraits:
         """Return a client's traits in this layout. traits: its traits in any other layout."""
         (group, *_), machine = traits.engines, self.machine
-        tensor = machine.cluster.tensor_parallel_size if machine is not None else group.tensor
+        tensor = machine.cluster.gpus_a_stage if machine is not None else group.tensor
         form = traits.entries
         return replace(
             traits,
@@ -142,9 +144,10 @@ def check_domain(name: str, machine: Machine | None, predictor: PipelinePredicto
     if machine is None or not predictor.traits.sums_over_links:
         return
     cluster, link = machine.cluster, machine.cluster.gpu.interconnect
-    sizes = {"tensor_parallel_size": cluster.tensor_parallel_size}
+    sizes = {_TENSOR: cluster.tensor_parallel_size}
     if cluster.enable_expert_parallel:
-        parallel = "tensor_parallel_size x data_parallel_size with enable_expert_parallel"
+        pieces = "prefill_context_parallel_size x " * (cluster.gpus_a_stage > sizes[_TENSOR])
+        parallel = f"{_TENSOR} x {pieces}data_parallel_size with enable_expert_parallel"
         sizes[parallel] = cluster.expert_parallel_size
     for what, size in sizes.items():
         if link.domain is not None and size > link.domain:

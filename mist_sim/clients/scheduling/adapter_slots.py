@@ -144,7 +144,7 @@ class _Recent:
 
 
 def _tokens_by_sequence(lane: RunsSequences, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
-    """Yield who computes how many tokens in each step of a plan, in order of admission."""
+    """Yield the sequences of a plan and their tokens in each step, in order of admission."""
     chunks = dict(plan.prefills)
     idle = {*lane.prefilling, *lane.leaving, *lane.paused}
     for sequence in lane.running:

@@ -140,7 +140,7 @@ class ChunkedScheduler(Scheduler):
     def _at_once(self, lane: LaneState, plan: StepPlan, cut: Cut) -> tuple[bool, int]:
         """Let decodes and prompts go on that have all their blocks.
 
-        Returns whether anybody was preempted, and the budget left.
+        Returns whether any sequence was preempted, and the budget left.
         """
         disturbed = make_room(lane, plan)
         budget = self.max_num_batched_tokens - lane.clock.num_queries

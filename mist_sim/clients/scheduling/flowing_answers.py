@@ -49,7 +49,7 @@ class Flowing(ABC):
 
     @abstractmethod
     def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
-        """Look again at decodes that were to leave, and stay since nobody takes them."""
+        """Look again at decodes that were to leave, and stay because no client takes them."""
 
     @abstractmethod
     def pace(self, sequence: SequenceState, now: float) -> Pace:

@@ -50,7 +50,7 @@ class LaneState:
     in_flight: blocks that the step in flight may write. known: which tokens the next plan knows.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
-    overruns: who has ended and takes part in the next step, which is planned ahead with drafts.
+    overruns: sequences that have ended and take part in the next step, planned ahead with drafts.
         None: there are no such plans.
     notes: a scheduler's notes on the lane, kept from plan to plan.
     time: when the plan is made, in seconds of the run, for schedulers that see it.

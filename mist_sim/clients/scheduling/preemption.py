@@ -10,8 +10,9 @@ preempted, so the sequence after it is skipped. The same holds for each victim e
 that has ended with the step in flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every
 sequence gets a turn.
 
-With tiers and steps planned ahead, 0.33 preempts nobody whose blocks a step in flight may write
-(`EngineRules.spares_in_flight`): who finds no blocks then, and all after it, sit the step out.
+With tiers and steps planned ahead, 0.33 preempts no sequence whose blocks a step in flight may
+write (`EngineRules.spares_in_flight`): a sequence that finds no blocks then, and all after it, sit
+the step out.
 
 Where prompts have all their blocks (`make_room`), only decodes ask for more.
 

@@ -8,6 +8,7 @@ from simpy.events import Event
 
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.stores.base import KvStore, Transit
+from mist_sim.clients.traits import KvForm
 from mist_sim.core.visit import AwaitedKv
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError, ScenarioError
@@ -27,6 +28,12 @@ class EntryForm:
     block_size: int
     num_layers: int
     in_blocks: bool = True
+
+    @classmethod
+    def of(cls, form: KvForm) -> EntryForm:
+        """Return that of a client whose traits have this form."""
+        block_size, num_layers = form.block_size or 1, form.num_layers
+        return cls(block_bytes=form.block_bytes, block_size=block_size, num_layers=num_layers)
 
 
 class OtherClients(KvStore):

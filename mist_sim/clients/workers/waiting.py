@@ -22,7 +22,7 @@ class Waiting:
 
     @property
     def oldest(self) -> Visit:
-        """The visit that has waited longest; only where somebody waits."""
+        """The visit that has waited longest; only while requests wait."""
         return next(iter(self._visits))
 
     @property

@@ -20,7 +20,7 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class KernelShares:
-    """What the kernels of a part's GPU would make of its coefficient.
+    """How the coefficient of a part would change with the kernels of its GPU.
 
     part: "attention" or "experts". share: taken of the peak. low, high: by which the coefficient
     would be multiplied; equal where is_known says that the GPU's own kernels have figures. Sizes

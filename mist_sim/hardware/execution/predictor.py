@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.execution.profile import ProfileRange
+from mist_sim.hardware.execution.layer_profiling import ProfileRange
 from mist_sim.hardware.execution.timing import Timing
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version

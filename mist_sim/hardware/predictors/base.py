@@ -71,6 +71,7 @@ class PredictorTraits:
     times_drafts: whether `StepBatch.num_drafts` is read; without it speculation cannot be timed.
     steps_inside: called with (batch, growth), returns how many steps, from this one on, lie inside
         the measured range. None: there is no such range, and no step counts as extrapolated.
+    assumed: what results name among what is assumed of the times.
     step_time_on_the_spot: called with a batch, returns the seconds of a step that async scheduling
         could not plan ahead. None: the same as `step_time`. Raises ValueError for times that are
         not finite and >= 0, and for `beyond_kernels` without `kernels_only`.
@@ -84,6 +85,7 @@ class PredictorTraits:
     sums_over_links: bool = False
     needs_longest_context: bool = False
     times_drafts: bool = False
+    assumed: tuple[str, ...] = ()
     steps_inside: Callable[[StepBatch, StepGrowth], int] | None = None
     step_time_on_the_spot: Callable[[StepBatch], float] | None = None
 

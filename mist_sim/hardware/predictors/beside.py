@@ -14,7 +14,7 @@ from mist_sim.hardware.predictors.explained import Bound, OperatorTime, explaine
 
 
 class Times(Protocol):
-    """What takes time in a step."""
+    """A part of the time of a step."""
 
     def seconds(self, batch: StepBatch) -> float:
         """Return its seconds in a step."""

@@ -5,8 +5,8 @@ Su et al., "Seesaw: High-throughput LLM Inference via Model Re-sharding" (2025),
 """
 
 from mist_sim.hardware.resharding.device import Device, device_of
-from mist_sim.hardware.resharding.layer_times import LayerTimes, decode_layer, prefill_layer
 from mist_sim.hardware.resharding.resharded_layout import Layout, layouts_of
+from mist_sim.hardware.resharding.resharding_times import LayerTimes, decode_layer, prefill_layer
 from mist_sim.hardware.resharding.throughput import (
     additive_time,
     most_requests,

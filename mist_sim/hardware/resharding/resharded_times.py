@@ -11,7 +11,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.resharding.device import device_of
-from mist_sim.hardware.resharding.layer_times import FP16, check_model, params_per_layer
+from mist_sim.hardware.resharding.resharding_times import FP16, check_model, params_per_layer
 from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mist_sim.hardware.resharding.device import Device
-from mist_sim.hardware.resharding.layer_times import FP16, LayerTimes, params_per_layer
 from mist_sim.hardware.resharding.resharded_layout import Layout
+from mist_sim.hardware.resharding.resharding_times import FP16, LayerTimes, params_per_layer
 from mist_sim.models.spec import ModelSpec
 
 

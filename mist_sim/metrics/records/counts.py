@@ -1,10 +1,11 @@
-"""Tokens that rows of the records are made of."""
+"""Numbers that rows of the records are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
-from mist_sim.core.visit import Visit
+from mist_sim.core.visit import Lost, Visit
 from mist_sim.stages import Prefill
 
 
@@ -18,6 +19,40 @@ def num_input_tokens(visit: Visit) -> int:
     else:
         num_tokens += visit.num_computed_tokens
     return max(0, num_tokens)
+
+
+def totals(visits: Sequence[Visit]) -> tuple[float, float, int, int, int, int, int]:
+    """Return what the visits of a request add up to.
+
+    The time of its first token and the time in queues (seconds), its output tokens, its
+    preemptions; prompt tokens looked up in prefix caches, found there, and known to an unlimited
+    one.
+    """
+    first_token_at = nan
+    queued = 0.0
+    num_output_tokens = num_preemptions = num_queried = num_cached = num_known = 0
+    for visit in visits:
+        if first_token_at != first_token_at:
+            first_token_at = visit.first_token_at
+        begun_at = visit.started_at
+        if begun_at != begun_at and isinstance(visit.outcome, Lost):
+            begun_at = visit.finished_at  # it was lost before its turn
+        queued += begun_at - visit.queued_at
+        num_output_tokens += visit.num_output_tokens
+        num_preemptions += visit.num_preemptions
+        if visit.num_queried_tokens and not visit.stages[0].is_again:
+            num_queried += visit.num_queried_tokens
+            num_cached += visit.num_cached_tokens
+            num_known += visit.num_known_tokens
+    return (
+        first_token_at,
+        queued,
+        num_output_tokens,
+        num_preemptions,
+        num_queried,
+        num_cached,
+        num_known,
+    )
 
 
 def mean_number(

@@ -18,7 +18,7 @@ from mist_sim.core.states import State
 from mist_sim.core.visit import SERVED, Failure, Lost, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
-from mist_sim.metrics.records.counts import mean_number, num_input_tokens
+from mist_sim.metrics.records.counts import mean_number, num_input_tokens, totals
 from mist_sim.metrics.records.run_tables import (
     loss_table,
     move_table,
@@ -161,22 +161,8 @@ class ColumnRecorder:
         in_vain: Sequence[Visit] = (),
     ) -> None:
         """Add a row to the requests: totals over its visits, and how it ended."""
-        first_token_at = nan
-        queued = 0.0
-        num_output_tokens = num_preemptions = num_queried = num_cached = num_known = 0
-        for visit in visits:
-            if first_token_at != first_token_at:
-                first_token_at = visit.first_token_at
-            begun_at = visit.started_at
-            if begun_at != begun_at and isinstance(visit.outcome, Lost):
-                begun_at = visit.finished_at  # it was lost before its turn
-            queued += begun_at - visit.queued_at
-            num_output_tokens += visit.num_output_tokens
-            num_preemptions += visit.num_preemptions
-            if visit.num_queried_tokens and not visit.stages[0].is_again:
-                num_queried += visit.num_queried_tokens
-                num_cached += visit.num_cached_tokens
-                num_known += visit.num_known_tokens
+        first_token_at, queued, num_output_tokens, num_preemptions, *prefixes = totals(visits)
+        num_queried, num_cached, num_known = prefixes
         first_token_at += self.response
         if first_token_at > time:  # its sender had given up, while the step went on
             first_token_at = nan

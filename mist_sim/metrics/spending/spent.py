@@ -1,4 +1,4 @@
-"""What the requests of a run took of one client, and what it spent while no step ran."""
+"""GPU time, energy or cost of one client: of its requests, and while no step ran."""
 
 from __future__ import annotations
 

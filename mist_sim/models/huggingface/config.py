@@ -4,8 +4,8 @@ Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mi
 Qwen3 MoE, gpt-oss, MiniMax-M2, DeepSeek-V2 and V3 and Kimi-K2 with their experts and latent
 attention; any other dense decoder works when it uses the same key names. Encoders are BERT and what
 has its layers (see `config_encoder`). Models whose layers differ have readers of their own (see
-`families`). Of a multimodal model, the language model is read (see `config_text`). What the
-simulator would time wrongly is refused: other mixtures of experts, other layers, other kinds of
+`families`). Of a multimodal model, the language model is read (see `config_text`). Models that the
+simulator would time wrongly are refused: other mixtures of experts, other layers, other kinds of
 quantization, and keys of unknown models that tell of other layers.
 
 Source of defaults and bias rules: the configuration and modeling files of the `transformers`

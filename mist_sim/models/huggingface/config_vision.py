@@ -1,7 +1,8 @@
 """Reads the vision tower of a multimodal config.
 
 The layout of the config tells the kind: configs of one tower name their `model_type` differently,
-or not at all. What is not in a `config.json` is the default of the publisher's image processor.
+or not at all. Values missing from a `config.json` are the defaults of the publisher's image
+processor.
 
 Source: the configuration files and image processors of the `transformers` library and of vLLM.
 """

@@ -1,7 +1,7 @@
 """Reads a model that is not known as the nearest one that is, and names what that leaves out.
 
 A block that is not known (a kind of layer, a key that changes a layer) is taken as the nearest
-known one. What cannot be known is not guessed: sizes that are missing are refused by name.
+known one. Unknown values are not guessed: sizes that are missing are refused by name.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.text import Text
+
 from mist_sim.core.front_end import FRONT_END, MEASURED
 
 SPEC_ONLY = (
@@ -61,7 +63,8 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
                 "conversations, so no two prompts are known to begin alike."
             )
-        yield from filter(None, (architecture_line(summary), kernels_line(summary)))
+        lines = architecture_line(summary), kernels_line(summary), not_measured_line(summary)
+        yield from filter(None, lines)
         yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))
 
@@ -137,6 +140,12 @@ def kernels_line(summary: Mapping[str, Any]) -> str:
     )
 
 
+def not_measured_line(summary: Mapping[str, Any]) -> str:
+    """Return which operators of measured kernels were not measured; or nothing."""
+    operators = _told(summary, "measured kernels: ")
+    return operators and f"Not measured, computed from the GPU's peaks: {operators}."
+
+
 def _told(summary: Mapping[str, Any], kind: str) -> str:
     """Return what the assumptions of a kind say, each once, with a client that has it."""
     found: dict[str, str] = {}
@@ -146,3 +155,19 @@ def _told(summary: Mapping[str, Any], kind: str) -> str:
                 found.setdefault(name.removeprefix(kind), client)
     several = len(found) > 1
     return "; ".join(f"{text} ({client})" if several else text for text, client in found.items())
+
+
+def host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield the assumed host, its effect, and how to tell which host is present.
+
+    One paragraph for clients with equal values, with an empty line after it.
+    worth: the summary's `assumed_host`.
+    """
+    for found in {tuple(each.values()): each for each in worth.values()}.values():
+        here, there = found["communication_ms"], found["other_communication_ms"]
+        yield Text(
+            f"host of the GPUs assumed: {found['host']}, slow and without peer access. In a step "
+            f"of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one another; on "
+            f"{found['other_host']} it would be {there:,.4g} ms. `nvidia-smi topo -p2p r` tells "
+            "which is yours (OK between all GPUs: peer access); say it with clients.N.host\n"
+        )

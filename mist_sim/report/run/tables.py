@@ -17,10 +17,9 @@ from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
 from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
-from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import groups_section
-from mist_sim.report.run.origins import origin_lines
+from mist_sim.report.run.origins import host_lines, origin_lines
 from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.recoveries import recovery_lines
 from mist_sim.report.run.spending import spending_section

@@ -44,5 +44,6 @@ def assumed_times(
     if predictor.traits.beyond_prompts:
         said["overhead.prefill_step"] = overhead.prefill_step
     found = tuple(name for name, seconds in said.items() if seconds is None)
+    found += predictor.traits.assumed
     has_server = predictor.traits.kernels_only or predictor.traits.beyond_prompts
     return (*found, FRONT_END) if has_server and overhead.request is None else found

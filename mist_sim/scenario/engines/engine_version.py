@@ -138,7 +138,7 @@ class EngineVersion:
 
     @property
     def profile(self) -> ProfileRun:
-        """What it takes of a rank's memory beside weights and cache."""
+        """Memory of a rank that it takes beside weights and cache."""
         return ProfileRun(**self._named(MEMORY))
 
     def _named(self, prefix: str) -> dict[str, Any]:

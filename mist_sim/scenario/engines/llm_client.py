@@ -36,8 +36,8 @@ from mist_sim.models.moe_backends import rows_computed
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.engine_hosts import with_host
-from mist_sim.scenario.engines.kernels import kernel_choice, unlike_timed
-from mist_sim.scenario.engines.memory import (
+from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
+from mist_sim.scenario.engines.engine_memory import (
     PREFIXES,
     engine_memory,
     of_a_lane,
@@ -219,7 +219,8 @@ def _settings(
         setting = ADAPTED
     if setting is not None and config.images is not None:
         setting = WITH_IMAGES
-    if setting is not None and config.decode_context_parallel_size > 1:
+    parts = config.decode_context_parallel_size * config.prefill_context_parallel_size
+    if setting is not None and parts > 1:
         setting = IN_PARTS
     setting = unlike_timed(config, kernels, setting, model, cluster)
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
@@ -267,6 +268,7 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
             tensor_parallel_size=config.tensor_parallel_size,
             pipeline_parallel_size=config.pipeline_parallel_size,
             decode_context_parallel_size=config.decode_context_parallel_size,
+            prefill_context_parallel_size=config.prefill_context_parallel_size,
             data_parallel_size=config.data_parallel_size,
             enable_expert_parallel=config.enable_expert_parallel,
             expert_load_imbalance=config.expert_load_imbalance,

@@ -24,6 +24,7 @@ from mist_sim.hardware.predictors import (
 from mist_sim.hardware.predictors.adapter_times import AdapterTimes
 from mist_sim.hardware.predictors.analytic.context_parallel import with_context_exchange
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
+from mist_sim.hardware.predictors.analytic.shared_prompts import with_shared_prompts
 from mist_sim.hardware.predictors.base import sustained_rates
 from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.hardware.predictors.ranks import ranks_of
@@ -39,8 +40,8 @@ from mist_sim.scenario.engines.default_overhead import (
     own_time,
 )
 from mist_sim.scenario.engines.engine_hosts import assumed_host, check_times_links
+from mist_sim.scenario.engines.engine_kernels import times_kernels
 from mist_sim.scenario.engines.engine_version import SAMPLER
-from mist_sim.scenario.engines.kernels import times_kernels
 from mist_sim.scenario.engines.sampling import drawing
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
@@ -86,6 +87,8 @@ def step_times(
         assumed += ("host",)
     if cluster.decode_context_parallel_size > 1:
         predictor = with_context_exchange(predictor)
+    if cluster.prefill_context_parallel_size > 1:
+        predictor = with_shared_prompts(predictor)
     draft = None
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)

@@ -183,6 +183,11 @@ V0_12 = EngineVersion(
         ),
         RESERVE: Lack((False,), "it came in 0.19", "engine: vllm-0.19 or newer, or leave it out"),
         INTERVAL: Lack((1,), "it came in 0.24", "engine: vllm-0.24 or newer, or leave it out"),
+        "prefill_context_parallel_size": Lack(
+            (1,),
+            "its attention asserts supports_pcp, which no back end of 0.24 has",
+            "engine: vllm-0.33, or leave it out",
+        ),
     },
     notes={
         "block size": "some attention backends raise it, mostly to 64: say kv_cache.block_size",
@@ -291,6 +296,7 @@ V0_33 = after(
             METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
         ),
     },
+    gains=("prefill_context_parallel_size",),
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },

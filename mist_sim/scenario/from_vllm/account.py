@@ -74,7 +74,7 @@ class Statement:
 
     @property
     def faults(self) -> list[str]:
-        """What is refused, as lines of a message."""
+        """The refusals, as lines of a message."""
         refused = [item for item in self.items if item.verdict == "refused"]
         return [f"{self.command} {item.flag}".rstrip() + f": {item.why}" for item in refused]
 

@@ -12,7 +12,7 @@ from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.command_texts import read
 from mist_sim.scenario.from_vllm.serve import read_server
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
-from mist_sim.scenario.from_vllm.wrappers.images import engine_of
+from mist_sim.scenario.from_vllm.wrappers.container_images import engine_of
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm import server_variables
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
-    adapters,
-    backends,
+    adapter_flags,
+    backend_flags,
     compilation,
     drafts,
-    generation,
-    limits,
-    models,
+    generation_flags,
+    limit_flags,
+    model_flags,
     nodes,
-    transfers,
+    transfer_flags,
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
@@ -31,40 +31,40 @@ COMMAND = "vllm serve"
 _SWITCHES: Mapping[str, Handler] = {
     "--headless": nodes.headless,
     "--disable-custom-all-reduce": nodes.no_custom_all_reduce,
-    "--disable-sliding-window": models.windows,
-    "--disable-hybrid-kv-cache-manager": models.windows,
-    "--enable-lora": adapters.enable,
-    "--fully-sharded-loras": adapters.fully_sharded,
-    "--enable-tower-connector-lora": adapters.other,
+    "--disable-sliding-window": model_flags.windows,
+    "--disable-hybrid-kv-cache-manager": model_flags.windows,
+    "--enable-lora": adapter_flags.enable,
+    "--fully-sharded-loras": adapter_flags.fully_sharded,
+    "--enable-tower-connector-lora": adapter_flags.other,
 }
 _VALUES: Mapping[str, Handler] = {
-    "--quantization": models.quantization,
-    "--hf-overrides": models.hf_overrides,
-    "--rope-scaling": models.rope,
-    "--rope-theta": models.rope,
-    "--moe-backend": backends.moe_backend,
-    "--attention-backend": backends.attention_backend,
+    "--quantization": model_flags.quantization,
+    "--hf-overrides": model_flags.hf_overrides,
+    "--rope-scaling": model_flags.rope,
+    "--rope-theta": model_flags.rope,
+    "--moe-backend": backend_flags.moe_backend,
+    "--attention-backend": backend_flags.attention_backend,
     "--speculative-config": drafts.drafts,
     "--compilation-config": compilation.compilation,
     "--optimization-level": compilation.level,
-    "--kv-transfer-config": transfers.transfer,
-    "--api-server-count": limits.api_servers,
-    "--kv-offloading-size": limits.offloading_size,
-    "--kv-offloading-backend": limits.offloading_backend,
-    "--generation-config": generation.source,
-    "--override-generation-config": generation.override,
+    "--kv-transfer-config": transfer_flags.transfer,
+    "--api-server-count": limit_flags.api_servers,
+    "--kv-offloading-size": limit_flags.offloading_size,
+    "--kv-offloading-backend": limit_flags.offloading_backend,
+    "--generation-config": generation_flags.source,
+    "--override-generation-config": generation_flags.override,
     "--nnodes": nodes.nnodes,
     "--node-rank": nodes.rank,
     "--data-parallel-start-rank": nodes.rank,
     "--data-parallel-size-local": nodes.local,
     "--all2all-backend": nodes.all_to_all,
-    "--max-loras": adapters.size,
-    "--max-lora-rank": adapters.size,
-    "--max-cpu-loras": adapters.size,
-    "--lora-modules": adapters.modules,
-    "--lora-dtype": adapters.other,
-    "--lora-extra-vocab-size": adapters.other,
-    "--lora-target-modules": adapters.other,
+    "--max-loras": adapter_flags.size,
+    "--max-lora-rank": adapter_flags.size,
+    "--max-cpu-loras": adapter_flags.size,
+    "--lora-modules": adapter_flags.modules,
+    "--lora-dtype": adapter_flags.other,
+    "--lora-extra-vocab-size": adapter_flags.other,
+    "--lora-target-modules": adapter_flags.other,
 }
 HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
 """What honours a flag that needs more than a key."""
@@ -130,8 +130,8 @@ def read_server(
     if fault:
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
-    backends.from_variables(server)
-    generation.defaults(server)
+    backend_flags.from_variables(server)
+    generation_flags.defaults(server)
     server_variables.account_for(server, num_gpus=num_gpus)
     return server
 
@@ -139,7 +139,7 @@ def read_server(
 def _read_model(said: Mapping[str, Flag], server: Server) -> None:
     loose = said[""].values if "" in said else ()
     if loose:
-        models.model(loose[0], cut(loose[0]), server)
+        model_flags.model(loose[0], cut(loose[0]), server)
     for word in loose[1:]:
         server.account.refused(
             cut(word), "is no flag, and follows none that takes it; leave it out"
@@ -147,7 +147,7 @@ def _read_model(said: Mapping[str, Flag], server: Server) -> None:
     if loose and "--model" in said:
         server.account.no_effect(said["--model"].written, "the model is given without a flag, too")
     elif "--model" in said:
-        models.model(said["--model"].value, said["--model"].written, server)
+        model_flags.model(said["--model"].value, said["--model"].written, server)
     elif not loose:
         server.account.refused("", f"the model is missing; write {COMMAND} MODEL ...")
 

@@ -132,7 +132,7 @@ def adapter_problems(workload: WorkloadSpec, clients: Sequence[ClientPart]) -> I
 
 
 def image_problems(workload: WorkloadSpec, clients: Sequence[ClientPart]) -> Iterable[Problem]:
-    """Yield clients that serve images and may not, and images that nobody encodes."""
+    """Yield clients that serve images and may not, and images that no client encodes."""
     encodes = EncodeImages.kind in workload.stages
     for number, client in enumerate(clients):
         if Prefill.kind not in client.stages:

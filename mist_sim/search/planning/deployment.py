@@ -1,7 +1,8 @@
 """From a scenario to the `vllm serve` lines that start it, with a proxy if needed.
 
 Sources: `EngineArgs` of vllm/engine/arg_utils.py for the arguments; vLLM's "NixlConnector Usage
-Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides who computes prompts.
+Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides which server computes
+prompts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.from_vllm.handlers.transfers import KV_ROLES
+from mist_sim.scenario.from_vllm.handlers.transfer_flags import KV_ROLES
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
 from mist_sim.scenario.loading import as_data
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.resharding import Device, Layout, layouts_of, most_requests
-from mist_sim.hardware.resharding.layer_times import check_model
+from mist_sim.hardware.resharding.resharding_times import check_model
 from mist_sim.hardware.resharding.throughput import kv_bytes, kv_memory, weight_bytes
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.models.spec import ModelSpec
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import RESHARDING

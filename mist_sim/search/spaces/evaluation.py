@@ -19,7 +19,7 @@ from mist_sim.search.spaces.fronts import Rival, dominates, rate_to_beat
 from mist_sim.search.spaces.objectives import Objective, at_goodput, at_rate
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
-from mist_sim.search.spaces.runs import Runs
+from mist_sim.search.spaces.space_runs import Runs
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 

@@ -44,8 +44,9 @@ def sample(
 
     They begin at random, and half of them with the most promising where a bound tells which are.
     Later a model of what was found (`surrogate`) proposes half of what is tried.
-    What a method asks for again is no run, and it is asked anew; where it insists, and for what is
-    no configuration, it gets the nearest that was not tried, and learns of that one.
+    A configuration that a method asks for again is not run, and the method is asked anew; where it
+    insists, and for what is no configuration, it gets the nearest that was not tried, and learns of
+    that one.
     left: what can be tried, the most promising first. side_by_side: asked for at most at a time.
     Raises ScenarioError without Optuna.
     """

@@ -17,9 +17,9 @@ from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.fronts import front
 from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.prepared import Preparation, Prepared
-from mist_sim.search.spaces.runs import Runs
 from mist_sim.search.spaces.space import Configuration, Space
 from mist_sim.search.spaces.space_result import SpaceSearch
+from mist_sim.search.spaces.space_runs import Runs
 from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.studies.decided_question import named_files
 from mist_sim.studies.driver import studying

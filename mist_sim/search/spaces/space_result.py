@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.findings.front_picture import can_draw, draw

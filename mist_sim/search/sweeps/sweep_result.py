@@ -9,7 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.metrics.tables.findings import Findings
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.findings.sweep_picture import can_draw, draw

@@ -2,8 +2,8 @@
 
 A share of the requests is good as long as that quantile of their times keeps the limit, so a look
 at a run compares the quantile with the limit. The first requests are served too well, by clients
-that are empty; requests of one moment share their luck; and who looks often sees at last what he
-wants. So a look
+that are empty; requests of one moment share their luck; and after enough looks one of them agrees
+with the wish. So a look
 
 - leaves out the ramp;
 - divides the rest into batches, whose quantiles follow each other as an autoregression of first

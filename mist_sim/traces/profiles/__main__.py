@@ -9,7 +9,7 @@ import json
 import sys
 
 from mist_sim.traces.profiles import compute_profile
-from mist_sim.traces.readers.tabular import AzureReader
+from mist_sim.traces.readers.tabular_reader import AzureReader
 
 SOURCE = (
     "Azure Public Dataset, AzureLLMInferenceDataset2023, CC-BY 4.0; "

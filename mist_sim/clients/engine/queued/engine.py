@@ -17,7 +17,7 @@ from collections.abc import Callable
 from simpy.events import Event
 
 from mist_sim.clients.engine.queued.groups import Pass
-from mist_sim.clients.engine.queued.lane import QueuedLane
+from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 from mist_sim.clients.engine.queued.settled import Stretches
 from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch
 from mist_sim.clients.scheduling import StepPlan
@@ -277,8 +277,8 @@ class QueueEngine:
     def abort(self, sequence: SequenceState, lane: object) -> None:
         """Let a sequence go: at once if it waits, else when the next batch has returned."""
         self._cut_stretch()
-        if self._in_flight and self._lane.is_running(sequence):
-            self._lane.abort_after_run(sequence)
+        if self._in_flight and sequence in self._lane.state.running:
+            self._lane.given_up.append(sequence)
         else:
             self._lane.abort(sequence)
             self._wake_up()

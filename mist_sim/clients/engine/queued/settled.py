@@ -15,7 +15,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.queued.lane import QueuedLane
+    from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 
 _FIRST = 16  # returns in the first stretch
 _MOST = 65536

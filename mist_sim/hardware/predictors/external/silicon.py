@@ -12,11 +12,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
-from mist_sim.hardware.predictors.external.silicon_names import config_of, dtypes, split, system
+from mist_sim.hardware.predictors.external.silicon_names import (
+    Package,
+    dtypes,
+    files_of,
+    split,
+    system,
+)
 from mist_sim.hardware.predictors.measured.sampled import (
     SampledSteps,
     SamplePoints,
@@ -26,9 +32,6 @@ from mist_sim.hardware.predictors.measured.sampled import (
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models.quantization import LAYER_PARTS
 from mist_sim.models.spec import ModelSpec
-
-Package = Literal["aiconfigurator-core", "aisimulate"]
-"""What has the tables; aisimulate's are newer (vLLM 0.25 and later)."""
 
 _SDK: Mapping[Package, str] = {
     "aiconfigurator-core": "aiconfigurator_core.sdk",
@@ -42,6 +45,16 @@ _INSTALL: Mapping[Package, str] = {"aisimulate": "pip install --pre aisimulate"}
 # grid with both would rise and fall. Engines mostly run aligned steps: full chunk budgets, and
 # decodes padded to CUDA graph sizes.
 _ALIGNED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, *range(256, 4353, 256))
+
+# What a row of the packages says of its origin where it was computed from peaks, not measured.
+# Norms and activations ("empirical"), which no table has, are left out.
+_NOT_MEASURED = {"estimated", "sol"}
+
+# A long prompt and a filled step of decodes, of which results say how much was not measured.
+_TOLD = {
+    "a prompt of 2,048 tokens": StepBatch(((2048, 0),)),
+    "32 decodes after 4,096": StepBatch((), 32, 32 * 4096),
+}
 
 # Seconds a step and for each sequence. Source: fitted on TPOT of half of the closed loops of
 # Qwen3-32B, vLLM 0.12 on H100 (`python -m benchmarks.closed_loop --fit`); assumed for others.
@@ -74,8 +87,12 @@ class SiliconPredictor(SampledSteps):
             decodes=[*(tokens for tokens in _ALIGNED if tokens <= 1024), 2048],
             decode_contexts=[0, *powers(128, longest)],
         )
-        source = Silicon(self.model, self.cluster, self.engine, self.package)
-        super().__init__(source, points, TimingStore.default())
+        source, store = (
+            Silicon(self.model, self.cluster, self.engine, self.package),
+            TimingStore.default(),
+        )
+        super().__init__(source, points, store)
+        self._assumed = not_measured(source, store)
 
     @property
     def traits(self) -> PredictorTraits:
@@ -86,6 +103,7 @@ class SiliconPredictor(SampledSteps):
             compared_as="measured kernels",
             kernels_only=True,
             beyond_kernels=_BEYOND_KERNELS,
+            assumed=self._assumed,
         )
 
 
@@ -108,6 +126,25 @@ def check_blocks(model: ModelSpec, cluster: Cluster, package: Package) -> None:
     )
 
 
+def not_measured(source: Silicon, store: TimingStore) -> tuple[str, ...]:
+    """Return what a model's steps have that was not measured, with its share; empty: nothing.
+
+    The package computes such operators from the peaks of the GPU: states of Mamba-2, FP8 products
+    with one scale for a matrix. Shares are kept; the names are asked for anew.
+    """
+    all_of = store.timed(source.identity, _TOLD, source.seconds)
+    computed = store.timed({**source.identity, "of": "not measured"}, _TOLD, source.not_measured)
+    if not any(computed):
+        return ()
+    (_, first), *_ = sorted(zip(computed, _TOLD.values(), strict=True), key=lambda each: -each[0])
+    names = dict.fromkeys(name.partition("_")[2] for name in source.names_not_measured(first))
+    shares = [
+        f"{seconds / whole:.0%} of {step}"
+        for step, seconds, whole in zip(_TOLD, computed, all_of, strict=True)
+    ]
+    return (f"measured kernels: {', '.join(names)} ({listed(shares)})",)
+
+
 class Silicon:
     """The package's estimate of one step, as a source."""
 
@@ -126,14 +163,14 @@ class Silicon:
                 f"an imbalance of their own, got {cluster.expert_load_imbalance}"
             )
         check_blocks(model, cluster, package)
-        self._config = config_of(model)
+        self._files = files_of(model, package)
         self._setting: dict[str, Any] = {
             "system": system(cluster),
             "backend": engine,
             **split(model, cluster),
-            **dtypes(model),
+            **dtypes(model, package),
         }
-        named = {"source": package, "version": version, "model": self._config}
+        named = {"source": package, "version": version, "model": self._files}
         self.identity = {**named, **self._setting}
         self._words = f"{model.name} on {cluster.gpu.name} with {engine}"
         self._package = package
@@ -145,19 +182,41 @@ class Silicon:
             self._handle = self._handle or self._compile()
             return [self._ask(batch) / 1e3 for batch in batches]
         except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
-            reason = str(error).split(" at /", maxsplit=1)[0]
-            raise ScenarioError(f"silicon has no times for {self._words}: {reason}") from error
+            raise self._unknown(error) from error
+
+    def not_measured(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Return the seconds of each batch that the package computes itself.
+
+        As `seconds` otherwise.
+        """
+        return [
+            sum([seconds for _, seconds, origin in self._rows(batch) if origin in _NOT_MEASURED])
+            for batch in batches
+        ]
+
+    def names_not_measured(self, batch: StepBatch) -> list[str]:
+        """Return the operators of a batch that the package computes itself."""
+        return [name for name, _, origin in self._rows(batch) if origin in _NOT_MEASURED]
 
     def by_operator(self, batch: StepBatch) -> dict[str, float]:
         """Return the seconds of a chunk alone or of decodes alone by the package's operators.
 
         Raises ScenarioError where there are no data.
         """
+        return {name: seconds for name, seconds, _ in self._rows(batch)}
+
+    def _rows(self, batch: StepBatch) -> list[tuple[str, float, str]]:
+        """Return the operators of a batch: name, seconds, and where they come from."""
         try:
             self._handle = self._handle or self._compile()
-            return {name: ms / 1e3 for name, ms, *_ in self._operators(batch)}
+            rows = self._operators(batch)
+            return [(name, ms / 1e3, origin) for name, ms, _, origin in rows]
         except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
-            raise ScenarioError(f"silicon has no times for {self._words}: {error}") from error
+            raise self._unknown(error) from error
+
+    def _unknown(self, error: Exception) -> ScenarioError:
+        reason = str(error).split(" at /", maxsplit=1)[0]
+        return ScenarioError(f"silicon has no times for {self._words}: {reason}")
 
     def _operators(self, batch: StepBatch) -> Any:
         for new, context in batch.chunks:
@@ -179,5 +238,6 @@ class Silicon:
         logging.getLogger(name.partition(".")[0]).setLevel(logging.ERROR)
         sdk = import_module(name)
         with TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(json.dumps(self._config), "utf-8")
+            for file, content in self._files.items():
+                Path(folder, file).write_text(json.dumps(content), "utf-8")
             return sdk.EngineHandle.compile(folder, **self._setting)

@@ -1,4 +1,4 @@
-"""Names in aiconfigurator-core of our models, GPUs, splits and number formats."""
+"""Names in NVIDIA's packages of our models, GPUs, splits and number formats."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from importlib.resources.abc import Traversable
+from typing import Any, Literal
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.models.quantization import LAYER_PARTS, UNQUANTIZED
 from mist_sim.models.spec import ModelSpec
+
+Package = Literal["aiconfigurator-core", "aisimulate"]
+"""What has the tables; aisimulate's are newer (vLLM 0.24 to 0.31)."""
+
+Files = Mapping[str, Mapping[str, Any]]
+"""A checkpoint's JSON files by name: `config.json`, and what modelopt keeps beside it."""
+
+_CONFIGS: Mapping[Package, str] = {
+    "aiconfigurator-core": "aiconfigurator_core.model_configs",
+    "aisimulate": "aisimulate_core.model_configs",
+}
 
 _SYSTEMS = {
     "a100-80gb-sxm": "a100_sxm",
@@ -50,19 +62,19 @@ def system(cluster: Cluster) -> str:
     return _SYSTEMS[name]
 
 
-def config_of(model: ModelSpec) -> Mapping[str, Any]:
-    """Return the package's config of a model whose layers equal ours.
+def files_of(model: ModelSpec, package: Package) -> Files:
+    """Return the package's files of a model whose layers equal ours.
 
-    A config in our number format is preferred to one in 16 bits. Without either, a dense model is
+    Files in our number format are preferred to those in 16 bits. Without either, a dense model is
     timed as a Llama of its sizes. Raises ScenarioError, with the known models, for models of other
     kinds.
     """
-    alike = _alike(model)
-    return alike[1] if alike else _as_llama(model)
+    alike = _alike(model, package)
+    return alike[1] if alike else {"config.json": _as_llama(model, package)}
 
 
-def _alike(model: ModelSpec) -> tuple[ModelSpec, Mapping[str, Any]] | None:
-    found = [known for known in _known_models() if _layers(known[0]) == _layers(model)]
+def _alike(model: ModelSpec, package: Package) -> tuple[ModelSpec, Files] | None:
+    found = [known for known in _known_models(package) if _layers(known[0]) == _layers(model)]
     for quantization in (model.quantization, None):
         for known in found:
             if known[0].quantization == quantization:
@@ -70,12 +82,12 @@ def _alike(model: ModelSpec) -> tuple[ModelSpec, Mapping[str, Any]] | None:
     return None
 
 
-def _as_llama(model: ModelSpec) -> Mapping[str, Any]:
+def _as_llama(model: ModelSpec, package: Package) -> Mapping[str, Any]:
     if model.moe or model.mla or model.sliding_window or model.layers or not model.gated_mlp:
-        names = ", ".join(known.name for known, _ in _known_models())
+        names = ", ".join(known.name for known, _ in _known_models(package))
         raise ScenarioError(
-            f"silicon has no measurements for the layers of {model.name}: models with experts, "
-            f"latent attention, states, windows or plain MLPs must be like one of {names}"
+            f"silicon has no measurements for the layers of {model.name} in {package}: models with "
+            f"experts, latent attention, states, windows or plain MLPs must be like one of {names}"
         )
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -96,22 +108,19 @@ def _as_llama(model: ModelSpec) -> Mapping[str, Any]:
 def split(model: ModelSpec, cluster: Cluster) -> dict[str, int]:
     """Return how a model is split over ranks."""
     ranks = cluster.tensor_parallel_size
-    sizes = {"tp_size": ranks}
     if model.moe and cluster.enable_expert_parallel:
-        sizes["attention_dp_size"] = cluster.data_parallel_size
-        sizes |= {"moe_tp_size": 1, "moe_ep_size": cluster.expert_parallel_size}
-    elif model.moe:
-        sizes |= {"moe_tp_size": ranks, "moe_ep_size": 1}
-    return sizes
+        whole = {"moe_tp_size": 1, "moe_ep_size": cluster.expert_parallel_size}
+        return {"tp_size": ranks, "attention_dp_size": cluster.data_parallel_size, **whole}
+    return {"tp_size": ranks, "moe_tp_size": ranks, "moe_ep_size": 1}  # of dense models, too
 
 
-def dtypes(model: ModelSpec) -> dict[str, str]:
-    """Return the number formats that differ from those of `config_of` the model.
+def dtypes(model: ModelSpec, package: Package) -> dict[str, str]:
+    """Return the number formats that differ from those of `files_of` the model.
 
     Raises ScenarioError for a model of which only some matrices are quantized.
     """
     formats = {}
-    stored, alike = model.quantization, _alike(model)
+    stored, alike = model.quantization, _alike(model, package)
     if stored and not (alike and stored == alike[0].quantization):
         if LAYER_PARTS - stored.parts:
             raise ScenarioError(
@@ -139,23 +148,40 @@ def _layers(model: ModelSpec) -> dict[str, Any]:
 
 
 @cache
-def _known_models() -> Sequence[tuple[ModelSpec, Mapping[str, Any]]]:
+def _known_models(package: Package) -> Sequence[tuple[ModelSpec, Files]]:
     """Return the models whose configs are in the package, as far as we can simulate them."""
-    return list(_read_models())
+    return list(_read_models(package))
 
 
-def _read_models() -> Iterator[tuple[ModelSpec, Mapping[str, Any]]]:
-    suffix = "_config.json"
-    configs = {entry.name: entry for entry in files("aiconfigurator_core.model_configs").iterdir()}
+def _read_models(package: Package) -> Iterator[tuple[ModelSpec, Files]]:
+    ends, beside = "_config.json", "_hf_quant_config.json"
+    configs = {entry.name: entry for entry in files(_CONFIGS[package]).iterdir()}
     for file, entry in sorted(configs.items()):
-        stem = file.removesuffix(suffix)
-        if file == stem or f"{stem}_hf_quant{suffix}" in configs or stem.endswith("_hf_quant"):
-            continue  # not a config, or one whose number formats stand elsewhere
+        stem = file.removesuffix(ends)
+        if file == stem or file.endswith(beside):
+            continue  # not a config
+        found = {"config.json": _read(entry)}
+        if formats := configs.get(stem + beside):
+            found["hf_quant_config.json"] = _read(formats)
+        if package == "aiconfigurator-core" and (
+            len(found) > 1 or "text_config" in found["config.json"]
+        ):
+            continue  # it would be timed with its tower for images, or in 16 bits
         name = stem.replace("--", "/")
         try:
-            config = json.loads(entry.read_text("utf-8"))
-            if "text_config" in config:
-                continue  # would be timed with its tower for images
-            yield ModelSpec.from_config(config, name=name, source=name), config
+            yield ModelSpec.from_config(_whole(found), name=name, source=name), found
         except ScenarioError:
             continue  # has layers that we do not simulate
+
+
+def _read(entry: Traversable) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = json.loads(entry.read_text("utf-8"))
+    return content
+
+
+def _whole(found: Files) -> Mapping[str, Any]:
+    """Return a config with the number formats that stand beside it."""
+    config, beside = found["config.json"], found.get("hf_quant_config.json")
+    if beside is None or config.get("quantization_config"):
+        return config
+    return {**config, "quantization_config": {"quant_method": "modelopt", **beside}}

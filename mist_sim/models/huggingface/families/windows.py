@@ -105,6 +105,7 @@ def gemma4(reader: ConfigReader) -> Fields:
             intermediate_size=reader.size("moe_intermediate_size", "expert_intermediate_size"),
             shared_intermediate_size=inner,
             router_vector_params=num_experts + hidden,  # a scale of each expert, and of the router
+            has_gelu=True,
         )
         norms += 3 * hidden
     layers = [

@@ -67,6 +67,7 @@ HONOURED: Mapping[str, Honoured] = {
     "--quantization": Honoured("quantization", short="-q"),
     "--tensor-parallel-size": Honoured("tensor_parallel_size", int, "-tp"),
     "--pipeline-parallel-size": Honoured("pipeline_parallel_size", int, "-pp"),
+    "--prefill-context-parallel-size": Honoured("prefill_context_parallel_size", int, "-pcp"),
     "--decode-context-parallel-size": Honoured("decode_context_parallel_size", int, "-dcp"),
     "--data-parallel-size": Honoured("data_parallel_size", int, "-dp"),
     "--enable-expert-parallel": Honoured("enable_expert_parallel", None, "-ep"),

@@ -33,10 +33,6 @@ class Refused:
         return f"{self.reason}; instead: {self.instead}"
 
 
-_PARALLEL = (
-    "prompts that several GPUs share out are not simulated; vLLM does so with latent attention "
-    "alone, without images and adapters"
-)
 _NO_OFFLOADING = "weights that lie outside the GPU's memory are not simulated"
 _BALANCER = "how requests are spread over replicas is the scenario's router"
 _COPIES = "count: N in place of data_parallel_size"
@@ -56,7 +52,6 @@ REFUSED: Mapping[str, Refused] = {
     "--kv-cache-memory-bytes": Refused(
         "the cache is given in blocks", "--num-gpu-blocks-override, as the engine logs it"
     ),
-    "--prefill-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-pcp"),
     "--data-parallel-rank": Refused(_BALANCER, _COPIES, (), "-dpn"),
     "--data-parallel-external-lb": Refused(_BALANCER, _COPIES, ("False",), "-dpe"),
     "--data-parallel-hybrid-lb": Refused(_BALANCER, _COPIES, ("False",), "-dph"),

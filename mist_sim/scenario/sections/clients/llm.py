@@ -73,6 +73,7 @@ class LlmPart(ClientPart):
         tensor_parallel_size: int
         pipeline_parallel_size: int
         data_parallel_size: int
+        prefill_context_parallel_size: int
         role: Role | None
         scheduler: Part
         predictor: Part
@@ -122,7 +123,8 @@ class LlmPart(ClientPart):
 
     def title(self, model: str | None) -> str:
         """Return its part of a headline: model and GPUs. model: the scenario's."""
-        num = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        num = self.tensor_parallel_size * self.prefill_context_parallel_size
+        num *= self.pipeline_parallel_size * self.data_parallel_size
         gpus = f"{num} x {self.gpu}" if num > 1 else self.gpu
         return f"{self.name} ({self.model or model} on {gpus})"
 

@@ -19,7 +19,7 @@ from mist_sim.clients.kv_cache import (
 )
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.profile_run import Needs, num_graphs
-from mist_sim.clients.rules.windows import page_rules
+from mist_sim.clients.rules.window_rules import page_rules
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster

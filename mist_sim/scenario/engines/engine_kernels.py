@@ -29,7 +29,9 @@ def kernel_choice(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> K
             except ValueError as error:
                 raise ScenarioError(str(error)) from None
     stored = expert_format(model)
-    experts = version.default(f"{EXPERTS}{stored}").of(deployment_of(cluster)) if stored else None
+    experts = (
+        version.default(f"{EXPERTS}{stored}").of(deployment_of(model, cluster)) if stored else None
+    )
     attention = version.default(ATTENTION).of(model, gpu.architecture)
     return KernelChoice(config.moe_backend or experts, config.attention_backend or attention)
 

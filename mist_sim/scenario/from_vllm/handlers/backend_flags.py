@@ -9,9 +9,9 @@ from mist_sim.errors import MistError
 from mist_sim.hardware import load_gpu
 from mist_sim.models import ModelSpec
 from mist_sim.models.attention_backends import AttentionBackend, check_attention_backend
-from mist_sim.models.moe_backends import MoeBackend, check_moe_backend, expert_format
+from mist_sim.models.moe_backends import MoeBackend, check_moe_backend, expert_format, stored_name
 from mist_sim.scenario.from_vllm.flags import Flag
-from mist_sim.scenario.from_vllm.handlers.models import spec_of
+from mist_sim.scenario.from_vllm.handlers.model_flags import spec_of
 from mist_sim.scenario.from_vllm.server import Server
 
 _TIMED = "step times are those of the kernels that vLLM takes by default"
@@ -74,7 +74,7 @@ def from_variables(server: Server) -> None:
 
 
 def _format(model: ModelSpec) -> str:
-    return expert_format(model).removesuffix("_static")
+    return stored_name(expert_format(model))
 
 
 def _of_flashinfer(backend: MoeBackend, server: Server) -> MoeBackend:

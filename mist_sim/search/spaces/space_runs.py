@@ -38,7 +38,7 @@ class Runs:
 
     @property
     def so_far(self) -> str:
-        """What is known of the goodputs that are searched now; empty if nothing is."""
+        """The present bounds of the goodputs that are searched; empty if nothing is."""
         return so_far(self.tried, self.names)
 
     def at_own_rate(

@@ -1,0 +1,146 @@
+"""Makes the lanes of a client; pipelines with one scheduler have a state of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mist_sim.clients.decode.speculative_clock import Speculation
+from mist_sim.clients.draft_paths import DraftPaths
+from mist_sim.clients.engine.flowing_lane import FlowingLane
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
+from mist_sim.clients.engine.queued.form import QueueForm
+from mist_sim.clients.engine.queued.fresh import FreshQueue
+from mist_sim.clients.engine.queued.queued_lane import QueuedLane
+from mist_sim.clients.engine.queued.state import QueuedState
+from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
+from mist_sim.clients.kv_cache import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.scheduling import LaneState, Scheduler
+from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
+from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
+from mist_sim.clients.scheduling.flowing_answers import flowing_of
+from mist_sim.clients.scheduling.image_times import ImageTimes
+from mist_sim.clients.scheduling.order import EntriesFirst, WaitingQueue
+from mist_sim.clients.shared_parts import SharedParts
+from mist_sim.core.flowing import FlowRule
+from mist_sim.core.recorder import Recorder
+from mist_sim.environment import Environment
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.hardware.predictors.tower_times import TowerTimes
+from mist_sim.models.adapters import AdapterMoves
+from mist_sim.rng import Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneMaker:
+    """What the lanes of a client in one layout have in common.
+
+    config: options of its engines; the fields after it may differ from them in this layout.
+    track: the recorder, the client, and the number of the layout, for the tracks of steps.
+    lane_type: of lanes without a queue of batches and without flowing answers.
+    flow: rule by which answers leave the client; None: they stay. has_taker: as in `Client`.
+    shared: parts that it shares with other clients. tower: encodes images; None: it serves none.
+    """
+
+    env: Environment
+    config: EngineConfig
+    scheduler: Scheduler
+    predictor: PipelinePredictor
+    memory: LaneMemory
+    form: QueueForm | None
+    rules: EngineRules
+    lockstep: bool
+    async_scheduling: bool
+    track: tuple[Recorder, int, int]
+    lane_type: type[Lane]
+    streams: Streams
+    flow: FlowRule | None
+    has_taker: Callable[[], bool] | None
+    shared: SharedParts | None
+    adapter_moves: AdapterMoves
+    tower: TowerTimes | None
+    _step_count: StepCount = field(default_factory=StepCount)
+
+    def lane(self, max_num_seqs: int, **options: Any) -> Lane:
+        """Return a new, empty lane. options: those of `Lane` that differ from lane to lane."""
+        state = self._state(max_num_seqs)
+        recorder, client_id, layout = self.track
+        inside, form = self.predictor.traits.steps_inside, self.form
+        num_tracks = len(self.predictor.ranks) if form else 1
+        tracks = [StepRecords(recorder, client_id, inside, layout) for _ in range(num_tracks)]
+        parts = self.env, self.scheduler, state
+        if form is not None:
+            return QueuedLane(*parts, form=form, tracks=tracks, **options)
+        options["records"] = tracks[0]
+        if self.flow is not None:
+            flow = flowing_of(self.flow)
+            return FlowingLane(*parts, flow=flow, has_taker=self.has_taker, **options)
+        return self.lane_type(*parts, **options)
+
+    def _state(self, max_num_seqs: int) -> LaneState:
+        """Return the state of a new lane."""
+        lora, memory, scheduler = self.config.lora, self.memory, self.scheduler
+        queue = EntriesFirst() if self.flow is not None else scheduler.new_queue()
+        if lora is not None:
+            queue = AdapterQueue(lora.max_loras)
+        options: dict[str, Any] = {
+            "max_num_seqs": max_num_seqs,
+            "needs_longest_context": self.predictor.traits.needs_longest_context,
+            "by_piece": scheduler.by_piece,
+            "rules": self.rules,
+        }
+        if self.form is not None:
+            state: LaneState = _queued_state(memory, queue, options)
+        else:
+            state = LaneState(
+                memory.manager(self.shared.tiers if self.shared else None),
+                queue,
+                **options,
+                speculation=self._speculation(),
+                swap_space=memory.swap_space,
+                swaps_overlap=scheduler.swaps_overlap,
+                plans_ahead=self.async_scheduling,
+                cadence=self._cadence(),
+                tells_joins=self.flow is not None,
+            )
+        if lora is not None and isinstance(queue, AdapterQueue):
+            state.adapters = AdapterSlots(lora, self.adapter_moves)
+            queue.watch(state)
+        if self.tower is not None:
+            state.images = ImageTimes(self.tower)
+        return state
+
+    def _cadence(self) -> Cadence | None:
+        """Return when the steps of a lane may carry prompts; None where they always may."""
+        if self.lockstep:
+            return cadence_of(self.scheduler, self._step_count)
+        return cadence_of(self.scheduler) if self.rules.local_cadence else None
+
+    def _speculation(self) -> Speculation | None:
+        drafting = self.config.speculative_config
+        if drafting is None:
+            return None
+        return Speculation(
+            drafting.num_speculative_tokens,
+            drafting.num_lookahead_tokens,
+            self.config.max_model_len,
+            DraftPaths(self.streams, drafting.survival).draw,
+            plans_ahead=self.async_scheduling,
+        )
+
+
+def _queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any]) -> QueuedState:
+    """Return the state of a pipeline with one scheduler, empty. options: of `LaneState`."""
+    pool = memory.pool()
+    if not memory.caches_prefixes:
+        return QueuedState(KvCacheManager(pool), FreshQueue(queue), **options)
+    manager = PrefixCachingManager(pool, uncached_first=memory.uncached_first)
+    manager.answers = answers = EagerAnswers(pool.block_size)
+    answers.cache = manager.cache
+    answers.state = state = QueuedState(manager, FreshQueue(queue), **options)
+    return state

@@ -1,0 +1,143 @@
+"""Prefill context parallelism: the step of one of the groups that share out an engine's tokens.
+
+With P groups every prompt of a step is cut into 2 P pieces, and group r takes the pieces r and
+2 P - 1 - r, which together attend to as many keys as any other pair. Decodes go whole to one group
+after the other. All groups keep all KV entries, so in every layer they gather what new tokens
+write; before the sampler they gather hidden states. Experts lie whole on the GPUs of all groups, as
+with data-parallel replicas.
+
+Source: vLLM 0.33, `PCPManager` in `vllm/v1/worker/gpu/pcp_manager.py`, `use_pcp` in
+`vllm/model_executor/layers/attention/mla_attention.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.collectives.costs import all_gather
+from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
+from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.beside import Beside
+from mist_sim.hardware.predictors.explained import OperatorTime, explained
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.models.spec import ModelSpec
+
+
+def of_group(batch: StepBatch, groups: int) -> StepBatch:
+    """Return the work of the group that has most of a step: the middle pieces of each prompt.
+
+    Its decodes are as many as of any group, with contexts as long as the mean. Tokens that a window
+    sees are not counted for it.
+    """
+    decodes = -(-batch.num_decodes // groups)
+    pieces = [piece for chunk in batch.chunks for piece in _middle(*chunk, groups)]
+    others = batch.replicas
+    return replace(
+        batch,
+        chunks=tuple(pieces),
+        num_decodes=decodes,
+        context_sum=-(-batch.context_sum * decodes // max(batch.num_decodes, 1)),
+        window_sum=None,
+        replicas=others and tuple(-(-each // groups) for each in others for _ in range(groups)),
+    )
+
+
+def _middle(new: int, context: int, groups: int) -> list[tuple[int, int]]:
+    """Return the pieces P - 1 and P of a prompt as (new tokens, cached before them)."""
+    size = -(-new // (2 * groups))
+    found = []
+    for piece in (groups - 1, groups):
+        tokens = min(size, new - piece * size)
+        if tokens > 0:
+            found.append((tokens, context + piece * size))
+    return found or [(new - (new - 1) // size * size, context + (new - 1) // size * size)]
+
+
+@dataclass(slots=True)
+class SharedPrompts:
+    """Step times of a group. predictor: times its work. groups: that share out the tokens."""
+
+    predictor: Predictor
+    groups: int
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """Those of what is timed."""
+        inside = traits_of(self.predictor)
+        if inside.step_time_on_the_spot is None:
+            return inside
+        return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of a step of an engine."""
+        return self.predictor.step_time(of_group(batch, self.groups))
+
+    def step_time_on_the_spot(self, batch: StepBatch) -> float:
+        """Return the seconds of a step that was planned when it began."""
+        on_the_spot = traits_of(self.predictor).step_time_on_the_spot or self.predictor.step_time
+        return on_the_spot(of_group(batch, self.groups))
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the seconds of every step of a run."""
+        mine = of_group(batch, self.groups)
+        if not batch.chunks and growth.context_sum == batch.num_decodes:
+            longest = growth.longest_context
+            of_mine = StepGrowth(mine.num_decodes, longest_context=longest)
+            return self.predictor.run(mine, of_mine, num_steps)
+        steps = (grown(batch, growth, number) for number in range(num_steps))
+        return np.array([self.step_time(step) for step in steps])
+
+    def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
+        """Return the operators of a step on a GPU of the group."""
+        mine = of_group(batch, self.groups)
+        return explained(self.predictor, mine, is_on_the_spot=is_on_the_spot)
+
+
+class PromptExchange:
+    """Seconds in which groups gather new KV entries in all layers, and hidden states once."""
+
+    def __init__(self, model: ModelSpec, cluster: Cluster) -> None:
+        groups = cluster.prefill_context_parallel_size
+        self._gather = all_gather(cluster.gpu.interconnect, groups, None)
+        self._layers = model.num_layers
+        self._entry = model.kv_bytes_per_token_per_rank(1) / model.num_layers
+        self._hidden = model.hidden_size * model.dtype_bytes
+
+    def seconds(self, batch: StepBatch) -> float:
+        """Return the seconds of a step's exchanges."""
+        tokens = batch.num_prefill_tokens + batch.num_decode_queries
+        return self._layers * self._gather(tokens * self._entry) + self._gather(
+            tokens * self._hidden
+        )
+
+    def changes(self, batch: StepBatch) -> bool:
+        """Tell whether the seconds change from step to step: never."""
+        return False
+
+
+def with_shared_prompts(predictor: PipelinePredictor) -> PipelinePredictor:
+    """Return a predictor of steps whose tokens several groups of GPUs share out.
+
+    Raises ScenarioError for a predictor that does not time the work of one group.
+    """
+    (rank,) = predictor.ranks
+    if not isinstance(rank, RooflinePredictor):
+        raise ScenarioError(
+            "predictor must be roofline with prefill_context_parallel_size above 1, got "
+            f"{type(rank).__name__}; others do not time the tokens of one group of GPUs"
+        )
+    cluster = rank.cluster
+    if cluster.spans:
+        raise ScenarioError(
+            "prefill_context_parallel_size must be 1 over several nodes; groups on other nodes are "
+            "not simulated"
+        )
+    shared = SharedPrompts(rank, cluster.prefill_context_parallel_size)
+    exchange = PromptExchange(rank.model, cluster)
+    return replace(predictor, ranks=(Beside(shared, exchange, "prompt_exchange", "links"),))
