@@ -38,7 +38,7 @@ from mist_sim.rng import Streams
 
 @dataclass(frozen=True, kw_only=True)
 class LaneMaker:
-    """What the lanes of a client in one layout have in common.
+    """Makes lanes of a client in one layout, with what they have in common.
 
     config: options of its engines; the fields after it may differ from them in this layout.
     track: the recorder, the client, and the number of the layout, for the tracks of steps.
@@ -91,6 +91,7 @@ class LaneMaker:
         options: dict[str, Any] = {
             "max_num_seqs": max_num_seqs,
             "needs_longest_context": self.predictor.traits.needs_longest_context,
+            "reads_again": self.predictor.traits.reads_again,
             "by_piece": scheduler.by_piece,
             "rules": self.rules,
         }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy import arange
 from numpy.typing import NDArray
+
+ReadsAgain = Callable[[Mapping[int, int], int, int], int]
+"""Called with the tokens that several decodes share, by the number of these, the number of all
+decodes and that of all keys, returns the keys that come from the GPU's cache."""
 
 
 class AdapterWork(NamedTuple):
@@ -33,6 +37,8 @@ class StepBatch:
         unless the predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens per decode that the step verifies (speculative decoding).
     adapters: adapters of its tokens; None: the engine serves none.
+    num_read_again: keys of the decodes that others of the step read, too, and that come from the
+        GPU's cache and not from its memory (see `PredictorTraits.reads_again`).
     replicas: tokens of the step on each of the replicas that share experts and step together, this
         one among them; None: as many on all. Experts and the exchange of tokens see their sum.
     """
@@ -45,6 +51,7 @@ class StepBatch:
     num_drafts: int = 0
     adapters: AdapterWork | None = None
     replicas: tuple[int, ...] | None = None
+    num_read_again: int = 0
 
     @property
     def num_decode_queries(self) -> int:
@@ -125,6 +132,7 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
         batch.num_drafts,
         batch.adapters,
         batch.replicas,
+        batch.num_read_again,
     )
 
 

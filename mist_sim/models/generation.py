@@ -1,4 +1,4 @@
-"""What a model's `generation_config.json` says of sampling, by name, or beside its config."""
+"""The sampling defaults in a model's `generation_config.json`, by name, or beside its config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAYS_NOTHING = {"temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_pena
 
 
 def asked_by_model(name_or_path: str) -> Mapping[str, float] | None:
-    """Return what a model's file says of sampling, by its own names; None: nobody looked it up.
+    """Return what a model's file says of sampling, by its own names; None: it was not looked up.
 
     name_or_path: as `load_model` takes it. A checkpoint on this machine without the file says
     nothing.

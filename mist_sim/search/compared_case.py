@@ -127,7 +127,7 @@ class Case:
 
     @property
     def binding(self) -> Binding | None:
-        """What binds it at its goodput; None if not requested."""
+        """The resource that binds it at its goodput; None if not requested."""
         return self.goodput.binding if self.goodput is not None else None
 
     @property

@@ -17,7 +17,9 @@ the nearest wider group with enough of it, and the few points.
 
 Ranges are held out: series by series, the rule is asked without one. Where fewer of the points so
 left out lie inside than `SHARE` of them (the nearest whole number, but no less than `LEAST`), both
-ends are moved out by the least ratio that brings these in.
+ends are moved out by the least ratio that brings these in. Where a load has points of
+`FEWEST_MODELS` models, the same is done model by model, until `LEAST` of the points are inside:
+users mostly ask about a model that was not measured.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from mist_sim.validation.words import ARCHITECTURES, words
 # Size of a group. With 4 to 6 series the bars of docs/validation.md do equally well; 2 and 3 are
 # too few for single tokens of 2023, whose errors hardly differ within a series.
 FEWEST, FEWEST_SERIES = 8, 4
+FEWEST_MODELS = 3  # so that two are left, which may differ
 SHARE = 0.9  # of the measurements lie in a bar
 LEAST, MOST = 0.85, 0.97  # of measurements left out, as chance leaves of nine in ten
 _DIGITS = 3
@@ -200,11 +203,33 @@ def ends_of(group: Group, load: str, *, few: bool | None = None) -> Ends:
 
 def margin_of(group: Group, load: str) -> float:
     """Return by which ratio, as a logarithm, both ends have to be moved out; 0 mostly."""
-    out = sorted(beyond for _, beyond in held_out(group, load))
-    if not out:
+    margin = _to_hold([beyond for _, beyond in held_out(group, load)], SHARE)
+    if has_few(group, load):
+        return margin
+    return max(margin, _to_hold(list(models_left_out(of_load(group.whole, load))), LEAST))
+
+
+def _to_hold(beyond: list[float], share: float) -> float:
+    """Return the margin with which a share of points, that lie so far out, is inside."""
+    if not beyond:
         return 0.0
-    inside = max(round(SHARE * len(out)), ceil(LEAST * len(out)))
-    return max(0.0, out[inside - 1])
+    inside = max(round(share * len(beyond)), ceil(LEAST * len(beyond)))
+    return max(0.0, sorted(beyond)[inside - 1])
+
+
+def models_left_out(points: Sequence[Point]) -> Iterator[float]:
+    """Yield how far each point lies outside the range of all other models; of few models nothing.
+
+    Another format counts as another model.
+    """
+    models = {point.model for point in points}
+    if len(models) < FEWEST_MODELS:
+        return
+    ends = {
+        model: quantiles([point for point in points if point.model != model]) for model in models
+    }
+    for point in points:
+        yield ends[point.model].beyond(point)
 
 
 def held_out(group: Group, load: str) -> Iterator[tuple[Point, float]]:

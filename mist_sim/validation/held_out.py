@@ -16,11 +16,11 @@ from mist_sim.validation.error_bars import (
     has_few,
     held_out,
     margin_of,
+    models_left_out,
     of_load,
     quantiles,
 )
 
-_FEWEST_MODELS = 3  # so that two are left, which may differ
 _NOTHING = 1e-9  # of a logarithm: a point on the end of a range lies inside
 
 
@@ -32,7 +32,7 @@ class Cell:
     before: share of held-out points inside the range of all loads.
     after: the same with the range for that load.
     by_model: the same where all series of a model are left out together; None for cells with fewer
-        than `_FEWEST_MODELS`, and with few points.
+        than `FEWEST_MODELS`, and with few points.
     old, new: the ranges of all points, for all loads and for that load.
     few: whether it has too few points for a range of its own.
     """
@@ -88,13 +88,8 @@ def _cell(group: Group, metric: str, load: str) -> Cell:
 
 def _by_model(points: Sequence[Point], margin: float) -> float | None:
     """Return the share of points inside the ranges, with a margin, of the other models' points."""
-    if len({point.model for point in points}) < _FEWEST_MODELS:
-        return None
-    inside = 0
-    for point in points:
-        others = [other for other in points if other.model != point.model]
-        inside += quantiles(others).with_margin(margin).beyond(point) <= _NOTHING
-    return inside / len(points)
+    inside = [out <= margin + _NOTHING for out in models_left_out(points)]
+    return sum(inside) / len(inside) if inside else None
 
 
 def left_out(points: Sequence[Point]) -> list[tuple[Point, ErrorBar | None]]:

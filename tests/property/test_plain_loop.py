@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
 from mist_sim.clients import LlmClient
-from mist_sim.clients.engine import lane
+from mist_sim.clients.engine import run_length
 from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
@@ -34,7 +34,7 @@ from tests.property.strategies import (
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
 from tests.reference.scenarios import PRESSED, scenario
 from tests.reference.stepwise import Job
 
@@ -129,7 +129,11 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 
 @pytest.mark.exact
 @examples(300)
-@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC, LINES, HOSTED]), data=st.data())
+@given(
+    case=engines(),
+    predictor=st.sampled_from([AWKWARD, DYADIC, LINES, SHARING, HOSTED]),
+    data=st.data(),
+)
 def test_loops_give_the_same_bits(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)
@@ -165,7 +169,7 @@ def test_single_steps_of_decodes_last_as_long_as_those_of_runs(ahead):
 @examples(100)
 @given(case=engines(longest=60), first=st.integers(1, 4), longest=st.integers(4, 64))
 def test_loops_give_the_same_bits_however_long_runs_are(case, first, longest):
-    with patch.multiple(lane, _FIRST_RUN=first, _LONGEST_RUN=longest):
+    with patch.multiple(run_length, _FIRST_RUN=first, _LONGEST_RUN=longest):
         expected = all_bits(run_case(case, DYADIC, "general"))
         assert_same(all_bits(run_case(case, DYADIC, "plain")), expected)
 

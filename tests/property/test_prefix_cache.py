@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
@@ -34,21 +36,27 @@ class Pair:
         self.sequence = sequence_of(prompt, content)
         self.live = Live(Job(0.0, prompt, 1, content=content), Outcome())
         self.num_computed = 0
+        self.seen: list[object] | None = None  # blocks that it had as it began to decode
         manager.add(self.sequence)
 
 
 @examples(300)
 @given(data=st.data())
 def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
-    """Admissions, pieces of prompts, decodes, ends and preemptions in any order."""
+    """Admissions, pieces of prompts, decodes, ends and preemptions in any order.
+
+    Of the blocks that decodes had as they began is known how many have each.
+    """
     size = data.draw(st.integers(1, 8))
     num_blocks = data.draw(st.integers(4, 40))
     first = data.draw(st.booleans())
     manager = PrefixCachingManager(BlockPool(num_blocks, size), uncached_first=first)
     memory = Memory(num_blocks, size, caching=True, uncached_first=first)
     content, waiting, running = data.draw(contents(size)), [], []
+    shared = SharedPrefixes(lambda *_: 0, size)
+    actions = ["add", "admit", "compute", "compute", "decode", "end", "end"]
     for _ in range(data.draw(st.integers(1, 40))):
-        action = data.draw(st.sampled_from(["add", "admit", "compute", "compute", "end", "end"]))
+        action = data.draw(st.sampled_from(actions))
         if action == "add":
             tokens = data.draw(lengths(size, size * num_blocks)), data.draw(st.integers(1, 30))
             waiting.append(Pair(manager, tokens[0], content(*tokens)))
@@ -69,8 +77,15 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
         elif action == "compute" and running:
             pair = data.draw(st.sampled_from(running))
             advance(pair, data.draw(st.integers(0, 40)), manager, memory)
+        elif action == "decode" and (some := [pair for pair in running if pair.seen is None]):
+            pair = data.draw(st.sampled_from(some))
+            chain = pair.sequence.chain
+            pair.seen = pair.live.blocks[: chain.num_held] if chain else []
+            shared.join(id(pair), chain, 0, 0)
         elif action == "end" and running:
             pair = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            shared.leave(id(pair), 0, 0)
+            pair.seen = None
             preempted = data.draw(st.booleans())
             leave = manager.preempt if preempted else manager.free
             leave(pair.sequence, len(pair.live.blocks), pair.num_computed)
@@ -78,6 +93,9 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
             if preempted:
                 waiting.append(pair)
         check(manager, memory, [pair.live.blocks for pair in running])
+        readers = Counter(id(block) for pair in running for block in pair.seen or ())
+        tokens = Counter(number for number in readers.values() if number > 1)
+        assert shared.tokens == {number: size * tokens[number] for number in tokens}
 
 
 def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: Memory) -> None:

@@ -8,9 +8,9 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mist_sim.clients.engine.lane as lane_module
 import mist_sim.clients.engine.pipelined as pipeline_module
 from mist_sim import Simulation
+from mist_sim.clients.engine import run_length
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from tests.property.strategies import cases, with_arrivals_on_boundaries
@@ -54,7 +54,7 @@ def test_views_tell_the_same_however_long_runs_are(case, num_clients, predictor,
     case = with_arrivals_on_boundaries(data, case, predictor)
     in_runs = seen(case, predictor, num_clients)
     with (
-        patch.multiple(lane_module, _FIRST_RUN=1, _LONGEST_RUN=1),
+        patch.multiple(run_length, _FIRST_RUN=1, _LONGEST_RUN=1),
         patch.multiple(pipeline_module, _FIRST_PASSES=1, _MOST_PASSES=1),
     ):
         assert seen(case, predictor, num_clients) == in_runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,7 +94,8 @@ EVEN = ConstantPredictor(2.0**-8)
 class KeysPredictor:
     """Steps of decodes by the keys that they read, not below a least time, and of prompts more.
 
-    Its line is bent in the middle of most runs.
+    Its line is bent in the middle of most runs. read_again: share of the tokens in common that need
+    not be read, up to that share of all keys.
     """
 
     per_key: float = 1.7e-5 / 7
@@ -101,22 +103,35 @@ class KeysPredictor:
     per_prompt_token: float = 7.7e-6 / 9
     least: float = 1.1e-3 / 3
     beyond: float = 1.3e-4 / 7
+    read_again: float = 0.0
+
+    @property
+    def traits(self) -> PredictorTraits:
+        return PredictorTraits(reads_again=self._again if self.read_again else None)
+
+    def _again(self, shared: Mapping[int, int], num_decodes: int, num_keys: int) -> int:
+        saved = sum((readers - 1) * tokens for readers, tokens in shared.items())
+        return int(self.read_again * min(saved, num_keys))
 
     def decode_line(self, num_decodes: int) -> DecodeLine:
         return DecodeLine(self.per_key, num_decodes * self.per_decode, self.least, self.beyond)
 
     def step_time(self, batch: StepBatch) -> float:
-        keys = batch.context_sum + batch.num_decodes
+        keys = batch.context_sum + batch.num_decodes - batch.num_read_again
         seconds = max(keys * self.per_key + batch.num_decodes * self.per_decode, self.least)
         return seconds + self.beyond + self.per_prompt_token * batch.num_prefill_tokens
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
-        keys = growth.contexts(range(num_steps), batch.context_sum + batch.num_decodes)
+        first = batch.context_sum + batch.num_decodes - batch.num_read_again
+        keys = growth.contexts(range(num_steps), first)
         seconds = np.maximum(keys * self.per_key + batch.num_decodes * self.per_decode, self.least)
         return seconds + self.beyond + self.per_prompt_token * batch.num_prefill_tokens
 
 
 LINES = KeysPredictor()
+
+SHARING = replace(LINES, read_again=0.6)
+"""The same where keys in common are read once, more or less."""
 
 HOSTED = EngineOverhead(step=3.7e-4, sequence=1e-5 / 7, exposed_step=1e-5 / 3).around(
     replace(LINES, beyond=0.0), overlapped=True

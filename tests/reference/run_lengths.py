@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from unittest.mock import patch
 
-from mist_sim.clients.engine import lane, pipelined
+from mist_sim.clients.engine import pipelined, run_length
 from mist_sim.metrics import Result
 from tests.reference.comparison import expanded_steps
 
-LIMITS = ((lane, "_FIRST_RUN", "_LONGEST_RUN"), (pipelined, "_FIRST_PASSES", "_MOST_PASSES"))
+LIMITS = ((run_length, "_FIRST_RUN", "_LONGEST_RUN"), (pipelined, "_FIRST_PASSES", "_MOST_PASSES"))
 """Where it stands how many steps are computed ahead at first, and at most."""
 
 

@@ -115,8 +115,9 @@ def test_decodes_beside_a_prompt_take_longer_where_one_kernel_computes_both():
     attention = decode_attention(LLAMA, Cluster(gpu(decode_attention=kernel)), 32)
     key = 2 * 2 * 8 * 128 / (0.8 * 1e12)
     query = 2 * 2 * 32 * 128 / (0.8 * 1e12)
-    alone = attention.add(0.0, 4, 4000, 4000)
-    beside = attention.beside().add(0.0, 4, 4000, 4000)
+    four = StepBatch((), 4, 3996)
+    alone = attention.add(0.0, four, 4000, 4000)
+    beside = attention.beside().add(0.0, four, 4000, 4000)
     assert alone == pytest.approx(32 * (11e-6 + 4000 * key + 4 * query), rel=1e-12)
     assert beside == pytest.approx(32 * (11e-6 + 1.8 * 4000 * key + 4 * query), rel=1e-12)
     assert DecodeAttention(0, 0, 1, 0).beside().per_key == 1  # one kernel that splits contexts

@@ -107,15 +107,23 @@ def test_a_cell_shows_what_one_range_for_all_loads_missed():
 
 
 def test_cells_of_the_page_hold_85_to_97_of_100():
-    """Cells with a range of their own; those with few points hold as many, or more."""
+    """Cells with a range of their own; those with few points hold as many, or more.
+
+    What holds a model that was left out holds single series of known ones as well, so the lesser
+    share of the two counts.
+    """
     page = (ROOT / "docs/background/error_bars.md").read_text("utf-8")
-    pattern = r"^\| [^|]+ \| ([\w -]+)(\*?) \| (\w+) \| (\d+) \| (\d+) \| \d+ % \| (\d+) % \|"
+    pattern = (
+        r"^\| [^|]+ \| ([\w -]+)(\*?) \| (\w+) \| (\d+) \| (\d+) \| \d+ % \| (\d+) % \| ([\d-]+)"
+    )
     rows = re.findall(pattern, page, re.MULTILINE)
     assert {row[0] for row in rows} == set(LOADS)
     assert {row[2] for row in rows} == {"TTFT", "TPOT"}
-    for _, few, _, num_points, num_series, inside in rows:
+    assert any(row[-1] != "-" for row in rows)
+    for _, few, _, num_points, num_series, inside, by_model in rows:
         assert bool(few) == (int(num_points) < 8 or int(num_series) < 4)
-        assert 100 * LEAST <= int(inside) <= (100 if few else 100 * MOST)
+        least = min(int(inside), int(inside if by_model == "-" else by_model))
+        assert 100 * LEAST <= least <= (100 if few else 100 * MOST)
 
 
 def test_end_to_end_lies_between_its_parts():

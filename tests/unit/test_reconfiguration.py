@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, Simulation, simulate
 from mist_sim.clients import LlmClient
-from mist_sim.clients.engine import lane
+from mist_sim.clients.engine import run_length
 from mist_sim.core.request import Request
 from mist_sim.core.sliders import Sliders
 from mist_sim.metrics import Result
@@ -141,8 +141,8 @@ def test_nothing_is_lost_and_the_length_of_runs_changes_nothing(reconfigure, see
     result = simulation.run()
     assert_nothing_is_lost(simulation, result)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane, "_FIRST_RUN", 1)
-        patch.setattr(lane, "_LONGEST_RUN", 1)
+        patch.setattr(run_length, "_FIRST_RUN", 1)
+        patch.setattr(run_length, "_LONGEST_RUN", 1)
         assert same(result, simulation.run())
 
 

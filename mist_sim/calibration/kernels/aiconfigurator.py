@@ -15,7 +15,7 @@ from mist_sim.calibration.kernels.kernel_rows import KernelRows, kernel_rows, sh
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel
-from mist_sim.hardware.predictors.analytic.compile import phase_time
+from mist_sim.hardware.predictors.analytic.compile import SERIAL_HEAD, phase_time
 from mist_sim.inputs.tables import of_a_form
 from mist_sim.models import ModelSpec, load_model
 
@@ -157,6 +157,7 @@ def _decodes(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
             part, "batch_size", "step", "num_heads", "num_key_value_heads", "head_dim", "latency"
         )
         keys = batch * (step + 1)
+        in_one_block = np.where(heads == kv, (step + 1) * dim / SERIAL_HEAD, 0.0)
         rows = kernel_rows(
             f"decode_attention{suffix}",
             ms * 1e-3,
@@ -165,6 +166,7 @@ def _decodes(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
             np.zeros(len(part)),
             2 * kv * dim * keys * width + 4 * batch * heads * dim,
             shape=shapes_of(heads, kv, dim),
+            depth=0.0 if gpu.splits_every_context or suffix else in_one_block,
             combined="longer",
         )
         yield _out_of_cache(rows)

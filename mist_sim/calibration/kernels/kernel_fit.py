@@ -83,6 +83,8 @@ def fit_kernel(rows: KernelRows, leave_out: Iterable[str] = ()) -> KernelFit | N
     if len(rows) < _FEWEST_ROWS:
         return None
     names = figures_of(rows.kind)
+    if rows.kind == "decode_attention" and rows.depth.any():
+        names = (*names, "serial")
     fitted = rows.only(slice(None, None, -(-len(rows) // _MOST_ROWS)))
     logs = np.log(fitted.seconds)
     start, low, high = (np.log([_RANGES[name][place] for name in names]) for place in range(3))

@@ -62,9 +62,13 @@ class KernelRows:
         extra = extra + figures.get("per_pair", 0.0) * self.softmax
         compute = (self.compute + extra) / figures.get("mfu", 1.0)
         memory = self.memory / figures.get("mbu", 1.0)
+        one_by_one = figures.get("serial", 0.0) * self.depth
+        start = figures.get("floor", 0.0) + figures.get("per_input", 0.0) * self.inputs
+        if self.combined == "longer":  # a block waits for its keys, or for the memory
+            memory = np.maximum(memory, one_by_one)
+        else:
+            start = start + one_by_one
         both = _COMBINED[self.combined](compute, memory)
-        start = figures.get("floor", 0.0) + figures.get("serial", 0.0) * self.depth
-        start = start + figures.get("per_input", 0.0) * self.inputs
         return np.asarray(self.launches * (start + both) + self.known)
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import ReadsAgain, StepBatch, StepGrowth
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,9 @@ class DecodeClock:
     num_decodes: sequences on the clock.
     context_sum: tokens that the cache holds for them, summed.
     num_queries_each: tokens that each sequence brings into a step.
+    num_read_again: keys of shared prefixes that come from the GPU's cache, as of the last sequence
+        that joined or left.
+    reads_again: of the predictor, see `watch_prefixes`; None: nothing does.
     heap: (step after which it is finished, ticket, sequence); entries of sequences that left are
         dropped lazily.
     phases: item p: blocks that sequences take in steps p, p + block_size, ...
@@ -39,12 +43,15 @@ class DecodeClock:
         "_next_ticket",
         "_pages_per_block",
         "_pages_per_cycle",
+        "_prefixes",
         "block_size",
         "context_sum",
         "heap",
         "num_decodes",
         "num_queries_each",
+        "num_read_again",
         "phases",
+        "reads_again",
         "step_tokens",
         "steps",
     )
@@ -65,6 +72,9 @@ class DecodeClock:
         self._next_ticket = first_ticket
         # (step at which its context was 0, ticket, sequence), once someone asks for the longest
         self._longest: list[tuple[int, int, SequenceState]] | None = None
+        self.num_read_again = 0
+        self.reads_again: ReadsAgain | None = None
+        self._prefixes: SharedPrefixes | None = None
 
     @property
     def num_queries(self) -> int:
@@ -79,6 +89,12 @@ class DecodeClock:
     def watch_longest(self) -> None:
         """Show the longest context too, from now on; there must be no sequence yet."""
         self._longest = []
+
+    def watch_prefixes(self, reads_again: ReadsAgain | None) -> None:
+        """Tell from now on what decodes read again (see `PredictorTraits.reads_again`)."""
+        self.reads_again = reads_again
+        if reads_again is not None:
+            self._prefixes = SharedPrefixes(reads_again, self.block_size)
 
     def join(self, sequence: SequenceState) -> None:
         """Add a sequence that just left prefill and has more tokens to generate."""
@@ -98,6 +114,12 @@ class DecodeClock:
         heappush(self.heap, (self.steps + num_steps, sequence.ticket, sequence))
         if self._longest is not None:
             heappush(self._longest, (self.steps - context, sequence.ticket, sequence))
+        prefixes = self._prefixes
+        if prefixes is not None and (sequence.chain is not None or prefixes.tokens):
+            num_keys = self.context_sum + self.num_decodes * self.num_queries_each
+            self.num_read_again = prefixes.join(
+                sequence.ticket, sequence.chain, self.num_decodes, num_keys
+            )
 
     def leave(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock; return the tokens that it holds memory for."""
@@ -110,9 +132,13 @@ class DecodeClock:
 
     def _exit(self, sequence: SequenceState, context: int) -> None:
         """Count a sequence no longer, for which the cache holds so many tokens."""
-        sequence.ticket = _LEFT
+        ticket, sequence.ticket = sequence.ticket, _LEFT
         self.num_decodes -= 1
         self.context_sum -= context
+        prefixes = self._prefixes
+        if prefixes is not None and (sequence.chain is not None or prefixes.tokens):
+            num_keys = self.context_sum + self.num_decodes * self.num_queries_each
+            self.num_read_again = prefixes.leave(ticket, self.num_decodes, num_keys)
 
     def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
         """Tokens that the cache holds for a sequence on the clock, after more steps."""
@@ -137,6 +163,7 @@ class DecodeClock:
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
         """Return the batch of the next step: the decodes, plus the given chunks of prompts."""
         batch = StepBatch(chunks, self.num_decodes, self.context_sum)
+        batch.num_read_again = self.num_read_again
         if self._longest is not None:
             batch.longest_context = self.steps - _head(self._longest)[0] if self.num_decodes else 0
         return batch

@@ -148,6 +148,7 @@ class PlainEngine(Engine):
         context_sum, line = clock.context_sum, None
         run.start = now = env.now
         batch.num_decodes, batch.context_sum = num_decodes, context_sum
+        batch.num_read_again = num_read_again = clock.num_read_again
         if prefills:
             batch.chunks = tuple([(new, each.num_computed_tokens) for each, new in prefills])
         else:
@@ -161,10 +162,11 @@ class PlainEngine(Engine):
             if on_the_spot:
                 num_steps, line, timed = 1, None, ahead  # nothing overlaps with it
         if line is None and self._tells_longest:
-            self._tell_longest(batch)
+            batch.longest_context = clock.batch(()).longest_context if num_decodes else None
         if num_steps > 1:
             if line is not None:
-                times = line.run(context_sum + num_decodes, num_decodes, num_steps)
+                num_keys = context_sum + num_decodes - num_read_again
+                times = line.run(num_keys, num_decodes, num_steps)
             else:
                 growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
                 times = self.predictor.run(batch, growth, num_steps)
@@ -175,7 +177,7 @@ class PlainEngine(Engine):
             if line is None:
                 end = now + timed.step_time(batch)
             else:
-                end = now + line.step(context_sum + num_decodes)
+                end = now + line.step(context_sum + num_decodes - num_read_again)
             run.ends = run.end = end
         run.num_steps = num_steps
         if ahead is not None:
@@ -216,11 +218,6 @@ class PlainEngine(Engine):
         of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
         self._lines[num_decodes] = line = None if of is None else of(num_decodes)
         return line
-
-    def _tell_longest(self, batch: StepBatch) -> None:
-        """Pass the longest context to a predictor that asks for it."""
-        told = self._state.clock.batch(()) if batch.num_decodes else batch
-        batch.longest_context = told.longest_context if batch.num_decodes else None
 
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # Any numbers give the same results. Runs grow while they are not cut, so that what a cut throws
 # away is in proportion to what runs.
-_FIRST = 512
-_LONGEST = 65536
+_FIRST_RUN = 512
+_LONGEST_RUN = 65536
 
 
 class RunLength:
@@ -15,8 +15,8 @@ class RunLength:
     """
 
     def __init__(self) -> None:
-        self.limit = _FIRST
-        self._longest = _LONGEST
+        self.limit = _FIRST_RUN
+        self._longest = _LONGEST_RUN
 
     def be_single(self) -> None:
         """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
@@ -30,5 +30,5 @@ class RunLength:
         limit = self.limit
         if num_steps == limit:
             self.limit = min(2 * limit, self._longest)
-        elif limit > _FIRST and num_steps < num_planned:
+        elif limit > _FIRST_RUN and num_steps < num_planned:
             self.limit = limit // 2

@@ -1,4 +1,4 @@
-"""What an engine records about its steps and the tokens that they gave."""
+"""Records of the steps of an engine and the tokens that they gave."""
 
 from __future__ import annotations
 

@@ -14,9 +14,20 @@ class Entry:
     num_held: number of its blocks that a running request holds, always the first ones.
     rest: the entry that took over its later blocks after a split; None without a split. Requests
         that held these blocks still hold them.
+    copy: the entry that all parts of the copy were split from, itself without a split.
     """
 
-    __slots__ = ("_holders", "first", "key", "num_cached", "num_held", "origin", "pieces", "rest")
+    __slots__ = (
+        "_holders",
+        "copy",
+        "first",
+        "key",
+        "num_cached",
+        "num_held",
+        "origin",
+        "pieces",
+        "rest",
+    )
 
     def __init__(self, key: Hashable, origin: int, first: int) -> None:
         self.key = key
@@ -25,6 +36,7 @@ class Entry:
         self.num_cached = 0
         self.num_held = 0
         self.rest: Entry | None = None
+        self.copy = self
         self.pieces: list[Piece] = []  # where its free blocks queue, the last ones of it first
         self._holders: dict[int, int] = {}  # how many requests hold so many blocks
 
@@ -59,6 +71,7 @@ class Entry:
         """
         count = position - self.first
         rest = Entry(self.key, self.origin, position)
+        rest.copy = self.copy
         rest.num_cached, self.num_cached = self.num_cached - count, count
         holders, self._holders, self.num_held = self._holders, {}, 0
         for num_blocks, number in holders.items():

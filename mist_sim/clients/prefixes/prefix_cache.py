@@ -87,7 +87,10 @@ class Chain:
 
     def parts(self) -> list[Entry]:
         """Return the copies that it holds, including the parts they were split into."""
-        if not any(entry.rest for entry in self.entries):
+        for entry in self.entries:
+            if entry.rest is not None:
+                break
+        else:
             return self.entries
         parts = []
         ends = [entry.first for entry in self.entries[1:]]

@@ -8,7 +8,7 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class KnownTokens:
-    """What plans know of the tokens that decodes have got.
+    """Tells how many tokens of a decode the plans know.
 
     A plan that is made ahead does not know the latest token of a decode. With drafts it does not
     know how many of the last step were accepted.

@@ -21,6 +21,7 @@ from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.overruns import Overruns
 from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import ReadsAgain
 
 
 class LaneState:
@@ -69,6 +70,7 @@ class LaneState:
         swaps_overlap: bool = False,
         plans_ahead: bool = False,
         needs_longest_context: bool = False,
+        reads_again: ReadsAgain | None = None,
         by_piece: bool = False,
         rules: EngineRules | None = None,
         cadence: Cadence | None = None,
@@ -83,6 +85,7 @@ class LaneState:
         swaps_overlap: whether steps go on while they are copied.
         plans_ahead: whether the next step is planned before this one ends.
         needs_longest_context: whether batches contain the longest context.
+        reads_again: of the predictor (see `PredictorTraits`).
         by_piece: whether the scheduler lets prompts take blocks piece by piece.
         rules: rules of the engine's version; None: those of vLLM 0.12.
         cadence: when steps may carry prompts; None: always.
@@ -94,6 +97,8 @@ class LaneState:
         self.clock = clock_of_lane(kv_cache, speculation, tells_joins=tells_joins)
         if needs_longest_context:
             self.clock.watch_longest()
+        if kv_cache.caches_prefixes and not self.pool.groups:
+            self.clock.watch_prefixes(reads_again)
         self.max_num_seqs = max_num_seqs
         self.speculation = speculation
         self.swap_space = swap_space

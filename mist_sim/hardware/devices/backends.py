@@ -35,8 +35,8 @@ def has_figures(architecture: str, kind: str, backend: str) -> bool:
 def with_backend(gpu: GpuSpec, kinds: Iterable[str], backend: str) -> GpuSpec:
     """Return a GPU with the figures of a back end for kinds of kernels.
 
-    The usual ones, those that nobody timed, and figures that a GPU's file changed stay as they are;
-    but for `padding`, where the rows are known that a back end without figures fills up.
+    The usual ones, those that were not timed, and figures that a GPU's file changed stay as they
+    are; but for `padding`, where the rows are known that a back end without figures fills up.
     """
     listed = [kind for kind in kinds if _is_listed(gpu, kind)]
     figures = _figures(gpu.architecture, backend)

@@ -93,7 +93,8 @@ class Kernel:
     floor: seconds of the shortest kernel.
     serial: seconds for each 1,000 steps that a block takes one after the other: inputs of a
         product that is not split along them, keys of a prompt's last token, new tokens of a prompt
-        that go through a state.
+        that go through a state, keys of a decode whose heads have no groups (of 128 values; of
+        other heads in proportion), where the kernel splits contexts for groups alone.
     per_input: seconds for each million values put in, which are brought into another format
         first (activations of FP8 products).
     padding: rows more that a product computes for every expert that it reaches, and keys more
@@ -148,7 +149,10 @@ _EXPERTS = tuple(name for name in KERNELS if name.startswith("experts_"))
 _PROMPTS = tuple(name for name in KERNELS if "prefill_attention" in name)
 _DECODES = tuple(name for name in KERNELS if "decode_attention" in name)
 _ONLY_OF = {
-    "serial": (*PRODUCTS, *_EXPERTS, *_PROMPTS, *(f"{name}_prefill" for name in STATES)),
+    "serial": (
+        *(*PRODUCTS, *_EXPERTS, *_PROMPTS, *(f"{name}_prefill" for name in STATES)),
+        "decode_attention",
+    ),
     "per_input": (*PRODUCTS, *_EXPERTS),
     "padding": (*_EXPERTS, *_PROMPTS),
     "per_pair": _PROMPTS,

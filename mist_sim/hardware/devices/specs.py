@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware.devices.kernels import KERNELS, Kernel, check_figures
+from mist_sim.hardware.devices.kernels import KERNELS, Kernel, check_figures, kernel_of
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
@@ -226,6 +226,9 @@ class GpuSpec:
     attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
         graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
         shared memory of all multiprocessors); None if it splits them, or unknown.
+    l2_cache: bytes of keys that the chip's cache holds for a decode attention kernel; None: not
+        known, and decodes find nothing there. l2_bandwidth: bytes/s that such a kernel reaches
+        from it; both or none.
     architecture: name of the architecture whose table of kernels applies ("hopper"); empty: none.
     kernels: figures of kernels by kind, those of the architecture with the entry's changes; a kind
         without figures reaches the efficiencies of its phase at any size.
@@ -249,6 +252,8 @@ class GpuSpec:
     dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     attention_slots: int | None = None
+    l2_cache: Bytes | None = None
+    l2_bandwidth: BytesPerSecond | None = None
     architecture: str = ""
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
     based_on: str = ""
@@ -272,7 +277,26 @@ class GpuSpec:
                 raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
         if self.attention_slots is not None and self.attention_slots < 1:
             raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
+        self._check_cache()
         for kind, kernel in self.kernels.items():
             _check_choice("kernels", kind, KERNELS)
             check_figures(kind, kernel)
         _check_choice("confidence", self.confidence, get_args(Confidence))
+
+    @property
+    def splits_every_context(self) -> bool:
+        """Whether decode attention shares out contexts over several blocks whatever the heads.
+
+        FlashAttention 2 does so for grouped heads in steps without prompts alone
+        (`mha_varlen_fwd` in csrc/flash_attn/flash_api.cpp).
+        """
+        return kernel_of(self.kernels, "decode_attention").beside_prompts == 1
+
+    def _check_cache(self) -> None:
+        names = ("l2_cache", "l2_bandwidth")
+        for name, other in (names, names[::-1]):
+            value = getattr(self, name)
+            if value is None and getattr(self, other) is not None:
+                raise ValueError(f"{name} must be given with {other}, or both left out")
+            if value is not None:
+                _check_positive(name, value)

@@ -4,7 +4,7 @@ vLLM shrinks all tokens that have an adapter to its rank (A x), in 32 bits, and 
 into the output (B A x), in a kernel each; a step's adapters are in one launch
 (`vllm/lora/ops/triton_ops/lora_shrink_op.py`, `lora_expand_op.py`). Steps in which no token has an
 adapter take as long as without (`specialize_active_lora`). The kernels are timed as products of 16
-bits by the GPU's figures; nobody timed them here, so results name them among what is assumed.
+bits by the GPU's figures; they were not timed here, so results name them among the assumptions.
 """
 
 from __future__ import annotations

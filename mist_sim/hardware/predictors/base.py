@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import ReadsAgain, StepBatch, StepGrowth
 from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
 from mist_sim.registry import Registry
 
@@ -72,6 +72,9 @@ class PredictorTraits:
     steps_inside: called with (batch, growth), returns how many steps, from this one on, lie inside
         the measured range. None: there is no such range, and no step counts as extrapolated.
     assumed: what results name among what is assumed of the times.
+    reads_again: called with the tokens that several decodes share, by the number of these, the
+        number of all decodes and that of their keys, returns the keys that come from the GPU's
+        cache. Engines tell it as `StepBatch.num_read_again`. None: that is not read.
     step_time_on_the_spot: called with a batch, returns the seconds of a step that async scheduling
         could not plan ahead. None: the same as `step_time`. Raises ValueError for times that are
         not finite and >= 0, and for `beyond_kernels` without `kernels_only`.
@@ -87,6 +90,7 @@ class PredictorTraits:
     times_drafts: bool = False
     assumed: tuple[str, ...] = ()
     steps_inside: Callable[[StepBatch, StepGrowth], int] | None = None
+    reads_again: ReadsAgain | None = None
     step_time_on_the_spot: Callable[[StepBatch], float] | None = None
 
     def __post_init__(self) -> None:

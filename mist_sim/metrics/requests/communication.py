@@ -1,4 +1,4 @@
-"""What moved for requests: their transfers, and answers that moved while decoding."""
+"""Data that moved for requests: their transfers, and answers that moved while decoding."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ _VALUES: Mapping[str, Handler] = {
     "--lora-target-modules": adapter_flags.other,
 }
 HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
-"""What honours a flag that needs more than a key."""
+"""Handlers of flags that need more than a key."""
 
 SHORT = {
     **{one.short: flag for flag, one in HONOURED.items() if one.short},

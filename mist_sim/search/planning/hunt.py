@@ -131,7 +131,7 @@ class Hunt:
 
     @property
     def so_far(self) -> str:
-        """What is known now, for a search that is stopped; empty before the first run."""
+        """The best that is known now, for a stopped search; empty before the first run."""
         known = [each for each in self.tried.values() if each.trial is not None]
         if not known:
             return ""

@@ -68,6 +68,9 @@ class Stretches:
             return False
         if state.taken or self._lane.given_up or state.num_taken or self._enters_blocks():
             return False
+        for group in state.groups:
+            if group.clock.num_read_again:
+                return False  # its keys do not tell the time alone
         if not state.waiting or not state.has_seat():
             return True
         head = state.head()

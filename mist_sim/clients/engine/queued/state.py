@@ -87,6 +87,7 @@ class QueuedState(LaneState):
         clock = DecodeClock(self.pool.block_size, number * _TICKETS)
         if self.clock.tells_longest:
             clock.watch_longest()
+        clock.watch_prefixes(self.clock.reads_again)
         return clock
 
     # --- a plan ---------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Rhythm(NamedTuple):
 
 @dataclass(slots=True)
 class Stretch:
-    """What is in flight when a stretch begins, and the batches that follow.
+    """The batches in flight when a stretch begins, and those that follow.
 
     A batch is identified by its place: first those in flight, oldest first, then those computed
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.

@@ -7,7 +7,7 @@ both give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -54,7 +54,9 @@ class DecodeAttention:
     """Seconds that the attention of decodes takes in all layers: the slower of memory and compute.
 
     fixed: independent of the number of decodes. beside_prompts: factor on the time of keys in a
-    step with prompts. `add_run` performs the same operations on arrays as `add` on numbers.
+    step with prompts. per_own_key: for each key of a decode, whose context one block of the kernel
+    reads; 0 where several share it. `add_run` performs the same operations on arrays as `add` on
+    numbers.
     """
 
     fixed: float
@@ -62,29 +64,60 @@ class DecodeAttention:
     per_key: float
     per_pair: float
     beside_prompts: float = 1.0
+    per_own_key: float = 0.0
 
     def beside(self) -> DecodeAttention:
         """Return the same for a step with prompts."""
         if self.beside_prompts == 1:
             return self
         times = self.beside_prompts
-        return DecodeAttention(
-            self.fixed, self.per_query, times * self.per_key, times * self.per_pair
+        return replace(
+            self,
+            per_key=times * self.per_key,
+            per_pair=times * self.per_pair,
+            beside_prompts=1.0,
         )
 
-    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
-        """Return `seconds` with the attention of so many queries, keys and pairs on top."""
+    def key_time(self, num_decodes: int) -> float:
+        """Return the seconds of each key in a step of so many decodes.
+
+        Blocks that read a context each share the memory's bandwidth; few of them do not fill it.
+        """
+        return max(self.per_key, self.per_own_key / num_decodes)
+
+    def add(
+        self, seconds: float, batch: StepBatch, keys: int, pairs: float, num_read_again: int = 0
+    ) -> float:
+        """Return `seconds` with the attention of a step's decodes to so many keys on top.
+
+        num_read_again: keys among them that come from the GPU's cache.
+        """
+        queries, per_key = batch.num_decodes * (1 + batch.num_drafts), self.per_key
+        if self.per_own_key:
+            per_key = self.key_time(batch.num_decodes)
         begun = seconds + self.fixed
-        memory = keys * self.per_key + (queries * self.per_query + begun)
+        memory = (keys - num_read_again) * per_key + (queries * self.per_query + begun)
         compute = pairs * self.per_pair + begun
         return memory if memory > compute else compute  # max() would be a call  # noqa: FURB136
 
-    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
+    def add_run(
+        self,
+        seconds: Array | float,
+        batch: StepBatch,
+        keys: Array,
+        pairs: Array,
+        num_read_again: int = 0,
+    ) -> Array:
         """Do the same for arrays; `keys` is overwritten."""
+        queries, per_key = batch.num_decode_queries, self.per_key
+        if self.per_own_key:
+            per_key = self.key_time(batch.num_decodes)
         begun = seconds + self.fixed
-        waits_for_memory = pairs is keys and self.per_key >= self.per_pair
+        waits_for_memory = pairs is keys and per_key >= self.per_pair and not num_read_again
         compute = None if waits_for_memory else pairs * self.per_pair + begun
-        multiply(keys, self.per_key, keys)  # half the time of `*=` for a short array
+        if num_read_again:
+            add(keys, -num_read_again, keys)
+        multiply(keys, per_key, keys)  # half the time of `*=` for a short array
         add(keys, queries * self.per_query + begun, keys)
         return keys if compute is None else np.maximum(keys, compute, out=keys)
 
@@ -164,7 +197,7 @@ class WindowAttentionTime:
             if batch.num_drafts:
                 pairs = min(pairs, queries * window)
             decode = self.decode_beside if batch.chunks else self.decode
-            seconds = decode.add(seconds, queries, keys, pairs)
+            seconds = decode.add(seconds, batch, keys, pairs)
         return seconds
 
     def _prompts(self, before_all: float, chunks: Sequence[tuple[int, int]]) -> float:
@@ -199,7 +232,7 @@ class WindowAttentionTime:
             if batch.num_drafts:
                 pairs = np.minimum(pairs, queries * window)
             decode = self.decode_beside if batch.chunks else self.decode
-            seconds = decode.add_run(seconds, queries, keys, pairs)
+            seconds = decode.add_run(seconds, batch, keys, pairs)
         return seconds
 
     def seen(self, batch: StepBatch) -> int:

@@ -192,6 +192,10 @@ def _pair_bytes(
     return float(layers * attention(0, 0, 1).bytes / bandwidth)
 
 
+SERIAL_HEAD = 128
+"""Values of the heads that `Kernel.serial` of decodes is the time of."""
+
+
 def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
     """Return the times of the attention of decodes in so many layers."""
     phase, parts = Phase(cluster.gpu, cluster.gpu.decode), cluster.decode_context_parallel_size
@@ -201,7 +205,13 @@ def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeA
     def attention(queries: float, keys: float, pairs: float) -> Operator:
         return operators.attention(model, queries, keys / parts, pairs / parts, t, prefill=False)
 
-    return decode_times(phase, attention_kernel(model, "decode"), layers, attention)
+    heads, name = model.num_attention_heads // t, attention_kernel(model, "decode")
+    times = decode_times(phase, name, layers, attention)
+    if model.mla or heads > model.kv_heads_per_rank(t):
+        return times
+    kernel, *_ = phase.rates(name)
+    in_serial = kernel.serial / 1e3 * model.head_dim / SERIAL_HEAD
+    return replace(times, per_own_key=layers * in_serial / parts)
 
 
 def decode_times(

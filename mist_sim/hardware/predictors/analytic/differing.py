@@ -71,7 +71,7 @@ class _Kind:
         keys = self.reach.of_decodes(batch, growth, ahead) / self.of.per_entry
         pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
         times = self.beside if batch.chunks else self.decodes
-        return times.add_run(0.0, batch.num_decode_queries, keys, pairs)
+        return times.add_run(0.0, batch, keys, pairs)
 
     def explained(self, batch: StepBatch, gpu: GpuSpec) -> Iterator[OperatorTime]:
         """Yield what it takes in a step, by prompts and decodes."""

@@ -156,7 +156,8 @@ class Attention:
         if window is not None and batch.num_drafts:
             pairs = min(pairs, queries * window)
         compute = pairs * times.per_pair
-        memory = keys * times.per_key + queries * times.per_query
+        read = keys if window is not None else keys - batch.num_read_again
+        memory = read * times.key_time(batch.num_decodes) + queries * times.per_query
         return self._operator((queries, keys, pairs), (compute, memory, times.fixed), prefill=False)
 
     def _operator(

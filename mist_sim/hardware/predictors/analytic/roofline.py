@@ -31,6 +31,7 @@ from mist_sim.hardware.predictors.analytic.compile import (
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
 from mist_sim.hardware.predictors.analytic.differing import DifferingTime, differing_times
+from mist_sim.hardware.predictors.analytic.shared_reads import shared_reads
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime
@@ -74,6 +75,7 @@ class RooflinePredictor:
         self._prompts = prompt_attention(model, cluster, full)
         self._decodes = decode_attention(model, cluster, full)
         self._beside_prompts = self._decodes.beside()
+        self._reads_again = shared_reads(model, cluster, full, self._decodes)
         self._windows: DifferingTime | WindowAttentionTime | None
         if model.layers:
             self._windows = differing_times(model, cluster)
@@ -122,6 +124,7 @@ class RooflinePredictor:
             kernels_only=True,
             sums_over_links=True,
             times_drafts=True,
+            reads_again=self._reads_again,
         )
 
     def step_time(self, batch: StepBatch) -> float:
@@ -134,7 +137,7 @@ class RooflinePredictor:
         if queries:
             keys = batch.context_sum + queries
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
-            seconds = decodes.add(seconds, queries, keys, pairs)
+            seconds = decodes.add(seconds, batch, keys, pairs, batch.num_read_again)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
         return seconds if seconds > floor else floor  # max() would be a call  # noqa: FURB136
@@ -156,7 +159,7 @@ class RooflinePredictor:
         if queries:
             keys = growth.contexts(range(num_steps), batch.context_sum + queries)
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
-            seconds = decodes.add_run(seconds, queries, keys, pairs)
+            seconds = decodes.add_run(seconds, batch, keys, pairs, batch.num_read_again)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, _ahead(num_steps))
         if isinstance(seconds, float):  # an empty batch
@@ -174,7 +177,7 @@ class RooflinePredictor:
             return None
         seconds, floor = self._fixed((), num_decodes)
         fixed = num_decodes * decodes.per_query + (seconds + decodes.fixed)
-        return DecodeLine(decodes.per_key, fixed, floor)
+        return DecodeLine(decodes.key_time(num_decodes), fixed, floor)
 
     def parts(self, batch: StepBatch) -> dict[str, float]:
         """Return the seconds of a step of prompts alone or decodes alone, by kind of kernel.

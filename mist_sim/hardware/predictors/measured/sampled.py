@@ -81,7 +81,7 @@ class StepSource(Protocol):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """What its answers depend on besides the batch."""
+        """All that its answers depend on besides the batch."""
 
     def seconds(self, batches: Sequence[StepBatch]) -> Sequence[float]:
         """Return the duration of each batch in seconds (> 0)."""
