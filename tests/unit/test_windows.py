@@ -328,7 +328,7 @@ def test_tokens_to_verify_read_a_window_once_and_see_one_at_most():
         keys = sum(min(c, 31) for c in contexts) + queries
         pairs = sum(min(position + 1, 32) for places in positions for position in places)
         batch = StepBatch((), len(contexts), sum(contexts), keys - queries, num_drafts=3)
-        assert found.add(0.0, batch) == found.decode.add(0.0, queries, keys, pairs)
+        assert found.add(0.0, batch) == found.decode.add(0.0, batch, keys, pairs)
 
 
 def test_without_a_count_contexts_are_taken_as_equal():
