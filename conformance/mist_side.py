@@ -146,12 +146,15 @@ def drafts_of(spec: dict[str, Any]) -> SpeculativeConfig | None:
 
 def groups_of(spec: dict[str, Any]) -> KvGroups | None:
     """Return the groups of layers of a workload's model; None without windows or states."""
-    number, window = spec["windows"]
-    if states := spec["states"]:
-        number, window = states, 1  # a page from the first token on
-    if not number:
+    (number, window), states = spec["windows"], spec["states"]
+    if not (number or states):
         return None
-    return KvGroups(layers_per_group=1, num_window_groups=number, sliding_window=window)
+    return KvGroups(
+        layers_per_group=1,
+        num_window_groups=number,
+        num_state_groups=states,
+        sliding_window=window if number else None,
+    )
 
 
 def tiers_of(spec: dict[str, Any]) -> tuple[CacheTier, ...]:

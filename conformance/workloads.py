@@ -168,6 +168,24 @@ CLASSES = {
     "windows in 3 groups, scarce, prefixes": WorkloadClass(
         prefixes, scarce=True, num_window_groups=3
     ),
+    "windows, drafts by n-grams, prefixes": WorkloadClass(
+        prefixes, num_window_groups=1, drafts="ngram"
+    ),
+    "windows, drafts by n-grams, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_window_groups=1, drafts="ngram"
+    ),
+    "windows, drafts by n-grams, scarce, overlapping turns": WorkloadClass(
+        overlapping, scarce=True, num_window_groups=1, drafts="ngram"
+    ),
+    "windows, drafts by EAGLE, prefixes": WorkloadClass(
+        prefixes, num_window_groups=1, drafts="eagle"
+    ),
+    "windows, drafts by EAGLE, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_window_groups=1, drafts="eagle"
+    ),
+    "windows, drafts by EAGLE, scarce, overlapping turns": WorkloadClass(
+        overlapping, scarce=True, num_window_groups=1, drafts="eagle"
+    ),
     "states, ample": WorkloadClass(plain, caching=False, num_state_groups=3),
     "states, ample, threshold": WorkloadClass(
         plain, threshold=True, caching=False, num_state_groups=3
@@ -178,6 +196,15 @@ CLASSES = {
     ),
     "states in 1 group, scarce": WorkloadClass(
         plain, scarce=True, caching=False, num_state_groups=1
+    ),
+    "states, drafts by n-grams, scarce": WorkloadClass(
+        plain, scarce=True, caching=False, num_state_groups=3, drafts="ngram"
+    ),
+    "states and windows, ample": WorkloadClass(
+        plain, caching=False, num_window_groups=1, num_state_groups=2
+    ),
+    "states and windows, scarce": WorkloadClass(
+        plain, scarce=True, caching=False, num_window_groups=1, num_state_groups=2
     ),
     "loads, prefixes": WorkloadClass(prefixes, scarce=True, loads=True),
     "loads, repeats": WorkloadClass(repeats, scarce=True, loads=True),
@@ -224,7 +251,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         ]
     window = draw.one_of(24, 100, 128, 500) if kind.num_window_groups else 0
     num_blocks *= 1 + kind.num_window_groups
-    num_blocks += kind.num_state_groups * (1 if kind.scarce else len(jobs))
+    num_blocks += kind.num_state_groups * (1 + num_drafts) * (1 if kind.scarce else len(jobs))
     if num_drafts:
         rate = draw.one_of(0.0, 0.4, 0.7, 1.0)
         jobs = _with_paths(jobs, rate, num_drafts)

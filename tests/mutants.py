@@ -140,20 +140,20 @@ MUTANTS = [
     Mutant(
         "a window is outgrown a step late",
         "clients/decode/window_clock.py",
-        "step = self.steps + target - context\n",
-        "step = self.steps + target - context + 1\n",
+        "step = self.steps + self._reach - context\n",
+        "step = self.steps + self._reach - context + 1\n",
     ),
     Mutant(
         "a page behind a window comes back a token early",
-        "clients/kv_cache/windows/page_pool.py",
+        "clients/kv_cache/pages/page_pool.py",
         "num_tokens - self._window + 1",
         "num_tokens - self._window + 2",
     ),
     Mutant(
         "a page comes back that a step in flight sees",
-        "clients/kv_cache/page_manager.py",
-        "            num_tokens -= holding.num_new\n",
-        "            pass\n",
+        "clients/kv_cache/pages/page_manager.py",
+        "(0 if self._lags else holding.num_new)",
+        "holding.num_new",
     ),
     Mutant(
         "drafts that were not taken stay in the sum",
@@ -567,8 +567,8 @@ MUTANTS = [
     Mutant(
         "what is carried over needs a block more",
         f"{SCHEDULING}/carried.py",
-        "- num_here + num_more > pool.num_free",
-        "- num_here + num_more >= pool.num_free",
+        ") + num_more > pool.num_free",
+        ") + num_more >= pool.num_free",
     ),
     Mutant(
         "blocks of the same content are carried over twice",
@@ -680,9 +680,9 @@ MUTANTS = [
     ),
     Mutant(
         "with windows, answers go on as if every block had one page",
-        f"{SCHEDULING}/memory_needs.py",
-        "        if pool.groups:\n            return",
-        "        if False:\n            return",
+        "clients/kv_cache/pages/page_pool.py",
+        "        in_window = after - before\n",
+        "        in_window = 0\n",
     ),
     Mutant(
         "a plan ahead does not know what the one before, made on the spot, has cached",

@@ -58,6 +58,7 @@ def scheduler_of(
     layers += [SlidingWindowSpec(**shape, sliding_window=window) for _ in range(num_window_groups)]
     whole = size * (_LONGEST // size)  # without prefix caching a state's block is the context
     state = {"shapes": ((1,),), "dtypes": (torch.float32,), "block_size": whole}
+    state |= {"num_speculative_blocks": spec["drafts"][1]}
     layers += [MambaSpec(**state) for _ in range(spec["states"])]
     kv_cache = KVCacheConfig(
         num_blocks=num_blocks,

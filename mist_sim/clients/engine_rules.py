@@ -41,6 +41,10 @@ class EngineRules:
     hashes_ahead: whether, with a layer that drafts, the hash of a block covers the token behind it,
         and not a found block is computed again (`VllmConfig.num_hash_lookahead_tokens` in
         `vllm/config/vllm.py`, in 0.33 and not in 0.24). Not with tiers.
+    hybrid_drops: last blocks of full attention that a hit loses, where a layer drafts and others
+        have windows, before these lose one, too; None: a hit loses one after the other, and nothing
+        is left (`HybridKVCacheCoordinator.find_longest_cache_hit` in
+        `vllm/v1/core/kv_cache_coordinator.py`: None in 0.14, 1 in 0.19, 0 in 0.24).
     hides_host: whether async scheduling hides host time (in 0.14; 57 median inter-token latencies
         of 0.11.1, which ran with it, ask for all of it: `python -m benchmarks.measured_itl`).
     keeps_counts: whether counts of tokens, for penalties, stay on the GPU from step to step, and
@@ -87,6 +91,7 @@ class EngineRules:
     drains_preempted: bool = False
     caches_verified: bool = False
     hashes_ahead: bool = False
+    hybrid_drops: int | None = 1
     hides_host: bool = False
     keeps_counts: bool = False
     admits_lookahead: bool = False

@@ -68,7 +68,7 @@ def _step_limits(config: EngineConfig, memory: LaneMemory) -> StepLimits | None:
     if not isinstance(scheduler, ChunkedScheduler):
         return None
     groups = memory.groups
-    num_groups = groups.num_full_groups + groups.num_window_groups if groups else 1
+    num_groups = groups.num_groups if groups else 1
     num_ranks, most = config.pipeline_parallel_size, scheduler.max_num_seqs
     shares = lane_shares(max(most, num_ranks), config.data_parallel_size, num_ranks)
     return StepLimits(

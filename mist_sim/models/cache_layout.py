@@ -21,7 +21,6 @@ from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.layers import Layers, mixers_of
 from mist_sim.models.mixers.base import Mixer
 
-_STATE = 1  # window of a group whose page a sequence holds once, whatever its length
 # vLLM gives DeepSeek-V4 blocks of 256 tokens, two entries of its widest ratio (`--block-size 256`
 # in its recipes for the model).
 _COMPRESSED_BLOCK = 256
@@ -31,8 +30,7 @@ _COMPRESSED_BLOCK = 256
 class CacheLayout:
     """Pages on one rank.
 
-    groups: the groups of layers. A state is a group whose window is one token: a sequence holds one
-        of its pages from its first token on.
+    groups: the groups of layers.
     page_bytes_per_token: bytes of a page divided by the tokens of a block.
     block_size: least tokens per block; 1: any.
     has_states: whether a sequence holds pages of states.
@@ -46,7 +44,7 @@ class CacheLayout:
     @property
     def has_groups(self) -> bool:
         """Whether there are pages of windows or states."""
-        return self.groups.num_window_groups > 0
+        return self.groups.num_window_groups + self.groups.num_state_groups > 0
 
 
 @cache
@@ -113,7 +111,7 @@ def _with_states(
     entry = max(each.token_bytes(ranks, entry_bytes) for each in full)
     num_states = sum(states.values())
     aligned = max(each.block_alignment for each in full)
-    groups = kv_groups(sum(full.values()) + num_states, num_states, _STATE)
+    groups = kv_groups(sum(full.values()), num_states=num_states)
     return CacheLayout(
         groups=groups,
         page_bytes_per_token=groups.layers_per_group * entry,
@@ -135,8 +133,7 @@ def _compressed(
     groups = KvGroups(
         layers_per_group=sum(full.values()),
         num_full_groups=1,
-        num_window_groups=ceil(state / (entries * _COMPRESSED_BLOCK)),
-        sliding_window=_STATE,
+        num_state_groups=ceil(state / (entries * _COMPRESSED_BLOCK)),
     )
     return CacheLayout(
         groups=groups,

@@ -13,6 +13,7 @@ from mist_sim import ChunkedScheduler, Simulation, Workload
 from mist_sim.core.request import Content
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import METHODS, SpeculativeConfig
+from mist_sim.scenario.engines.versions import VERSIONS
 from tests.reference.comparison import OfJobs
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
@@ -25,14 +26,20 @@ MISTRAL = KvGroups(layers_per_group=32, num_full_groups=0, num_window_groups=1, 
 
 
 def hit(
-    num_tokens: int, full: set[int], window: set[int], groups: KvGroups | None, method: str = ""
+    num_tokens: int,
+    full: set[int],
+    window: set[int],
+    groups: KvGroups | None,
+    method: str = "",
+    version: str = "0.24",
 ) -> int:
     """Return the cached tokens of a prompt, as vLLM's hybrid coordinator finds them.
 
     full, window: positions of its blocks that are cached in the groups of either kind.
     method: who drafts. With `mtp` and `eagle` (vLLM's `use_eagle`) every kind of group looks one
     block further than it gives: the groups with full attention drop the last one that they find,
-    then those with windows look for one more in a row, from one behind that on, and drop it.
+    then those with windows look for one more in a row, from one behind that on, and drop it. In
+    0.19 they look from that one on, and in 0.14 again and again, until nothing is left.
     """
     most = (num_tokens - 1) // BLOCK_SIZE
     drops = method in ("mtp", "eagle")
@@ -42,9 +49,11 @@ def hit(
         end = max(0, end - drops)
     if groups is None:
         return end * BLOCK_SIZE
+    if drops and groups.num_full_groups and version == "0.14":
+        return 0
     needed = -(-(groups.sliding_window - 1) // BLOCK_SIZE) + drops
-    contiguous = 0
-    for position in reversed(range(min(most, end + drops))):
+    contiguous, further = 0, drops if version == "0.24" else 0
+    for position in reversed(range(min(most, end + further))):
         contiguous = contiguous + 1 if position in window else 0
         if contiguous == needed:
             return (position + needed - drops) * BLOCK_SIZE
@@ -52,7 +61,11 @@ def hit(
 
 
 def last_hit(
-    groups: KvGroups | None, jobs: list[Job], num_blocks: int = 20_000, method: str = ""
+    groups: KvGroups | None,
+    jobs: list[Job],
+    num_blocks: int = 20_000,
+    method: str = "",
+    version: str = "0.24",
 ) -> int:
     """Return the cached tokens of the last of some requests, each after the one before it.
 
@@ -68,6 +81,7 @@ def last_hit(
         num_gpu_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         kv_groups=groups,
+        hybrid_drops=VERSIONS[f"vllm-{version}"].rules.hybrid_drops,
         speculative_config=SpeculativeConfig(method=method, **drafting) if method else None,
     )
     plain = Workload.from_lists(
@@ -165,18 +179,31 @@ def test_the_same_prompt_again_with_drafts(groups, num_tokens, method):
     assert expected == max(0, most - drops) * BLOCK_SIZE
 
 
+@pytest.mark.parametrize("version", ["0.14", "0.19", "0.24"])
+@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA])
+@pytest.mark.parametrize("num_tokens", [17, 33, 130, 5_008])
+def test_versions_lose_more_or_less_where_a_layer_drafts(groups, num_tokens, version):
+    jobs = [job(k, num_tokens, 1, ((0, num_tokens),)) for k in range(2)]
+    cached = blocks(num_tokens)
+    expected = hit(num_tokens, cached, cached, groups, "eagle", version)
+    assert last_hit(groups, jobs, method="eagle", version=version) == expected
+    most = (num_tokens - 1) // BLOCK_SIZE
+    lost = {"0.14": most, "0.19": 2, "0.24": 1}[version]
+    assert expected == max(0, most - lost) * BLOCK_SIZE
+
+
 @pytest.mark.parametrize("method", ["draft_model", "mtp", "eagle"])
 def test_windows_need_one_block_more_with_drafts(method):
-    """As in the test before those, with ten blocks held, since a draft has slots, too.
+    """As without drafts, but behind the end of the prompt a block is held for what is drafted.
 
-    The windows lack blocks 8 to 21. Of 31 blocks, 22 to 30 are the nine in a row that a drafting
-    layer asks for, so 30 are found. Of 30 blocks eight are left, enough without such a layer; with
+    So the windows lack blocks 8 to 23. Of 33 blocks, 24 to 32 are the nine in a row that a drafting
+    layer asks for, so 32 are found. Of 32 blocks eight are left, enough without such a layer; with
     it the first eight are found less one.
     """
     num_tokens = 80 * BLOCK_SIZE
-    window = blocks(num_tokens) - set(range(8, 22))
+    window = blocks(num_tokens) - set(range(8, 24))
     drops = method != "draft_model"
-    for most, found in ((31, 31 - drops), (30, 7 if drops else 30)):
+    for most, found in ((33, 33 - drops), (32, 7 if drops else 32)):
         length = most * BLOCK_SIZE + 1
         jobs = [
             job(0, num_tokens, 1, ((0, num_tokens),)),

@@ -396,6 +396,7 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
         windows=windows,
         caps_windows=draw(st.booleans()),
         returns_unseen=draw(st.booleans()),
+        hybrid_drops=draw(st.sampled_from([0, 0, 1, None])),
     )
     content = draw(contents(size))
     late = draw(st.sampled_from([0.0, 0.05, 1.0]))

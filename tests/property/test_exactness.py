@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
+from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
@@ -283,7 +283,7 @@ def state_roofline() -> RooflinePredictor:
 @given(case=cases(max_jobs=6), groups=st.integers(1, 4), data=st.data())
 def test_pages_of_states(case, groups, data):
     """A sequence has one page of every group of states, from its first token to its last."""
-    windows = Windows(1, 1, groups)
+    windows = Windows(1, 1, 0, groups)
     case = replace(case, options=replace(case.options, caching=False, tiers=(), windows=windows))
     predictor = state_roofline()
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
@@ -442,30 +442,27 @@ def test_pieces_of_prompts_with_nothing_in_common_are_few_runs():
 
 
 def test_free_pages_are_those_in_the_queue(monkeypatch):
-    """After every call by which pages come or go, where pieces and decodes have no turns."""
+    """After every call by which pages come or go."""
     checked = []
 
     def watch(name):
-        method = getattr(WindowCachingManager, name)
+        method = getattr(CachingPageManager, name)
 
         def call(self, *arguments):
             method(self, *arguments)
-            queue = self.queue
-            pages = [piece.num_blocks * queue.pages_of_a_block(piece) for piece in queue]
-            if self.shares_blocks:
-                assert sum(pages) == self.pool.num_free
-                checked.append(name)
+            assert self.table.num_free == self.pool.num_free
+            checked.append(name)
 
-        monkeypatch.setattr(WindowCachingManager, name, call)
+        monkeypatch.setattr(CachingPageManager, name, call)
 
-    for name in ("admit", "compute_more", "grow", "free", "preempt"):
+    for name in ("admit", "serve", "serve_next", "free", "preempt", "swap_in"):
         watch(name)
     windows = Windows(10, 1, 2)
-    swap = SwapSpace(16, 0.001)
-    options = EngineOptions("chunked", 60, 4, 8, 16, windows=windows, caching=True, swap=swap)
-    jobs = [Job(0.005 * k, 60 + k, 30 + k, content=((k % 3, 50),)) for k in range(12)]
+    swap = SwapSpace(60, 0.001)
+    options = EngineOptions("chunked", 100, 4, 8, 16, windows=windows, caching=True, swap=swap)
+    jobs = [Job(0.005 * k, 60 + k, 80 + k, content=((k % 3, 50),)) for k in range(12)]
     assert_exact(Case(options, tuple(jobs)), AWKWARD)
-    assert {"admit", "compute_more", "grow", "free", "preempt"} <= set(checked)
+    assert {"admit", "serve", "serve_next", "free", "swap_in"} <= set(checked)
 
 
 DRAFTS = SpeculativeConfig(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5)

@@ -278,7 +278,7 @@ def test_an_answer_goes_on_in_the_pages_that_its_windows_have(num_full_groups):
     """Its drafts begin a new block, whose pages a window group takes from the block it has left."""
     options = EngineOptions(
         "chunked",
-        num_blocks=4 + 3 * num_full_groups,
+        num_blocks=6 + 3 * num_full_groups,
         block_size=25,
         max_num_seqs=2,
         max_num_batched_tokens=64,

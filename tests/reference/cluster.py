@@ -458,7 +458,7 @@ class StepwiseCluster:
         (client, number), start = self._places[live], self.now
         held.is_moving = True
         group = self.group_of(lane, live)
-        num_here = (lane.blocks_for(live.num_known - 1) - num_blocks) * lane.block_size
+        num_here = (lane.blocks_of(live.num_known - 1) - num_blocks) * lane.block_size
         num_tokens = max(0, live.num_known - 1 - num_here)
 
         def end() -> None:

@@ -98,6 +98,7 @@ class EngineOptions:
     spares_in_flight: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
+    hybrid_drops: int | None = 1
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -146,7 +147,8 @@ class EngineOptions:
             layers_per_group=1,
             num_full_groups=self.windows.num_full_groups,
             num_window_groups=self.windows.num_window_groups,
-            sliding_window=self.windows.size,
+            num_state_groups=self.windows.num_state_groups,
+            sliding_window=self.windows.size if self.windows.num_window_groups else None,
         )
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
@@ -194,6 +196,7 @@ class EngineOptions:
             spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
+            hybrid_drops=self.hybrid_drops,
             batch_queue=self.batch_queue,
             async_pipelines=True,
             staggers_decodes=self.staggers_decodes,
@@ -372,7 +375,7 @@ class EngineOptions:
             spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
-            has_role=self.role is not None,
+            hybrid_drops=self.hybrid_drops,
             caching=self.caching,
             uncached_first=self.uncached_first,
             plans_ahead=self.async_scheduling,

@@ -94,9 +94,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - Where answers flow, some leave at the end of a step, as `flowing.py` says. Where the next step is
   planned ahead, they are part of it, and leave at its end unless they are done, preempted or given
   up by then. Its end is also when the rule looks again, at those who stay.
-- With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
-  every group. Where sequences have no turns, of a window group each keeps at most those that W - 1
-  tokens can touch, with drafts and lookahead behind them, and one for the newest token.
+- With sliding windows or states, blocks are pages, as `page_memory.py` says. Decodes take theirs as
+  their step is planned; where all blocks of a prompt are taken at once, decodes first give theirs
+  back, then those give way for whom there are none, and then the others take pages.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ from tests.reference.flowing import Flow
 from tests.reference.host import Host
 from tests.reference.kept_elsewhere import Elsewhere
 from tests.reference.memory import Block, Link, Memory, SwapSpace, Tier
-from tests.reference.page_memory import PageMemory
-from tests.reference.window_memory import Bundle, WindowMemory, Windows
+from tests.reference.page_memory import PageMemory, Windows
 
 
 class TimesSteps(Protocol):
@@ -210,7 +209,7 @@ class Live:
     num_entered: how many of its blocks, from the first, are where others find them.
     num_loaded: how many are there after its load from tiers. num_coming: how many of them it loads.
     num_elsewhere: tokens whose entries lie elsewhere, come, or have come; 0 once it goes on.
-    full, window, spare, next_named: of `WindowMemory`. pages: of `PageMemory`.
+    pages, states: of `PageMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
     with it. is_silent: and emits its first token again. incoming: what the client before keeps,
@@ -225,11 +224,8 @@ class Live:
     num_emitted: int = 0
     num_cached: int = 0
     blocks: list[Block] = field(default_factory=list)
-    full: list[Bundle] = field(default_factory=list)
     pages: list[Any] = field(default_factory=list)
-    window: dict[int, Bundle] = field(default_factory=dict)
-    spare: list[Bundle] = field(default_factory=list)
-    next_named: int = 0
+    states: list[Any] = field(default_factory=list)
     num_entered: int = 0
     num_loaded: int = 0
     num_coming: int = 0
@@ -350,7 +346,7 @@ class StepwiseEngine(ABC):
     spares_in_flight: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
-    has_role: bool = False
+    hybrid_drops: int | None = 1
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -678,12 +674,21 @@ class StepwiseEngine(ABC):
 
     def blocks_alone(self, num_tokens: int) -> float:
         """Blocks that must be free for one who is alone."""
-        return self.blocks_for(num_tokens)
+        if self.windows is None:
+            return self.blocks_for(num_tokens)
+        number = -(-num_tokens // self.block_size)
+        in_window = self.windows.num_window_groups * min(number, self.most_counted)
+        return self.windows.num_full_groups * number + in_window + self.num_states
 
     @property
-    def has_turns(self) -> bool:
-        """Tell whether pages are given and taken back one by one."""
-        return False
+    def most_counted(self) -> float:
+        """Blocks that count of a prompt in groups with windows."""
+        return inf
+
+    @property
+    def num_states(self) -> int:
+        """Pages of the states of a request."""
+        return 0 if self.windows is None else self.windows.num_state_groups * (1 + self.num_drafts)
 
     def first_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in the first step after it was away."""
@@ -722,24 +727,39 @@ class StepwiseEngine(ABC):
         num_blocks = full + 1 if rest else full
         if self.windows is None:
             return num_blocks
-        if self.has_turns:
-            return num_blocks * (self.windows.num_full_groups + self.windows.num_window_groups)
-        in_window = min(num_blocks, self.most_in_window)
-        pages = self.windows.num_full_groups * num_blocks
-        return pages + self.windows.num_window_groups * in_window
+        return num_blocks * self.windows.num_groups + self.num_states
 
-    @property
-    def most_in_window(self) -> int:
-        """Blocks that a request holds at most in a group of layers with windows."""
-        assert self.windows
-        beyond = self.num_drafts + self.num_lookahead
-        touched = self.windows.size - 1 + beyond + self.block_size - 1  # from a block's last token
-        return touched // self.block_size + 1
+    def blocks_of(self, num_tokens: int) -> int:
+        """Blocks that a request holds of which so many tokens are computed, no more."""
+        number = self.blocks_for(num_tokens)
+        if isinstance(self.memory, PageMemory) and self.windows:
+            number -= self.windows.num_window_groups * self.memory.behind(num_tokens)
+        return number
+
+    def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
+        """Blocks that it takes beside these for more tokens."""
+        more = self.blocks_for(num_tokens) - self.blocks_for(num_here)
+        if isinstance(self.memory, PageMemory) and self.windows and in_pieces:
+            first = self.memory.behind(num_here)
+            after = -(-num_tokens // self.block_size) - first
+            beyond = after - min(after, self.most_counted)
+            before = -(-num_here // self.block_size) - first
+            more -= self.windows.num_window_groups * int(min(beyond, after - before))
+        return more
 
     def empty_memory(self) -> Memory:
-        if self.windows and self.caching and not self.has_turns:
-            most, again = self.most_in_window, self.num_recomputed
-            return WindowMemory(self.num_blocks, self.block_size, self.windows, most, again)
+        if self.windows:
+            return PageMemory(
+                self.num_blocks,
+                self.block_size,
+                windows=self.windows,
+                num_states=self.num_states,
+                most_counted=self.most_counted,
+                caching=self.caching,
+                uncached_first=self.uncached_first or not self.caching,
+                num_again=self.num_recomputed,
+                again_full=self.hybrid_drops,
+            )
         return Memory(
             self.num_blocks,
             self.block_size,
@@ -844,7 +864,7 @@ class StepwiseEngine(ABC):
         """Take memory for entries that lie elsewhere, and let those come that are not here."""
         assert self.elsewhere
         self.queue.remove(live)
-        num_blocks = self.blocks_for(live.num_elsewhere)
+        num_blocks = self.blocks_of(live.num_elsewhere)
         number = self.memory.reserve(live, num_blocks)
         end = self.elsewhere.load(number, self.now)
         live.num_coming = live.num_elsewhere - (num_blocks - number) * self.block_size
@@ -873,7 +893,7 @@ class StepwiseEngine(ABC):
     def begin_move(self, live: Live) -> None:
         """Take memory for the tokens that have entries, and let those come that are not here."""
         self.queue.remove(live)
-        number = self.memory.reserve(live, self.blocks_for(live.num_known - 1))
+        number = self.memory.reserve(live, self.blocks_of(live.num_known - 1))
         live.outcome.started_at = self.now
         self.moving.append(live)
         assert self.fetch
@@ -918,8 +938,7 @@ class StepwiseEngine(ABC):
         incoming = [live for live in coming if live.incoming or (live.returns and live.resumes)]
         fetched = [live for live in coming + self.loaded if live.num_elsewhere]
         return sum(self.next_blocks(live) for live in incoming + self.moved) + sum(
-            self.blocks_for(live.num_known) - self.blocks_for(live.num_elsewhere)
-            for live in fetched
+            self.more_for(live.num_elsewhere, live.num_known, in_pieces=True) for live in fetched
         )
 
     def free_held(self, live: Live) -> None:
@@ -1008,8 +1027,8 @@ class StepwiseEngine(ABC):
             return room >= 0
         if head in self.loaded:
             return self.blocks_behind_loaded(head, first_piece) <= room
-        if isinstance(self.memory, PageMemory) and not (head.incoming or head.num_elsewhere):
-            return self.memory.need(head, first_piece) <= room
+        if isinstance(self.memory, PageMemory):
+            return self.page_need(self.memory, head, first_piece) <= room
         num_slots, num_held = head.num_known, self.memory.num_held(head)
         if head.incoming:
             num_slots = self.next_slots(head)
@@ -1023,6 +1042,20 @@ class StepwiseEngine(ABC):
                 num_slots = (len(self.memory.found(head)) + sum(numbers)) * self.block_size
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
+
+    def page_need(self, memory: PageMemory, head: Live, first_piece: int | None) -> int:
+        """Pages that must be free for who is next."""
+        here = head.num_known - 1 if head.incoming else head.num_elsewhere
+        if here:
+            num_slots = self.next_slots(head) if head.incoming else head.num_known
+            in_pieces = not head.incoming
+            return self.blocks_of(here) + self.more_for(here, num_slots, in_pieces=in_pieces)
+        if first_piece is None:
+            return memory.need(head, None)
+        num_slots = min(memory.cached_tokens(head) + first_piece, head.num_known)
+        if self.admits_lookahead:
+            num_slots = self.behind(num_slots)
+        return memory.need(head, num_slots)
 
     def blocks_behind_loaded(self, live: Live, first_piece: int | None) -> int:
         """Blocks that one whose blocks were loaded lacks for all its tokens, or a first piece."""
@@ -1073,7 +1106,7 @@ class StepwiseEngine(ABC):
         live.num_cached, live.num_elsewhere, live.returns = live.num_elsewhere, 0, False
         self.memory.arrive(live, live.num_cached)
         num_slots = live.num_known if num_new is None else live.num_cached + num_new
-        number = self.blocks_for(num_slots) - self.blocks_for(live.num_cached)
+        number = self.more_for(live.num_cached, num_slots)
         self.memory.go_on(live, num_slots, number)
 
     def leave(self, live: Live) -> None:
@@ -1104,6 +1137,10 @@ class StepwiseEngine(ABC):
     def make_room(self) -> bool:
         """Preempt until the decodes' next step fits; return whether anyone had to go."""
         self.sitting = []
+        if isinstance(self.memory, PageMemory):
+            for live in self.running:
+                if live in self.decodes and live not in self.late:
+                    self.memory.give_behind(live, self.num_processed(live))
         disturbed = self.decode_need() > self.num_free
         while self.decode_need() > self.num_free + sum(len(live.blocks) for live in self.going):
             self.preempt(self.victim())
@@ -1112,7 +1149,37 @@ class StepwiseEngine(ABC):
         if not disturbed:
             self.swap_in()
             self.join()
+        if isinstance(self.memory, PageMemory):
+            for live in self.running:
+                if live in self.stepping:
+                    self.give_turn(self.memory, live, 1)
         return disturbed
+
+    def num_processed(self, live: Live) -> int:
+        """Computed tokens before which a plan gives pages back, as far as it knows.
+
+        What a step in flight computes counts, with all drafts; or, as an option, not at all.
+        """
+        chunks, decodes, *_ = self.step if self.is_ahead else ([], [])
+        if live in decodes and live.num_last:
+            before, new = live.num_cached - live.num_last, 1 + self.num_drafts
+        else:
+            new = sum(num_new for other, num_new in chunks if other is live)
+            before = live.num_cached - new
+        return before + (0 if self.returns_unseen else new)
+
+    def give_turn(self, memory: PageMemory, live: Live, num_new: int) -> None:
+        memory.give_behind(live, self.num_processed(live))
+        if not live.decoding:
+            memory.extend(live, self.behind(live.num_cached + num_new))
+            memory.enter(live, live.num_cached + num_new)
+            return
+        memory.extend(live, self.next_slots(live))
+        newest = 1
+        if self.is_ahead:
+            newest = 1 - live.num_last if live.num_last else 0
+        live.num_planned = live.num_cached + 1
+        memory.enter(live, live.num_cached + newest)
 
     def sit_out(self) -> None:
         """Let decodes sit out for which there is no block, those admitted first go first."""
@@ -1170,7 +1237,7 @@ class StepwiseEngine(ABC):
         if swaps:
             victim.num_cached = num_cached
             self.swapped.append(victim)
-            self.on_host[victim] = self.blocks_for(num_cached)
+            self.on_host[victim] = self.blocks_of(num_cached)
             if self.swaps_overlap:
                 self.going.append(victim)
                 self.copies.append((self.send_copy(victim, 0), victim))
@@ -1182,11 +1249,11 @@ class StepwiseEngine(ABC):
     def has_swap_space(self, live: Live) -> bool:
         if self.swap_space is None:
             return False
-        blocks = sum(self.on_host.values()) + self.blocks_for(live.num_cached)
+        blocks = sum(self.on_host.values()) + self.blocks_of(live.num_cached)
         return blocks <= self.swap_space.num_blocks
 
     def copy(self, live: Live, sign: int) -> None:
-        self.num_copied += self.blocks_for(live.num_cached)
+        self.num_copied += self.blocks_of(live.num_cached)
         self.note_copy(live, sign, self.now)
 
     def note_copy(self, live: Live, sign: int, time: float) -> None:
@@ -1235,12 +1302,14 @@ class StepwiseEngine(ABC):
             reserve = self.num_reserved if self.running else 0
             room = self.num_free - self.decode_need() - reserve
             needed = self.next_slots(live) if live.resumes else live.num_known
-            if self.blocks_for(needed) > room:
+            here = live.num_cached
+            if self.blocks_of(here) + self.more_for(here, needed) > room:
                 return
-            held = live.num_cached if live.resumes else live.num_known
+            held = here if live.resumes else live.num_known
             self.swapped.remove(live)
             del self.on_host[live]
-            self.memory.swap_in(live, self.blocks_for(held), held, live.num_cached)
+            num_blocks = self.blocks_of(here) + self.more_for(here, held)
+            self.memory.swap_in(live, num_blocks, held, here)
             self.copy(live, 1)
             self.running.append(live)
             if live.resumes:
@@ -1455,7 +1524,7 @@ class StepwiseChunked(StepwiseEngine):
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
-        if isinstance(self.memory, PageMemory):
+        if isinstance(self.memory, PageMemory) and self.in_turn:
             disturbed, chunks, decodes = self.have_turns(self.memory)
         elif self.in_turn:
             disturbed, chunks, decodes = self.run_in_turn()
@@ -1497,7 +1566,7 @@ class StepwiseChunked(StepwiseEngine):
     def fits_behind(self, num_new: int) -> bool:
         """Tell whether the head has blocks for what is written behind its first piece, too."""
         if isinstance(self.memory, PageMemory):
-            return self.head() in self.loaded or self.head_fits(num_new)
+            return not self.in_turn or self.head() in self.loaded or self.head_fits(num_new)
         if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
             return True
         head = self.head()
@@ -1533,59 +1602,16 @@ class StepwiseChunked(StepwiseEngine):
     @property
     def in_turn(self) -> bool:
         """Tell whether prompts take blocks for each piece."""
-        at_once = self.num_drafts or self.has_role or (self.windows and self.windows.size == 1)
-        return not ((self.windows and at_once) or self.swap_space)
-
-    @property
-    def has_turns(self) -> bool:
-        return self.in_turn and self.windows is not None
+        return not self.swap_space
 
     @property
     def most_counted(self) -> float:
-        """Blocks that count of a prompt in groups with windows."""
         assert self.windows
-        if self.whole_must_fit and not self.caps_windows:
+        if not self.in_turn or (self.whole_must_fit and not self.caps_windows):
             return inf
         steps = 2 if self.plans_ahead and self.returns_unseen else 1
         most = self.windows.size - 1 + steps * self.max_num_batched_tokens
         return -(-most // self.block_size) + 1
-
-    def blocks_alone(self, num_tokens: int) -> float:
-        if self.windows is None or not self.has_turns:
-            return self.blocks_for(num_tokens)
-        number = -(-num_tokens // self.block_size)
-        in_window = min(number, self.most_counted)
-        full, window = self.windows.num_full_groups, self.windows.num_window_groups
-        return full * number + window * in_window
-
-    def empty_memory(self) -> Memory:
-        if self.windows is None or not self.has_turns:
-            return super().empty_memory()
-        full, window = self.windows.num_full_groups, self.windows.num_window_groups
-        return PageMemory(
-            self.num_blocks,
-            self.block_size,
-            size=self.windows.size,
-            num_full=full,
-            num_groups=full + window,
-            most_counted=self.most_counted,
-            caching=self.caching,
-            uncached_first=self.uncached_first or not self.caching,
-        )
-
-    def num_processed(self, live: Live) -> int:
-        """Computed tokens before which a plan gives pages back."""
-        if not (self.returns_unseen and self.is_ahead):
-            return live.num_cached
-        chunks, decodes, *_ = self.step
-        new = sum(num_new for other, num_new in chunks if other is live)
-        return live.num_cached - new - (live in decodes)
-
-    def give_turn(self, memory: PageMemory, live: Live, num_new: int) -> None:
-        memory.give_behind(live, self.num_processed(live))
-        memory.extend(live, live.num_cached + num_new)
-        newest = live.decoding and not self.is_ahead
-        memory.enter(live, live.num_cached + (newest if live.decoding else num_new))
 
     def have_turns(self, memory: PageMemory) -> tuple[bool, list[tuple[Live, int]], list[Live]]:
         """Let those who run give and take pages, one after the other."""
@@ -1602,11 +1628,19 @@ class StepwiseChunked(StepwiseEngine):
             before = len(self.running)
             served = [(live, num_new) for live, num_new, _ in self.one_by_one()]
             disturbed = len(self.running) < before
+            for live in [*self.decodes]:
+                if live not in [each for each, _ in served]:
+                    self.sit_turn_out(live)
         decodes = [live for live in self.decodes if live in [each for each, _ in served]]
         chunks = [(live, num_new) for live, num_new in served if not live.decoding and num_new]
         chunks.sort(key=lambda chunk: self.active.index(chunk[0]))
         self.carries = self.carries or bool(chunks)
         return disturbed, [self.chunk(*chunk) for chunk in chunks], decodes
+
+    def sit_turn_out(self, live: Live) -> None:
+        if live in self.late:
+            self.stop(live)
+        live.num_last = 0
 
     @property
     def budget(self) -> int:
@@ -1619,6 +1653,8 @@ class StepwiseChunked(StepwiseEngine):
         for live in self.active:
             if not live.decoding and (num_new := self.running_piece(live, budget)):
                 self.carries = True
+                if isinstance(self.memory, PageMemory):
+                    self.memory.give_behind(live, self.num_processed(live))
                 chunks.append(self.chunk(live, num_new))
                 budget -= num_new
         return chunks
@@ -1656,7 +1692,8 @@ class StepwiseChunked(StepwiseEngine):
         turns, served = list(self.running), []
         while turns:
             live = turns.pop(0)
-            if live in self.late or self.is_in_flight(live):
+            has_overrun = live in self.decodes and isinstance(self.memory, PageMemory)
+            if (live in self.late and not has_overrun) or self.is_in_flight(live):
                 continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
             num_new = 1 if live.decoding else self.running_piece(live, self.budget - new)
@@ -1718,7 +1755,8 @@ class StepwiseChunked(StepwiseEngine):
     def blocks_in_turn(self, live: Live, num_new: int) -> int:
         """Blocks that a running request takes in the step."""
         if isinstance(self.memory, PageMemory):
-            slots = self.next_slots(live) if live.decoding else live.num_cached + num_new
+            after = live.num_cached + num_new
+            slots = self.next_slots(live) if live.decoding else self.behind(after)
             return self.memory.missing(live, slots) if num_new else 0
         if live.decoding:
             return self.next_blocks(live)

@@ -6,7 +6,7 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from mist_sim.cli.app import app
-from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
+from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
 from mist_sim.models.cache_layout import cache_layout
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import CompressedMixer, HeadsMixer, LinearMixer
@@ -37,8 +37,8 @@ def test_blocks_hold_the_largest_state_in_the_largest_entries():
     found = layout((state(32), 3), (state(16), 1), (heads(4, 256), 2), (heads(2, 256), 1))
     assert found.block_size == 528
     assert found.page_bytes_per_token == 4 * 4_096
-    assert (found.groups.num_full_groups, found.groups.num_window_groups) == (1, 1)
-    assert found.groups.sliding_window == 1
+    assert (found.groups.num_full_groups, found.groups.num_state_groups) == (1, 1)
+    assert found.groups.num_window_groups == 0
     assert found.has_states
 
 
@@ -51,7 +51,7 @@ def test_blocks_are_shorter_where_ranks_split_states_and_not_entries():
 
 def test_a_state_holds_one_page_of_each_group_at_any_length():
     found = layout((state(32), 6), (heads(4, 256), 2))
-    pool = WindowPool(1_000, found.block_size, 0, found.groups)
+    pool = PagePool(1_000, found.block_size, 0, found.groups, PageRules())
     assert [pool.blocks_for(length) for length in (1, 528, 529, 5_280)] == [4, 4, 5, 13]
 
 
@@ -98,8 +98,8 @@ def test_compressed_entries_have_blocks_of_256_and_pages_for_windows():
     found = layout((compressed(0), 1), (compressed(128), 2), (compressed(4, has_indexer=True), 1))
     assert found.page_bytes_per_token == 188.125
     assert found.block_size == 256
-    assert (found.groups.num_full_groups, found.groups.num_window_groups) == (1, 29)
-    assert found.groups.sliding_window == 1
+    assert (found.groups.num_full_groups, found.groups.num_state_groups) == (1, 29)
+    assert found.groups.num_window_groups == 0
     assert found.has_states
 
 

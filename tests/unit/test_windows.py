@@ -18,11 +18,10 @@ from mist_sim import (
 )
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache import WindowPool
-from mist_sim.clients.kv_cache.page_manager import PageManager
-from mist_sim.clients.kv_cache.windows.page_pool import PagePool, PageRules
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager, Turn
+from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
 from mist_sim.clients.rules.window_rules import page_rules
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.core.request import Request
@@ -156,34 +155,24 @@ def test_layers_without_a_window_are_one_group():
 
 
 @pytest.mark.parametrize(("block_size", "window"), [(1, 1), (1, 5), (4, 9), (4, 10), (16, 128)])
-def test_a_window_lies_in_so_many_blocks_at_most(block_size, window):
+def test_blocks_behind_a_window(block_size, window):
     """Counted token by token, over every position of the window."""
     groups = KvGroups(
         layers_per_group=1, num_full_groups=0, num_window_groups=1, sliding_window=window
     )
-    most = max(
-        len({token // block_size for token in range(max(0, last - window + 1), last + 1)})
-        for last in range(4 * window + 4 * block_size)
-    )
-    assert groups.max_window_blocks(block_size) == most
-
-
-@pytest.mark.parametrize("num_drafts", [1, 3, 7])
-def test_a_window_and_drafts_lie_in_so_many_blocks_at_most(num_drafts):
-    groups = KvGroups(layers_per_group=1, num_full_groups=0, num_window_groups=1, sliding_window=10)
-    most = max(
-        len({token // 4 for token in range(max(0, last - 9), last + num_drafts + 1)})
-        for last in range(80)
-    )
-    assert groups.max_window_blocks(4, num_drafts) == most
+    pool = PagePool(1000, block_size, 0, groups, PageRules())
+    for last in range(4 * window + 4 * block_size):
+        seen = {token // block_size for token in range(max(0, last - window + 1), last + 1)}
+        assert pool.num_left(last) == min(seen)
 
 
 def test_pages_of_a_sequence():
     groups = KvGroups(layers_per_group=10, num_window_groups=6, sliding_window=1024)
-    pool = WindowPool(1000, 16, 0, groups)
-    assert pool.blocks_for(1) == 7
-    assert pool.blocks_for(1040) == 7 * 65  # (1024 - 1) / 16 rounded up, and one
-    assert pool.blocks_for(16_000) == 1000 + 6 * 65
+    pool = PagePool(1000, 16, 0, groups, PageRules())
+    assert pool.blocks_of(1) == 7
+    assert pool.blocks_of(1040) == 7 * 65 - 6  # the window of token 1,040 begins with token 17
+    assert pool.blocks_of(16_000) == 1000 + 6 * 64
+    assert pool.blocks_for(16_000) == 7 * 1000
 
 
 def test_capacity_counts_pages_of_a_group():
@@ -257,15 +246,21 @@ def test_how_versions_count_the_pages_of_windows(rules, whole, ahead, expected):
         max_num_seqs=8, max_num_batched_tokens=64, scheduler_reserve_full_isl=whole
     )
     config = EngineConfig(scheduler=scheduler, async_scheduling=ahead)
-    groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=128)
-    assert page_rules(config, EngineRules(**rules), groups) == expected
-    drafting = SpeculativeConfig(method="ngram", num_speculative_tokens=1, acceptance_rate=0.5)
-    drafts = replace(config, async_scheduling=False, speculative_config=drafting)
-    assert page_rules(drafts, EngineRules(**rules), groups) is None
+    assert page_rules(config, EngineRules(**rules))[:2] == expected
     with_role = replace(config, role="prefill")
-    assert page_rules(with_role, EngineRules(**rules), groups) is None
-    state = replace(groups, sliding_window=1)
-    assert page_rules(config, EngineRules(**rules), state) is None
+    assert page_rules(with_role, EngineRules(**rules))[:2] == expected
+    at_once = replace(config, scheduler=ContinuousScheduler(max_num_seqs=8))
+    assert page_rules(at_once, EngineRules(**rules)).most_beside is None
+
+
+@pytest.mark.parametrize(
+    ("method", "rules", "num_again"),
+    [("eagle", {}, 1), ("ngram", {}, 0), ("eagle", {"hashes_ahead": True}, 0)],
+)
+def test_a_layer_that_drafts_computes_the_last_block_found_again(method, rules, num_again):
+    drafting = SpeculativeConfig(method=method, num_speculative_tokens=1, acceptance_rate=0.5)
+    config = EngineConfig(scheduler=ChunkedScheduler(max_num_seqs=8), speculative_config=drafting)
+    assert page_rules(config, EngineRules(**rules)).num_again == num_again
 
 
 def test_pages_of_a_prompt_in_pieces():
@@ -275,17 +270,17 @@ def test_pages_of_a_prompt_in_pieces():
     window of token 16, which are 2 whole blocks; before a decode of token 32, 25 are: 6 blocks.
     """
     groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=8)
-    pool = PagePool(100, 4, 0, groups, PageRules(None, lags=False))
+    pool = PagePool(100, 4, 0, groups, PageRules())
     manager = PageManager(pool, lags=False)
     request = Request(0, 0.0, completion(32, 2), 32, 2)
     sequence = SequenceState(Visit(request, request.stages, 0.0), 32, 2)
-    manager.begin_plan()
+    manager.num_plans += 1
     manager.admit(sequence, 16)
     manager.compute(sequence, 16)
     used = [pool.num_used]
     for computed, new in ((16, 16), (32, 1)):
-        manager.begin_plan()
-        manager.serve(sequence, computed, new)
+        manager.num_plans += 1
+        manager.serve(sequence, Turn(computed, new, computed + new, computed + new))
         used.append(pool.num_used)
     assert used == [8, 16 - 2, 18 - 6]
     manager.free(sequence, 0, 33)
@@ -333,7 +328,7 @@ def test_tokens_to_verify_read_a_window_once_and_see_one_at_most():
         keys = sum(min(c, 31) for c in contexts) + queries
         pairs = sum(min(position + 1, 32) for places in positions for position in places)
         batch = StepBatch((), len(contexts), sum(contexts), keys - queries, num_drafts=3)
-        assert found.add(0.0, batch) == found.decode.add(0.0, queries, keys, pairs)
+        assert found.add(0.0, batch) == found.decode.add(0.0, batch, keys, pairs)
 
 
 def test_without_a_count_contexts_are_taken_as_equal():

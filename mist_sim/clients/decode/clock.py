@@ -144,6 +144,14 @@ class DecodeClock:
         """Tokens that the cache holds for a sequence on the clock, after more steps."""
         return sequence.num_tokens - 1 + self.steps + num_steps - sequence.join_step
 
+    def slots(self, sequence: SequenceState, num_steps: int = 0) -> int:
+        """Tokens that a sequence on the clock has memory for in the next step but `num_steps`."""
+        return self.context(sequence, num_steps) + 1
+
+    def slots_held(self, sequence: SequenceState) -> int:
+        """Tokens that a sequence on the clock has memory for before its next step."""
+        return self.context(sequence)
+
     def step_with(self, sequence: SequenceState, num_tokens: int) -> int:
         """The first step before which the cache holds so many tokens of a sequence on the clock."""
         return sequence.join_step + num_tokens - (sequence.num_tokens - 1)

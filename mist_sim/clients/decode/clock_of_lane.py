@@ -8,7 +8,6 @@ from mist_sim.clients.decode.speculative_window_clock import SpeculativeWindowCl
 from mist_sim.clients.decode.watched_clock import WatchedClock
 from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.kv_cache import KvCacheManager
-from mist_sim.clients.kv_cache.page_manager import PageManager
 
 
 def clock_of_lane(
@@ -18,9 +17,8 @@ def clock_of_lane(
     block_size, groups = kv_cache.pool.block_size, kv_cache.pool.groups
     if groups:
         if speculation is not None:
-            return SpeculativeWindowClock(block_size, speculation, groups, kv_cache.drops)
-        returns = not isinstance(kv_cache, PageManager)
-        return WindowClock(block_size, groups, kv_cache.drops, returns=returns)
+            return SpeculativeWindowClock(block_size, speculation, groups)
+        return WindowClock(block_size, groups)
     if speculation is not None:
         return SpeculativeClock(block_size, speculation)
     if tells_joins:

@@ -129,13 +129,26 @@ class SpeculativeClock(DecodeClock):
             blocks = self._blocks(first_context, stay, sequence.num_ahead)
             add_ahead(self._tokens_by, start, stay[done] - stay[done:])
             add_ahead(self._blocks_by, start, blocks[done] - blocks[done:])
-        speculation, num_ahead = self._speculation, sequence.num_ahead
+        num_slots = self._slots(sequence, first_context, stay, done)
         sequence.num_ahead = 0
+        return num_slots
+
+    def slots(self, sequence: SequenceState, num_steps: int = 0) -> int:
+        stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
+        return self._slots(sequence, sequence.num_tokens - 1, stay, done + num_steps + 1)
+
+    def slots_held(self, sequence: SequenceState) -> int:
+        stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
+        return self._slots(sequence, sequence.num_tokens - 1, stay, done)
+
+    def _slots(self, sequence: SequenceState, context: int, stay: Vector, done: int) -> int:
+        """Return the slots of a sequence after so many steps of a stay that began at a context."""
+        speculation = self._speculation
         if not done:
-            return speculation.slots_ahead(first_context, num_ahead)
+            return speculation.slots_ahead(context, sequence.num_ahead)
         if done > 1 and speculation.plans_ahead:
-            return speculation.num_slots_behind(first_context + stay.item(done - 2) + 1)
-        return speculation.num_slots(first_context + stay.item(done - 1) + 1)
+            return speculation.num_slots_behind(context + stay.item(done - 2) + 1)
+        return speculation.num_slots(context + stay.item(done - 1) + 1)
 
     def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
         stay = self._path(sequence, 0).stay

@@ -16,7 +16,6 @@ from mist_sim.clients.decode.speculative_clock import (
     add_ahead,
     moved,
 )
-from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.models.kv_groups import KvGroups
@@ -26,33 +25,15 @@ class SpeculativeWindowClock(SpeculativeClock):
     """The running decodes of one engine, and the part of their contexts inside the windows.
 
     window_sum: tokens in the cache that the next queries see through their windows, summed.
-    drops: receives blocks that windows have left, for a prefix cache; None: no prefix cache.
     """
 
-    __slots__ = (
-        "_dropped_by",
-        "_drops",
-        "_groups",
-        "_most_window_blocks",
-        "_reach",
-        "_seen_by",
-        "window_sum",
-    )
+    __slots__ = ("_groups", "_reach", "_seen_by", "window_sum")
 
-    def __init__(
-        self,
-        block_size: int,
-        speculation: Speculation,
-        groups: KvGroups,
-        drops: WindowDrops | None = None,
-    ) -> None:
+    def __init__(self, block_size: int, speculation: Speculation, groups: KvGroups) -> None:
         super().__init__(block_size, speculation)
-        self._drops = drops
-        self._dropped_by: Vector = np.zeros_like(self._tokens_by)  # window blocks, as `_tokens_by`
         self.window_sum = 0
         self._groups = groups
         self._reach = (groups.sliding_window or 1) - 1
-        self._most_window_blocks = groups.max_window_blocks(block_size, speculation.num_extra_slots)
         self._seen_by: Vector = np.zeros_like(self._tokens_by)  # as `_tokens_by`
 
     def join(self, sequence: SequenceState) -> None:
@@ -62,10 +43,6 @@ class SpeculativeWindowClock(SpeculativeClock):
         seen = self._seen(sequence.num_tokens - 1, stay)
         self.window_sum += seen.item(0)
         add_ahead(self._seen_by, self.steps - self._first, seen - seen[0])
-        if self._drops is not None:
-            dropped = self._dropped(sequence.num_tokens - 1, stay)
-            add_ahead(self._dropped_by, self.steps - self._first, dropped - dropped[0])
-            self._drops.watch(self, sequence)
 
     def leave(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock and out of the window sums; return the slots it holds."""
@@ -76,20 +53,12 @@ class SpeculativeWindowClock(SpeculativeClock):
         self.window_sum -= seen.item(done)
         if done < len(stay) - 1:
             add_ahead(self._seen_by, self.steps - self._first, seen[done] - seen[done:])
-        if self._drops is not None:
-            dropped = self._dropped(context, stay)
-            if done < len(stay) - 1:
-                start = self.steps - self._first
-                add_ahead(self._dropped_by, start, dropped[done] - dropped[done:])
-            self._drops.leave(sequence, dropped.item(done))
         return num_slots
 
     def advance(self, num_steps: int) -> int:
-        """Make steps, and note the blocks that windows leave; return the tokens given."""
+        """Make steps; return the blocks that they took."""
         start, seen = self.steps - self._first, self._seen_by
         self.window_sum += seen.item(start + num_steps) - seen.item(start)
-        if self._drops is not None and self._drops.is_kept:
-            self._drops.advance(self, num_steps)
         return super().advance(num_steps)
 
     def begin_overrun(self, context: int, num_blocks: int) -> None:
@@ -111,34 +80,14 @@ class SpeculativeWindowClock(SpeculativeClock):
         growth.window_sum = seen[start : start + num_steps] - seen[start]
         return growth
 
-    def num_dropped(self, num_steps: int) -> int:
-        """Window blocks that the next steps give back, in all."""
-        dropped, start = self._dropped_by, self.steps - self._first
-        return dropped.item(start + num_steps) - dropped.item(start)
-
-    def drop_step(self, sequence: SequenceState, position: int) -> int:
-        """The step in which a sequence on the clock gives back the window block of a position."""
-        dropped = self._dropped(sequence.num_tokens - 1, self._path(sequence, 0).stay)
-        num_steps = int(dropped.searchsorted(position, side="right"))
-        return sequence.join_step + num_steps - 1
-
-    def _dropped(self, context: int, stay: Vector) -> Vector:
-        """Return the window blocks given back since the first token, after 0, 1, 2, ... steps."""
-        blocks = super()._blocks_held(context, stay)
-        blocks -= self._most_window_blocks
-        return np.maximum(blocks, 0, out=blocks)
-
     def _seen(self, context: int, stay: Vector) -> Vector:
         """Return the tokens inside the windows after 0, 1, 2, ... steps of a stay."""
         return np.minimum(context + stay, self._reach)
 
     def _blocks_held(self, context: int, stay: Vector, num_ahead: int = 0) -> Vector:
-        """Return the pages held; a window group holds those of its tokens and of a step's slots."""
+        """Return the pages taken; those that come back do not count."""
         blocks = super()._blocks_held(context, stay, num_ahead)
-        in_window: Vector = np.minimum(blocks, self._most_window_blocks)
-        in_window *= self._groups.num_window_groups
-        blocks *= self._groups.num_full_groups
-        blocks += in_window
+        blocks *= self._groups.num_groups
         return blocks
 
     def _place(self, num_steps: int) -> int:
@@ -147,5 +96,4 @@ class SpeculativeWindowClock(SpeculativeClock):
         size = len(self._tokens_by)
         if self._first != before or len(self._seen_by) != size:
             self._seen_by = moved(self._seen_by[self._first - before :], size)
-            self._dropped_by = moved(self._dropped_by[self._first - before :], size)
         return start

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.manager import Ahead
+from mist_sim.clients.scheduling.page_turns import serve_steps
 from mist_sim.clients.scheduling.planned_steps import blocks_after_first
 from mist_sim.clients.sequence_state import Home, SequenceState
 from mist_sim.core.answers import AnswerLengths
@@ -152,8 +153,8 @@ def _num_taken(lane: Lane) -> int:
     state = lane.state
     if state.pages is not None:
         plan, num_begun = lane.engine.steps_begun(lane)
-        if plan is not None and plan.decodes and num_begun > 1:
-            state.pages.decode_on(state.decoding(), state.clock.context, num_begun)
+        if plan is not None and num_begun > 1:
+            serve_steps(state, state.pages, plan, num_begun)
         return 0
     if state.by_piece:
         plan, num_begun = lane.engine.steps_begun(lane)

@@ -165,6 +165,7 @@ class Lane:
                 self.state.end_pause()
             if self._sees_time:
                 self.state.time = self.time_of_plan
+            self.state.kv_cache.num_plans += 1
             plan = self.scheduler.schedule(self.state, limit or self.run_length.limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():

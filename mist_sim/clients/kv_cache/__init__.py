@@ -15,7 +15,6 @@ from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHisto
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
-from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 
 __all__ = [
     "BlockPool",
@@ -30,7 +29,6 @@ __all__ = [
     "SerialLink",
     "SwapSpace",
     "TieredManager",
-    "WindowPool",
     "cache_tiers",
     "kv_block_bytes",
     "lane_memory",

@@ -55,6 +55,17 @@ class BlockPool:
         """Blocks that a sequence of `num_tokens` tokens fills, the last perhaps in part."""
         return -(-num_tokens // self.block_size)
 
+    def blocks_of(self, num_tokens: int) -> int:
+        """Blocks that a sequence holds whose first `num_tokens` tokens are computed."""
+        return -(-num_tokens // self.block_size)
+
+    def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
+        """Blocks that it takes beside these for `num_tokens` tokens, the first of which are here.
+
+        in_pieces: whether the others are computed piece by piece.
+        """
+        return num_here // -self.block_size - num_tokens // -self.block_size
+
     def blocks_alone(self, num_tokens: int) -> int:
         """Blocks that must be free at once for a sequence of `num_tokens` tokens that is alone."""
         return -(-num_tokens // self.block_size)

@@ -9,15 +9,14 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves.lower_memory import SwapSpace
-from mist_sim.clients.kv_cache.page_manager import CachingPageManager, PageManager
+from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
-from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
-from mist_sim.clients.kv_cache.windows.page_pool import PagePool, PageRules
-from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves
 from mist_sim.models.kv_groups import KvGroups
@@ -31,15 +30,12 @@ class LaneMemory:
     num_blocks, block_size: blocks on the GPUs, and tokens in each.
     num_in_all: blocks of all lanes of the engine.
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
-    groups: how the layers of a model with sliding windows share the blocks; None without.
-    page_rules: how their pages are counted one by one; None: each sequence has the most that its
-        windows can touch, from the start on.
-    num_extra_slots: tokens of a sequence that its windows keep for drafts.
+    groups: how the layers of a model with windows or states share the blocks; None without.
+    page_rules: how their pages are counted. num_drafts: tokens that each decode verifies in a step.
     num_recomputed: last blocks of a hit that are computed again, for drafts. hashes_ahead: whether
         a block is found by the token behind it, too, instead.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
-    uncached_first: whether free blocks that are not are used before all others; with sliding
-        windows only where pages are counted one by one.
+    uncached_first: whether free blocks that are not are used before all others.
     tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
         sequences are kept; None where they are computed again.
     """
@@ -49,8 +45,8 @@ class LaneMemory:
     block_size: int
     num_reserved: int
     groups: KvGroups | None
-    page_rules: PageRules | None
-    num_extra_slots: int
+    page_rules: PageRules
+    num_drafts: int
     num_recomputed: int
     hashes_ahead: bool
     caches_prefixes: bool
@@ -67,10 +63,8 @@ class LaneMemory:
         """Return the blocks of a lane; all are free."""
         sizes, groups = (self.num_blocks, self.block_size, self.num_reserved), self.groups
         pool = BlockPool(*sizes)
-        if groups and self.page_rules:
-            pool = PagePool(*sizes, groups, self.page_rules)
-        elif groups:
-            pool = WindowPool(*sizes, groups, self.num_extra_slots)
+        if groups:
+            pool = PagePool(*sizes, groups, self.page_rules, self.num_drafts)
         pool.num_in_all = self.num_in_all
         return pool
 
@@ -83,13 +77,14 @@ class LaneMemory:
         if self.tiers:
             content = (shared or SharedTiers()).content
             return TieredManager(pool, self.tiers, again, uncached_first=first, content=content)
-        if isinstance(pool, PagePool) and self.page_rules:
-            kind = CachingPageManager if self.caches_prefixes else PageManager
-            return kind(pool, lags=self.page_rules.lags, blank_first=first)
+        if isinstance(pool, PagePool):
+            if not self.caches_prefixes:
+                return PageManager(pool, lags=self.page_rules.lags)
+            return CachingPageManager(
+                pool, self.page_rules, blank_first=first, hashes_ahead=self.hashes_ahead
+            )
         if not self.caches_prefixes:
             return KvCacheManager(pool)
-        if isinstance(pool, WindowPool):
-            return WindowCachingManager(pool, again)
         return PrefixCachingManager(
             pool, again, uncached_first=first, hashes_ahead=self.hashes_ahead
         )
@@ -146,8 +141,7 @@ def lane_memory(
 
     drafting: how it drafts tokens. swaps: whether its scheduler preempts by swapping.
     swaps_overlap: whether it computes steps meanwhile.
-    uncached_first, hashes_ahead: of its `EngineRules`. page_rules: how its version counts pages of
-        windows, if its prompts take them by piece.
+    uncached_first, hashes_ahead: of its `EngineRules`. page_rules: how its version counts pages.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
     if memory.num_gpu_blocks < num_lanes:
@@ -178,8 +172,8 @@ def lane_memory(
         block_size=config.block_size,
         num_reserved=_reserve(config.watermark, num_blocks),
         groups=memory.kv_groups,
-        page_rules=page_rules,
-        num_extra_slots=drafting.num_extra_slots if drafting else 0,
+        page_rules=page_rules or PageRules(),
+        num_drafts=drafting.num_speculative_tokens if drafting else 0,
         num_recomputed=0 if hashes_ahead else num_recomputed,
         hashes_ahead=hashes_ahead,
         caches_prefixes=config.enable_prefix_caching,

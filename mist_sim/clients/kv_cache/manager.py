@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.reusable_decodes import Answers
-from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
 
@@ -58,9 +57,9 @@ class KvCacheManager:
     looks_ahead: whether it knows prefixes between the ends of runs.
     caches_prefixes: whether prompts are looked up in a cache.
     shares_blocks: whether any sequence may find blocks of others, so far.
+    num_plans: plans that a scheduler has made.
     tiers: where blocks may be loaded from; None without tiers.
     answers: decodes whose blocks others may reuse; without a prefix cache there are none.
-    drops: blocks dropped by windows, if a prefix cache may find them again.
     """
 
     looks_ahead: ClassVar[bool] = True
@@ -71,7 +70,7 @@ class KvCacheManager:
         self.shares_blocks = False
         self.tiers: LowerTiers | None = None
         self.answers = Answers(pool.block_size)
-        self.drops: WindowDrops | None = None
+        self.num_plans = 0
 
     def add(self, sequence: SequenceState) -> None:
         """Get to know a sequence before it is admitted."""
@@ -132,6 +131,10 @@ class KvCacheManager:
     def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
         """Blocks of a sequence that takes them piece by piece, with so many computed tokens."""
         return self.pool.blocks_for(num_computed_tokens)
+
+    def blocks_to_reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Free blocks that `reserve` takes."""
+        return self.pool.blocks_of(num_tokens)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Give a sequence blocks for entries that come from another client; return how many do."""

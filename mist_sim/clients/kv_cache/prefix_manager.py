@@ -124,6 +124,11 @@ class PrefixCachingManager(KvCacheManager):
         num_blocks = self.pool.blocks_for(num_computed_tokens)
         return num_blocks if sequence.chain is None else max(num_blocks, sequence.chain.num_held)
 
+    def blocks_to_reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        num_full = num_tokens // self.pool.block_size
+        num_here = min(self.num_cached_tokens(sequence) // self.pool.block_size, num_full)
+        return self.pool.blocks_for(num_tokens) - num_here
+
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Hold the cached blocks of a sequence, and take new ones for its other entries."""
         num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain

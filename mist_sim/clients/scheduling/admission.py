@@ -96,7 +96,7 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
     elif kv is not None:
         num_blocks = kv_cache.reserve(sequence, sequence.num_brought)
         lane.coming.num_promised += lane.needs.to_join(sequence)
-        num_here = (lane.pool.blocks_for(sequence.num_brought) - num_blocks) * size
+        num_here = (lane.pool.blocks_of(sequence.num_brought) - num_blocks) * size
         num_tokens = sequence.num_brought - num_here
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
         more = sequence.has_rest
@@ -141,6 +141,8 @@ def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) 
     if sequence in lane.coming.loaded:
         return 0
     pool = lane.pool
+    if lane.pages is not None:  # none are held by others
+        return pool.blocks_of(sequence.num_brought) + lane.needs.to_join(sequence)
     num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
     return pool.blocks_for(lane.needs.num_slots(sequence)) - num_held
 
@@ -175,16 +177,23 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
 
 def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slots: int) -> None:
     """Give a prompt blocks for `num_slots` tokens in all; it has those of its first piece."""
+    lane.needs.note_ahead(sequence, is_first=True)
+    if lane.pages is not None:
+        lane.pages.go_on(sequence, sequence.num_computed_tokens, num_slots)
+        return
     num_tokens = min(sequence.num_tokens, sequence.num_computed_tokens + num_new)
     num_held = lane.kv_cache.num_held
     lane.kv_cache.grow(num_held(sequence, num_slots) - num_held(sequence, num_tokens))
-    lane.needs.note_ahead(sequence, is_first=True)
 
 
 def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
     """Tell whether a waiting prompt has memory for its first piece, beside what counts for all."""
+    if sequence in lane.coming.loaded:
+        return True
     num_tokens = lane.kv_cache.num_cached_tokens(sequence) + num_new
-    num_pages = lane.kv_cache.blocks_to_admit(sequence, min(num_tokens, sequence.num_tokens))
+    num_slots = lane.needs.of_first_piece(sequence, num_new)
+    num_slots = max(num_slots, min(num_tokens, sequence.num_tokens))
+    num_pages = lane.kv_cache.blocks_to_admit(sequence, num_slots)
     return num_pages <= lane.num_admissible(lane.coming.num_promised)
 
 
@@ -250,6 +259,12 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
         return 1  # pages come back in any step
     seats_come = lane.leaving or lane.in_flight.deferred or lane.paused
     return 1 if seats_come or _may_join_second_step(lane) else limit
+
+
+def steps_until_pages(lane: LaneState, limit: int) -> int:
+    """Return 1 where somebody waits for memory that windows may give back in any step."""
+    waits = lane.pages is not None and lane.num_waiting and lane.has_seat()
+    return 1 if waits else limit
 
 
 def _may_join_second_step(lane: LaneState) -> bool:

@@ -42,7 +42,7 @@ def carry_brought(lane: LaneState, sequence: SequenceState) -> bool:
 
 def carry_held(lane: LaneState, sequence: SequenceState, num_tokens: int) -> None:
     """Keep the entries of a sequence that is done for another client, in blocks of its own."""
-    num_blocks = lane.pool.blocks_for(num_tokens)
+    num_blocks = lane.pool.blocks_of(num_tokens)
     sequence.chain = None
     lane.kv_cache.add(sequence)
     lane.kv_cache.swap_in(sequence, num_blocks, num_tokens)
@@ -62,9 +62,7 @@ def _take(lane: LaneState, sequence: SequenceState, num_tokens: int, num_more: i
     kv_cache, pool = lane.kv_cache, lane.pool
     sequence.chain = None
     kv_cache.add(sequence)
-    num_full = num_tokens // pool.block_size
-    num_here = min(kv_cache.num_cached_tokens(sequence) // pool.block_size, num_full)
-    if pool.blocks_for(num_tokens) - num_here + num_more > pool.num_free:
+    if kv_cache.blocks_to_reserve(sequence, num_tokens) + num_more > pool.num_free:
         return False
     kv_cache.reserve(sequence, num_tokens)
     return True

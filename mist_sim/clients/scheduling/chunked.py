@@ -118,8 +118,6 @@ class ChunkedScheduler(Scheduler):
             limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
         elif not disturbed and budget and (lane.waiting or lane.coming.loaded):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
-        if lane.pages is not None and lane.num_waiting and lane.has_seat():
-            limit = 1  # pages come back in any step
         if may_spare and plan.prefills and lane.num_running == 1:
             # it becomes alone once no request waits, and stops being alone when one arrives
             limit = 1
@@ -174,9 +172,10 @@ class ChunkedScheduler(Scheduler):
             chunk = cut(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
-            if lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
-                break
-            if lane.pages is not None and not has_first_pages(lane, sequence, chunk):
+            if lane.pages is not None:
+                if lane.by_piece and not has_first_pages(lane, sequence, chunk):
+                    break
+            elif lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk)

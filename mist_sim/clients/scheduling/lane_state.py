@@ -9,7 +9,7 @@ from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeCl
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.kv_cache.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.coming_entries import ComingEntries
@@ -44,9 +44,9 @@ class LaneState:
     clock: the decodes, and the blocks that they need. kv_cache, pool: the holders of blocks.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
-        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with swapping,
-        and drafts in models with sliding windows.
-    pages: the holder of blocks where it lends them to each sequence in its turn; else None.
+        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with swapping.
+    pages: the holder of blocks where layers have windows or states: it lends them to each sequence
+        in its turn, as its step is planned; else None.
     needs: how many blocks sequences need. coming: sequences whose entries come from elsewhere.
     in_flight: blocks that the step in flight may write. known: which tokens the next plan knows.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
@@ -106,8 +106,7 @@ class LaneState:
         self.plans_ahead = plans_ahead
         self.rules = rules or EngineRules()
         self.cadence = cadence
-        windows_at_once = self.pool.groups and self.pages is None
-        self.by_piece = by_piece and not (windows_at_once or swap_space)
+        self.by_piece = by_piece and swap_space is None
         has_tiers = kv_cache.tiers is not None
         if kv_cache.tiers is not None:
             kv_cache.tiers.takes_all = not self.by_piece
@@ -205,7 +204,7 @@ class LaneState:
             del self.swaps.going[sequence]
             self.kv_cache.swap_out(sequence, num_blocks, num_computed)
             if sequence not in self.swapped:  # it was given up meanwhile
-                self.swaps.room.release(self.pool.blocks_for(num_computed))
+                self.swaps.room.release(self.pool.blocks_of(num_computed))
         elif sequence not in self.held:
             self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)
 
@@ -217,12 +216,6 @@ class LaneState:
         was_served: whether it had its turn in that plan, which caches its computed tokens.
         """
         return self.known.of(sequence, num_computed, was_served=was_served)
-
-    def num_computed(self, sequence: SequenceState) -> int:
-        """Return the computed tokens of a sequence that runs."""
-        if sequence in self.prefilling:
-            return sequence.num_computed_tokens
-        return self.clock.context(sequence)
 
     def decoding(self) -> list[SequenceState]:
         """Return the decodes of the next step, in order of admission."""

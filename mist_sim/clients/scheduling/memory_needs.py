@@ -6,7 +6,7 @@ from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.kv_cache.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager
 from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -49,17 +49,18 @@ class MemoryNeeds:
         """Return the blocks that must be free for a swapped sequence to continue."""
         sequence = swap.sequence
         num_tokens = sequence.num_tokens if swap.in_prefill else self.num_slots(sequence)
-        return self._pool.blocks_for(num_tokens)
+        num_here = swap.num_tokens
+        return self._pool.blocks_of(num_here) + self._pool.more_for(num_here, num_tokens)
 
     def to_join(self, sequence: SequenceState) -> int:
         """Return the blocks that must be free for a sequence with its entries to continue.
 
         For a prompt, these include all of its remaining tokens.
         """
-        pool, num_slots, num_brought = self._pool, self.num_slots(sequence), sequence.num_brought
+        pool, num_slots, num_here = self._pool, self.num_slots(sequence), sequence.num_brought
         if pool.groups:
-            return pool.blocks_for(num_slots) - pool.blocks_for(num_brought)
-        return num_brought // -pool.block_size - num_slots // -pool.block_size
+            return pool.more_for(num_here, num_slots, in_pieces=sequence.has_rest)
+        return num_here // -pool.block_size - num_slots // -pool.block_size
 
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
@@ -101,6 +102,10 @@ class MemoryNeeds:
         num_computed = sequence.num_computed_tokens + num_planned
         held = self._kv_cache.num_held(sequence, num_computed)
         return self._pool.blocks_for(sequence.num_tokens) - held
+
+    def slots_of_piece(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Return the slots of a prompt that runs with the piece that ends after so many tokens."""
+        return self.slots_ahead(sequence, num_tokens, self._lookahead)
 
     def taken_by_piece(self, sequence: SequenceState, num_tokens: int) -> int:
         """Return the blocks that the planned piece of a prompt took."""

@@ -24,11 +24,13 @@ class Overrun(NamedTuple):
 
     context: tokens that the cache holds for it, accepted ones behind its end included.
     num_blocks: those that it takes for the step.
+    num_slots: tokens that it has memory for then.
     num_last: tokens that its last step gave it.
     """
 
     context: int
     num_blocks: int
+    num_slots: int
     num_last: int
 
 
@@ -56,8 +58,12 @@ class Overruns:
         num_slots = self._speculation.num_slots_behind(sequence.num_tokens - num_last)
         num_more = self._pool.blocks_for(num_slots) - num_blocks
         context = sequence.num_tokens - 1 + path.num_beyond
-        self._found[sequence] = Overrun(context, num_more, num_last)
+        self._found[sequence] = Overrun(context, num_more, num_slots, num_last)
         self._clock.begin_overrun(context, num_more)
+
+    def of(self, sequence: SequenceState) -> Overrun | None:
+        """Return the part of a sequence in the next step; None if it has none."""
+        return self._found.get(sequence)
 
     def end_all(self, leaving: dict[SequenceState, tuple[int, int]], num_taken: int) -> int:
         """Take leaving sequences out of the next step, which gives back the blocks for it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from mist_sim.clients.scheduling.admission import steps_until_gain
+from mist_sim.clients.scheduling.admission import steps_until_gain, steps_until_pages
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -35,6 +35,8 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     step then needs a plan of its own.
     """
     shares = lane.kv_cache.shares_blocks
+    if lane.pages is not None:
+        limit = steps_until_pages(lane, limit)
     if plan.prefills and shares and _shares_change(lane, plan, budget):
         return 1
     spare = 1 if budget else 0
@@ -53,10 +55,10 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
     """Tell whether blocks that a step caches can change the next step.
 
-    The head of the queue may find them, or another prompt may compute the same blocks. With sliding
-    windows, prompts and decodes give back blocks in turn.
+    The head of the queue may find them, or another prompt may compute the same blocks. Pages come
+    and go in turns, of prompts and decodes.
     """
-    if lane.pool.groups and (plan.decodes or len(plan.prefills) > 1):
+    if lane.pages is not None and (plan.decodes or len(plan.prefills) > 1):
         return True
     entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
     head = lane.head() if entering and budget else None

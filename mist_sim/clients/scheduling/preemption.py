@@ -31,7 +31,12 @@ from typing import Literal, get_args
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
 from mist_sim.clients.scheduling.admission import add_prefill
 from mist_sim.clients.scheduling.lane_state import LaneState
-from mist_sim.clients.scheduling.page_turns import need_in_turn, serve_now, serve_rest
+from mist_sim.clients.scheduling.page_turns import (
+    leave_behind,
+    need_in_turn,
+    serve_now,
+    serve_rest,
+)
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.resuming import join, swap_in
 from mist_sim.clients.sequence_state import SequenceState
@@ -71,7 +76,7 @@ def preempt(
         return
     plan.preempted += (sequence,)
     if swap_space is not None:
-        num_filled = lane.pool.blocks_for(num_computed)
+        num_filled = lane.pool.blocks_of(num_computed)
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
@@ -122,9 +127,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         lane.end_pause()
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
-    if lane.pages is not None:
-        lane.pages.begin_plan()
-    elif not (lane.prefilling or lane.coming.moved) and num_blocks <= num_free:  # mostly
+    if lane.pages is None and not (lane.prefilling or lane.coming.moved) and num_blocks <= num_free:
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
             _take(lane, num_blocks)
@@ -206,7 +209,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
     missed: list[SequenceState] = []  # sequences that lost their turn
     while turns:
         sequence = turns[0]
-        if lane.is_busy(sequence):
+        if lane.is_busy(sequence) and not _goes_beyond(lane, sequence):
             del turns[0]
             continue
         left = budget - lane.clock.num_queries - _prompt_tokens(lane, served)
@@ -237,8 +240,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
             missed += turns[1:next_turn]
             del turns[:next_turn]
     if missed:
-        running = (each for each in missed if each in lane.running and not lane.is_busy(each))
-        _pause(lane, plan, [each for each in running if each not in lane.prefilling])
+        _sit_turn_out(lane, plan, missed)
     prompts = (each for each in lane.prefilling if each in served)
     return [(each, *served[each]) for each in prompts if served[each][0]]
 
@@ -262,6 +264,21 @@ def _turn(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> tu
     return num_new, num_blocks
 
 
+def _sit_turn_out(lane: LaneState, plan: StepPlan, missed: list[SequenceState]) -> None:
+    """Let those sit the step out who lost their turn."""
+    running = [each for each in missed if each in lane.running]
+    for sequence in running:
+        if lane.overruns is not None:
+            lane.overruns.end(sequence)
+    others = (each for each in running if not lane.is_busy(each))
+    _pause(lane, plan, [each for each in others if each not in lane.prefilling])
+
+
+def _goes_beyond(lane: LaneState, sequence: SequenceState) -> bool:
+    """Tell whether a sequence that is done takes pages for a step planned for it."""
+    return lane.pages is not None and bool(lane.overruns and lane.overruns.of(sequence))
+
+
 def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:
     return sum(served[each][0] for each in lane.prefilling if each in served)
 
@@ -276,18 +293,23 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
     swaps overlap with steps, blocks on their way out count as free, and decodes for which there are
     none yet pause; this counts as preemption.
     """
-    clock, pool = lane.clock, lane.pool
-    if clock.blocks_needed_now() <= pool.num_free:
+    clock, pool, pages = lane.clock, lane.pool, lane.pages
+    if pages is not None:
+        leave_behind(lane, pages)
+    disturbed = clock.blocks_needed_now() > pool.num_free
+    if not disturbed:
         if lane.swapped:
             swap_in(lane, plan)
         if lane.coming.moved:
             join(lane, plan)
-        return False
     while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going:
         preempt(lane, plan, lane.waiting.victim(lane.running))
-    if lane.swaps.going:
+    if disturbed and lane.swaps.going:
         _sit_out(lane, plan)
-    return True
+    if pages is not None:
+        serve_rest(lane, pages, {})
+        lane.num_taken = clock.blocks_needed_now()
+    return disturbed
 
 
 def _sit_out(lane: LaneState, plan: StepPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.page_turns import serve_steps
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
@@ -27,7 +28,7 @@ def update(
     if plan.decodes:
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
-        if num_blocks or kv_cache.drops:  # blocks dropped by windows come back with it
+        if num_blocks:
             kv_cache.grow(num_blocks)
         finished = clock.pop_finished()
     if lane.coming.forgotten:
@@ -69,8 +70,9 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     Where sequences have turns, the decodes have theirs, too.
     """
     kv_cache = lane.kv_cache
-    if lane.pages is not None and plan.decodes:
-        lane.pages.decode_on(lane.decoding(), lane.clock.context, num_steps)
+    if lane.pages is not None:
+        serve_steps(lane, lane.pages, plan, num_steps)
+        return
     if lane.by_piece:
         kv_cache.grow(sum([lane.needs.of_piece(s, num_steps * n, n) for s, n in plan.prefills]))
     for sequence, new in plan.prefills:
@@ -88,11 +90,20 @@ def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     lane.coming.free_forgotten()
 
 
+def _slots_held(lane: LaneState, sequence: SequenceState) -> int:
+    """Tokens that a running sequence has memory for before the step that is planned."""
+    if sequence not in lane.prefilling:
+        return lane.clock.slots_held(sequence)
+    if not lane.by_piece:
+        return sequence.num_tokens
+    return lane.needs.slots_ahead(sequence, sequence.num_computed_tokens)
+
+
 def lose_step(lane: LaneState, plan: StepPlan) -> None:
     """Give back the blocks of a lost step; paused decodes run again."""
     if lane.pages is not None:
         for sequence in lane.running:
-            lane.pages.lose_step(sequence, lane.num_computed(sequence))
+            lane.pages.lose_step(sequence, _slots_held(lane, sequence))
     elif lane.by_piece:
         pieces = [lane.needs.taken_by_piece(sequence, new) for sequence, new in plan.prefills]
         lane.kv_cache.answers.forget_step()

@@ -70,7 +70,7 @@ def _num_times(kind: str, model: ModelSpec) -> int:
 def _check_kinds(model: ModelSpec, experts: ExpertTimes | None, where: str) -> None:
     """Refuse a model with parts that no row times."""
     parts = {
-        "sliding windows": bool(model.kv_groups.num_window_groups),
+        "sliding windows": bool(model.sliding_window),
         "layers that differ": bool(model.layers),
         "shared experts": bool(model.moe and model.moe.shared_intermediate_size),
         "experts, which no moe.csv times": bool(model.moe) and experts is None,

@@ -48,6 +48,7 @@ _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
 _CACHES_VERIFIED = "rules.caches_verified"
 _HASHES_AHEAD = "rules.hashes_ahead"
+_HYBRID_DROPS = "rules.hybrid_drops"
 _HIDES_HOST = "rules.hides_host"
 _KEEPS_COUNTS = "rules.keeps_counts"
 _ADMITS_LOOKAHEAD = "rules.admits_lookahead"
@@ -70,6 +71,7 @@ _CACHE = "in vllm/config/cache.py"
 _V1_SAMPLE = "in vllm/v1/sample/metadata.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
+_HYBRID = "HybridKVCacheCoordinator.find_longest_cache_hit in vllm/v1/core/kv_cache_coordinator.py"
 _HASH = "VllmConfig in vllm/config/vllm.py"
 _UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
 _SLOTS = "KVCacheManager.allocate_slots in vllm/v1/core/kv_cache_manager.py"
@@ -148,6 +150,7 @@ V0_12 = EngineVersion(
         _DRAINS: Default(False, _SCHEDULE),
         _CACHES_VERIFIED: Default(False, _UPDATE),
         _HASHES_AHEAD: Default(False, _HASH),
+        _HYBRID_DROPS: Default(1, f"{_HYBRID}: full attention and windows each lose a block"),
         _HIDES_HOST: Default(False, _ITL_OF_0_11),
         _KEEPS_COUNTS: Default(False, f"SamplingMetadata.output_token_ids {_V1_SAMPLE}"),
         _ADMITS_LOOKAHEAD: Default(False, f"{_SCHEDULE}: effective_lookahead_tokens"),
@@ -201,6 +204,7 @@ V0_14 = after(
         ),
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
         **_experts(moe_backends.OF_0_14, f"select_fp8_moe_backend {_ORACLE}", "fp8_block"),
+        _HYBRID_DROPS: Default(None, f"{_HYBRID}: windows lose a block in every round"),
     },
     gains=("max_model_len",),
 )
@@ -228,6 +232,7 @@ V0_19 = after(
             "vllm/v1/worker/gpu_model_runner.py: the first rank waits for the tokens of each batch",
         ),
         _ASYNC_ANY: Default(True, f"{_POST_INIT}: draft_model, and ngram_gpu"),
+        _HYBRID_DROPS: Default(1, f"{_HYBRID}: is_simple_hybrid ends after one round"),
     },
     gains=(RESERVE,),
 )
@@ -255,6 +260,7 @@ V0_24 = after(
         ),
         _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
         _CAPS_WINDOWS: Default(True, _CAP),
+        _HYBRID_DROPS: Default(0, f"{_HYBRID}: windows look one block further"),
         _DEFERS_FREES: Default(True, f"{_SCHEDULE}: defer_block_free"),
         _RESERVES: Default(True, f"{_SCHEDULE}: _inflight_prefill_reserved_blocks"),
     },

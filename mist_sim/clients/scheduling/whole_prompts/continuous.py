@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mist_sim.clients.scheduling.admission import steps_until_join
+from mist_sim.clients.scheduling.admission import steps_until_join, steps_until_pages
 from mist_sim.clients.scheduling.base import SCHEDULERS
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -30,4 +30,4 @@ class ContinuousScheduler(WholePromptScheduler):
         disturbed = make_room(lane, plan)
         if disturbed or plan.resumed or plan.moves:
             limit = steps_until_join(lane, limit)
-        return decode_steps(lane, plan, limit)
+        return decode_steps(lane, plan, steps_until_pages(lane, limit))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mist_sim.clients.scheduling.admission import steps_until_join
+from mist_sim.clients.scheduling.admission import steps_until_join, steps_until_pages
 from mist_sim.clients.scheduling.base import SCHEDULERS
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -32,4 +32,5 @@ class MixedScheduler(WholePromptScheduler):
         if plan.prefills:
             plan.decodes = lane.clock.num_decodes > 0
             return plan
-        return decode_steps(lane, plan, steps_until_join(lane, limit) if disturbed else limit)
+        limit = steps_until_join(lane, limit) if disturbed else steps_until_pages(lane, limit)
+        return decode_steps(lane, plan, limit)

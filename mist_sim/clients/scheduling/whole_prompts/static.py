@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mist_sim.clients.scheduling.admission import steps_until_join
+from mist_sim.clients.scheduling.admission import steps_until_join, steps_until_pages
 from mist_sim.clients.scheduling.base import SCHEDULERS
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -36,6 +36,8 @@ class StaticScheduler(WholePromptScheduler):
             return plan
         if make_room(lane, plan) and (lane.swapped or lane.coming.moved or lane.paused):
             limit = steps_until_join(lane, limit)
+        elif lane.swapped or lane.coming.moved:
+            limit = steps_until_pages(lane, limit)
         return decode_steps(lane, plan, limit)
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:

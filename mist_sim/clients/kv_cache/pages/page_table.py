@@ -39,6 +39,11 @@ class PageTable:
         self._free: OrderedDict[Page, None] = OrderedDict()  # the next one to be used first
         self._named: list[dict[Hashable, dict[Page, None]]] = [{} for _ in range(num_groups)]
 
+    @property
+    def num_free(self) -> int:
+        """Pages that no request holds."""
+        return self.num_blank + len(self._free)
+
     def find(self, group: int, name: Hashable) -> Page | None:
         """Return the page that has had a name for longest; None without any."""
         copies = self._named[group].get(name)

@@ -1,0 +1,102 @@
+"""The pages of one sequence, one by one, with names by which others find them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from itertools import islice
+
+from mist_sim.clients.kv_cache.pages.hits import Hit
+from mist_sim.clients.kv_cache.pages.holding import Holding
+from mist_sim.clients.kv_cache.pages.page_pool import PagePool
+from mist_sim.clients.kv_cache.pages.page_table import Page, PageTable
+from mist_sim.clients.sequence_state import SequenceState
+
+Pages = list[Page | None]
+"""The pages of a group, by block; None where a window has left them."""
+
+
+class HeldPages(Holding):
+    """The pages of a sequence group by group, those of full attention first.
+
+    Pages are taken of the first group for all blocks, then of the next; they come back group by
+    group, the last block first.
+    """
+
+    __slots__ = ("_groups", "_names", "_num_full", "_num_named", "_owner", "_table")
+
+    def __init__(
+        self,
+        pool: PagePool,
+        table: PageTable,
+        owner: SequenceState,
+        names: list[Hashable],
+        num_left: int = 0,
+    ) -> None:
+        """names: of its first blocks; the blocks behind have names that only `owner` knows."""
+        super().__init__(pool, num_left)
+        self._table = table
+        self._owner = owner
+        self._names = names
+        self._num_full = pool.groups.num_full_groups
+        self._groups: list[Pages] = [[] for _ in range(pool.groups.num_groups)]
+        self._num_named = 0
+
+    def begin_with(self, hit: Hit) -> None:
+        """Hold the pages that are found, with others."""
+        self.num_left = hit.num_left
+        self.num_blocks = self._num_named = hit.num_blocks
+        for number, found in enumerate(hit.groups):
+            num_left = hit.num_left if number >= self._num_full else 0
+            pages = self._groups[number]
+            pages += [None] * num_left
+            pages += found[num_left:]
+            for page in islice(found, num_left, None):
+                if self._table.hold(page):
+                    self._pool.allocate(1)
+
+    def name_until(self, num_tokens: int) -> None:
+        """Let others find the blocks that so many tokens fill."""
+        num_full = min(num_tokens // self._pool.block_size, self.num_blocks)
+        if num_full <= self._num_named:
+            return
+        name_more(self._owner, self._names, num_full)
+        for pages in self._groups:
+            for position in range(self._num_named, num_full):
+                page = pages[position]
+                if page is not None:
+                    self._table.call(page, self._names[position])
+        self._num_named = num_full
+
+    def cut(self, num_blocks: int) -> None:
+        """Return the pages of all blocks but the first `num_blocks`, and those with names."""
+        super().cut(max(num_blocks, self._num_named))
+
+    def end(self) -> None:
+        self._num_named = 0
+        super().end()
+
+    def _take(self, first: int, first_window: int, end: int) -> None:
+        super()._take(first, first_window, end)
+        take = self._table.take
+        for number, pages in enumerate(self._groups):
+            begin = first if number < self._num_full else first_window
+            pages.extend([None] * (begin - first))
+            pages.extend([take(number) for _ in range(end - begin)])
+
+    def _return_window(self, first: int, end: int) -> None:
+        for pages in self._groups[self._num_full :]:
+            self._let_go(reversed(pages[first:end]))
+            pages[first:end] = [None] * (end - first)
+
+    def _return_last(self, first: int, first_window: int, end: int) -> None:
+        for pages in self._groups:
+            self._let_go(reversed(pages[first:]))
+            del pages[first:]
+
+    def _let_go(self, pages: Iterable[Page | None]) -> None:
+        self._pool.release(self._table.let_go(pages))
+
+
+def name_more(owner: SequenceState, names: list[Hashable], num_blocks: int) -> None:
+    """Name the blocks after the shared ones, up to `num_blocks` in all."""
+    names += [(owner, position) for position in range(len(names), num_blocks)]

@@ -1,0 +1,180 @@
+"""How many pages each sequence holds, turn by turn, without a prefix cache: plain counting."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mist_sim.clients.kv_cache.manager import KvCacheManager
+from mist_sim.clients.kv_cache.pages.holding import Holding
+from mist_sim.clients.kv_cache.pages.page_pool import PagePool
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class Turn(NamedTuple):
+    """What a step computes of a running sequence.
+
+    num_computed: tokens that are computed before. num_new: tokens of the step. num_slots: tokens
+    that it has memory for then, drafts included. num_known: computed ones with names for others.
+    """
+
+    num_computed: int
+    num_new: int
+    num_slots: int
+    num_known: int
+
+
+class PageManager(KvCacheManager):
+    """Lends pages to sequences, and takes back those that their windows have left.
+
+    In the turn of a sequence (`serve`) its pages that no window sees any more come back first, then
+    it takes those of its new tokens. Blocks come and go in turns alone: `grow` and `give_back` do
+    nothing.
+    """
+
+    pool: PagePool
+
+    def __init__(self, pool: PagePool, *, lags: bool) -> None:
+        """lags: of `PageRules`."""
+        super().__init__(pool)
+        self._lags = lags
+        self._of: dict[SequenceState, Holding] = {}
+
+    # --- the turns of a plan ------------------------------------------------------------------
+
+    def leave_behind(self, sequence: SequenceState, num_computed: int) -> None:
+        """Take back the pages that a sequence's windows have left after so many computed tokens.
+
+        All tokens of a step in flight, drafts included, count as computed; where the version waits
+        for the step, none does.
+        """
+        holding = self._of[sequence]
+        if self.answers.is_ahead and holding.plan == self.num_plans - 1:
+            num_computed = holding.num_before + (0 if self._lags else holding.num_new)
+        holding.leave_behind(num_computed)
+
+    def need(self, sequence: SequenceState, num_slots: int) -> int:
+        """Pages that a sequence lacks for so many tokens."""
+        num_more = -(-num_slots // self.pool.block_size) - self._of[sequence].num_blocks
+        return self.pool.groups.num_groups * max(0, num_more)
+
+    def serve(self, sequence: SequenceState, turn: Turn) -> None:
+        """Give a sequence its turn in a plan, unless it had that."""
+        holding = self._of[sequence]
+        if holding.plan == self.num_plans:
+            return
+        self.leave_behind(sequence, turn.num_computed)
+        self._have_turn(holding, turn)
+
+    def serve_next(self, sequence: SequenceState, turn: Turn, num_before: int) -> None:
+        """Give a sequence its turn in a later step of a plan.
+
+        num_before: its computed tokens before the step before.
+        """
+        holding = self._of[sequence]
+        holding.leave_behind(self.num_seen(turn, num_before))
+        self._have_turn(holding, turn)
+
+    def num_seen(self, turn: Turn, num_before: int) -> int:
+        """Computed tokens after which a later step of a plan takes pages back."""
+        if not self.answers.is_ahead:
+            return turn.num_computed
+        return num_before if self._lags else num_before + turn.num_new
+
+    def compute(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Note a piece of a prompt, up to so many tokens, for which there are pages."""
+        holding, num_computed = self._of[sequence], sequence.num_computed_tokens
+        if holding.plan != self.num_plans:
+            self.leave_behind(sequence, num_computed)
+        self._have_turn(holding, Turn(num_computed, num_tokens - num_computed, 0, num_tokens))
+
+    def _have_turn(self, holding: Holding, turn: Turn) -> None:
+        holding.extend(turn.num_slots)
+        holding.name_until(turn.num_known)
+        holding.plan, holding.num_before = self.num_plans, turn.num_computed
+        holding.num_new = turn.num_new
+
+    def lose_step(self, sequence: SequenceState, num_slots: int) -> None:
+        """Take back the pages of a lost step; those of so many tokens stay."""
+        holding = self._of[sequence]
+        holding.cut(-(-num_slots // self.pool.block_size))
+        holding.plan = 0
+
+    # --- sequences that come and go -----------------------------------------------------------
+
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Pages that an admission takes; where all of a prompt has to fit, as a version counts."""
+        if num_tokens is None:
+            return self.pool.blocks_alone(sequence.num_tokens)
+        return self.pool.blocks_for(num_tokens)
+
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
+        return 0
+
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
+        """Give a sequence what it finds, and pages for its first piece."""
+        self._of[sequence] = holding = self._begin(sequence)
+        num_tokens = sequence.num_tokens
+        if most_new is not None:
+            num_tokens = min(num_tokens, sequence.num_computed_tokens + most_new)
+        holding.extend(num_tokens)
+        holding.plan = self.num_plans
+
+    def _begin(self, sequence: SequenceState) -> Holding:
+        """Let a sequence begin with what is cached of it."""
+        return Holding(self.pool)
+
+    def _begin_alone(self, sequence: SequenceState, num_left: int) -> Holding:
+        """Let a sequence begin in pages of its own; windows have left its first blocks."""
+        return Holding(self.pool, num_left)
+
+    def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Give a sequence pages of its own for entries that come, as far as windows see them."""
+        holding = self._begin_alone(sequence, self.pool.num_left(num_tokens))
+        self._of[sequence] = holding
+        holding.extend(num_tokens)
+        return self.pool.blocks_of(num_tokens)
+
+    def arrive(self, sequence: SequenceState, num_tokens: int) -> None:
+        self._of[sequence].name_until(num_tokens)
+
+    def go_on(self, sequence: SequenceState, num_here: int, num_tokens: int) -> None:
+        self._of[sequence].extend(num_tokens)
+
+    def grow(self, num_blocks: int) -> None:
+        """Nothing: each sequence takes its own pages, in its turn."""
+
+    def give_back(self, num_blocks: int) -> None:
+        """Nothing, for the same reason."""
+
+    def swap_in(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take pages for what is copied back; a prompt takes those of all its tokens.
+
+        num_blocks: pages that it takes.
+        """
+        if num_blocks > self.reserve(sequence, num_computed_tokens):
+            self._of[sequence].extend(sequence.num_tokens)
+        self.arrive(sequence, num_computed_tokens)
+
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        """Take back all pages."""
+        holding = self._of.pop(sequence)
+        holding.name_until(num_computed_tokens)
+        holding.end()
+
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        self.free(sequence, num_blocks, num_computed_tokens)
+        sequence.num_computed_tokens = 0

@@ -1,1 +1,0 @@
-"""KV memory of models with sliding windows: pages, and blocks that windows leave in the cache."""
