@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ _FEWEST_ROWS = 20
 _MILD = 0.1  # relative errors beyond this count less than their square
 _AT_BOUND = 1e-3
 _LOW_MFU = 0.12
+_DEEP = 1.0  # thousands of keys one after the other, from which they count in a kernel
 
 # where each figure begins, and its range, in the units of `Kernel`
 _RANGES: Mapping[str, tuple[float, float, float]] = {
@@ -82,15 +83,27 @@ def fit_kernel(rows: KernelRows, leave_out: Iterable[str] = ()) -> KernelFit | N
     rows = rows.only(~np.isin(rows.shape, list(leave_out)))
     if len(rows) < _FEWEST_ROWS:
         return None
-    names = figures_of(rows.kind)
     if rows.kind == "decode_attention" and rows.depth.any():
-        names = (*names, "serial")
+        return _with_serial(rows)
+    return _fitted(rows, figures_of(rows.kind), {})
+
+
+def _with_serial(rows: KernelRows) -> KernelFit:
+    """Fit attention of decodes that is not split along contexts: all else first, as without it."""
+    alone = _fitted(replace(rows, depth=np.zeros_like(rows.depth)), figures_of(rows.kind), {})
+    deep = rows.only(rows.depth >= _DEEP)
+    serial = _fitted(deep, ("serial",), alone.values).values["serial"]
+    return replace(alone, values={**alone.values, "serial": serial})
+
+
+def _fitted(rows: KernelRows, names: Sequence[str], given: Mapping[str, float]) -> KernelFit:
+    """Fit some figures. given: the others."""
     fitted = rows.only(slice(None, None, -(-len(rows) // _MOST_ROWS)))
     logs = np.log(fitted.seconds)
     start, low, high = (np.log([_RANGES[name][place] for name in names]) for place in range(3))
 
     def residuals(values: Array) -> Array:
-        figures = dict(zip(names, np.exp(values).tolist(), strict=True))
+        figures = {**given, **dict(zip(names, np.exp(values).tolist(), strict=True))}
         return np.asarray(np.log(fitted.times(figures)) - logs)
 
     best = min(
@@ -109,7 +122,7 @@ def fit_kernel(rows: KernelRows, leave_out: Iterable[str] = ()) -> KernelFit | N
     for name, end in zip(names, best.x - low < _AT_BOUND, strict=True):
         if end and name in _ON_TOP:
             values[name] = 0.0
-    errors = np.abs(rows.times(values) / rows.seconds - 1)
+    errors = np.abs(rows.times({**given, **values}) / rows.seconds - 1)
     return KernelFit(
         kind=rows.kind,
         values=values,
