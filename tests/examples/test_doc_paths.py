@@ -119,7 +119,9 @@ def test_every_room_stands_in_the_page_on_the_architecture():
     text = (ROOT / "docs/architecture.md").read_text("utf-8")
     rooms = text[text.index("## Rooms") : text.index("## The life of a request")]
     for path in PACKAGE.rglob("*"):
-        folder = path.is_dir() and any(path.iterdir()) and path.name != "__pycache__"
+        if not path.is_dir() or path.name == "__pycache__":
+            continue
+        folder = any(each.name != "__pycache__" for each in path.iterdir())
         if folder and path.parent == PACKAGE:
             assert f"`{path.name}/`" in rooms, path
         elif folder:

@@ -48,7 +48,7 @@ class FlowingLane(Lane):
         self._has_taker = has_taker
         self._next_flow: Flowing | None = None  # from a step on that ends after `_turned_at`
         self._turned_at = nan
-        self._due: list[tuple[int, SequenceState]] = []  # (ticket, who leaves after the next step)
+        self._due: list[tuple[int, SequenceState]] = []  # (ticket, leaves after the next step)
 
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None

@@ -146,7 +146,7 @@ class Lane:
             return True  # the first of these, perhaps
         candidate = sequence or self.state.head()
         if candidate is None:
-            return self.state.cadence is not None  # which asks whether anybody waits
+            return self.state.cadence is not None  # which asks whether a request waits
         return self.scheduler.would_admit(self.state, candidate, num_steps)
 
     def plan(

@@ -64,7 +64,7 @@ class PlanAhead:
         self._lane = lane
         self._predictor = predictor
         self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
-        # when, and who: no plan knows yet of these arrivals, ends of loads, and who has given up
+        # (time, sequence) of arrivals, ends of loads and give-ups that no plan knows yet
         self.arrived: deque[tuple[float, SequenceState]] = deque()
         self._loaded: deque[tuple[float, SequenceState]] = deque()
         self.given_up: deque[tuple[float, SequenceState]] = deque()

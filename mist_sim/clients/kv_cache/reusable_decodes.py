@@ -102,7 +102,7 @@ class Answers:
                 del self._writers[key]
 
     def are_written(self, chain: Chain) -> bool:
-        """Whether anybody fills blocks of content that a chain has still to enter."""
+        """Whether a sequence fills blocks of content that a chain has still to enter."""
         return any(key in self._writers for key, _ in chain.spans[chain.place :])
 
     def catch_up(self, keys: Iterable[Hashable]) -> bool:

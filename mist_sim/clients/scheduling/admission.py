@@ -226,7 +226,7 @@ def add_prefill(
     return num_new_tokens
 
 
-# --- when somebody may come in while a plan runs ----------------------------------------------
+# --- when a sequence may come in while a plan runs --------------------------------------------
 
 
 def may_join(
@@ -262,7 +262,7 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
 
 
 def steps_until_pages(lane: LaneState, limit: int) -> int:
-    """Return 1 where somebody waits for memory that windows may give back in any step."""
+    """Return 1 if a sequence waits for pages, since windows may return some in any step."""
     waits = lane.pages is not None and lane.num_waiting and lane.has_seat()
     return 1 if waits else limit
 

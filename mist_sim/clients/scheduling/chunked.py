@@ -130,7 +130,7 @@ class ChunkedScheduler(Scheduler):
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
         if lane.cadence is not None and len(lane.waiting) <= 1:
-            return True  # whether anybody waits decides about later steps
+            return True  # whether a request waits decides about later steps
         return may_join(lane, sequence, num_steps, 1 if self._asks_for_a_piece(lane) else None)
 
     def _asks_for_a_piece(self, lane: LaneState) -> bool:

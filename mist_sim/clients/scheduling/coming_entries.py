@@ -52,7 +52,7 @@ class ComingEntries:
         """Let a sequence be admitted whose entries have arrived, unless it was given up.
 
         in_step: whether steps of the lane are in flight.
-        Returns whether it can be; otherwise its memory is free now, or as they are accounted for.
+        Returns False if it was given up; its memory is free now, or when these steps end.
         """
         if self._swaps.returning:
             self._swaps.end_return(sequence)

@@ -239,7 +239,7 @@ def _length(lane: LaneState, sequence: SequenceState) -> int:
 
 def _clock(lane: LaneState) -> WatchedClock:
     if not isinstance(lane.clock, WatchedClock):
-        raise InvariantError("a lane has to tell who joins, where slow answers leave")
+        raise InvariantError("a lane has to list the sequences that join, where slow answers leave")
     return lane.clock
 
 

@@ -13,8 +13,8 @@ class KnownTokens:
     A plan that is made ahead does not know the latest token of a decode. With drafts it does not
     know how many of the last step were accepted.
 
-    is_behind: whether the next plan does not know the decodes' latest tokens. lacks_tokens: whether
-        the plan before it did not know those of the step before that, either.
+    is_behind: whether the next plan does not know the tokens of the latest step. lacks_tokens:
+        whether the plan before it did not know those of the step before that one.
     """
 
     def __init__(self, clock: DecodeClock, overruns: Overruns | None, *, is_late: bool) -> None:
@@ -43,7 +43,7 @@ class KnownTokens:
     def cacheable(self, sequence: SequenceState, num_computed: int) -> int:
         """Computed tokens that are cached of a sequence off the clock, for which no plan is made.
 
-        Where drafts are cached with the next plan, not those that its last step verified.
+        Where verified tokens are cached with the next plan, those of its last step are not.
         """
         path = sequence.path
         if not self._is_late or path is None or not path.num_steps:

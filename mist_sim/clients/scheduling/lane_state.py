@@ -223,7 +223,7 @@ class LaneState:
         return [sequence for sequence in self.running if sequence not in away]
 
     def is_busy(self, sequence: SequenceState) -> bool:
-        """Tell whether no plan is for a running sequence now: it is done, or on its way."""
+        """Tell whether a running sequence takes no part in plans: it is done, or leaves."""
         return sequence in self.leaving
 
     def release_held(self, sequence: SequenceState) -> None:

@@ -35,7 +35,7 @@ class Overrun(NamedTuple):
 
 
 class Overruns:
-    """Those of a lane, while the step is planned after which they are gone."""
+    """The overruns of a lane, until the step planned for them is over."""
 
     def __init__(self, clock: SpeculativeClock, pool: BlockPool, speculation: Speculation) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class Overruns:
         return len(self._found)
 
     def begin(self, sequence: SequenceState, num_blocks: int) -> None:
-        """Let a sequence take part in the next step that has just ended, unless that was sure.
+        """Let a sequence that has just ended take part in the next step, unless its end was sure.
 
         num_blocks: those that it holds.
         """

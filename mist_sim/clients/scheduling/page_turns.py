@@ -11,7 +11,7 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 def serve_rest(lane: LaneState, pages: PageManager, pieces: dict[SequenceState, int]) -> None:
-    """Give turns to those who have had none yet, in order of admission.
+    """Give turns to the sequences that have had none yet, in order of admission.
 
     pieces: tokens that prompts get in the step.
     """

@@ -195,6 +195,7 @@ def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pie
         if not pieces and not lane.clock.num_decodes:
             plan.paused = ()  # nothing is computed, and the next plan follows at once
         return pieces
+    # the victim is always the last in order of admission here, so pieces are planned all at once
     pieces = _pieces(lane, budget, cut)
     while _need(lane, pieces) > lane.pool.num_free:
         preempt(lane, plan, lane.waiting.victim(lane.running))
@@ -236,7 +237,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
                 num_blocks = serve_now(lane, lane.pages, sequence, num_new)
             served[sequence] = num_new, num_blocks
             if lane.cadence is not None and sequence in lane.prefilling and num_new:
-                lane.cadence.carry()  # even if it gives way to another yet
+                lane.cadence.carry()  # even if it is preempted later in this pass
             missed += turns[1:next_turn]
             del turns[:next_turn]
     if missed:
@@ -265,7 +266,7 @@ def _turn(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> tu
 
 
 def _sit_turn_out(lane: LaneState, plan: StepPlan, missed: list[SequenceState]) -> None:
-    """Let those sit the step out who lost their turn."""
+    """Let sequences that lost their turn skip the step."""
     running = [each for each in missed if each in lane.running]
     for sequence in running:
         if lane.overruns is not None:

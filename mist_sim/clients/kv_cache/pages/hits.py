@@ -26,10 +26,10 @@ class Hit(NamedTuple):
 class Hits:
     """Look-ups in a page table.
 
-    A prompt begins with the longest run of blocks whose pages all full groups have, as far as the
-    blocks before its end that windows see are there in all window groups. Where a layer drafts,
-    the last of them is computed again, and windows need one more; versions differ in what of the
-    full groups is lost before (`PageRules`).
+    A hit is the longest prefix that all full groups have, and of which all window groups have the
+    last blocks, as far as a window reaches. With a layer that drafts, its last block is computed
+    again, so windows must have one more; versions differ in what full groups lose before
+    (`PageRules`).
 
     Source: `HybridKVCacheCoordinator` in `vllm/v1/core/kv_cache_coordinator.py`,
     `SlidingWindowManager` in `vllm/v1/core/single_type_kv_cache_manager.py`.
@@ -42,8 +42,8 @@ class Hits:
         self._num_full, self._num_groups = groups.num_full_groups, groups.num_groups
         self._num_again, self._num_again_full = rules.num_again, rules.num_again_full
         reach = (groups.sliding_window or 1) - 1
+        # blocks of a window before the end of a hit
         self._num_needed = max(1, -(-reach // pool.block_size)) + rules.num_again
-        # blocks of a window before the end of what is found
 
     def find(self, names: list[Hashable]) -> Hit:
         """Look up blocks by their names, from the first one on."""
@@ -77,7 +77,7 @@ class Hits:
     def _in_windows(self, names: list[Hashable], most: int) -> list[list[Page]]:
         """Return the pages in window groups of the longest run of at most so many blocks.
 
-        Those that no query sees are any pages: they are not held.
+        Blocks before the reach of the windows are filled with a page that is never held.
         """
         groups = range(self._num_full, self._num_groups)
         runs: list[list[Page]] = []  # by block, from the last one back
