@@ -176,3 +176,27 @@ def test_older_versions_have_no_back_end_for_it(mist):
     code, _, err = mist("from-vllm", line, "--gpu", "h200", "--engine", "vllm-0.24")
     assert code == 2
     assert "which no back end of 0.24 has" in err
+
+
+@examples(100)
+@given(
+    shared=st.dictionaries(st.integers(2, 64), st.integers(1, 8_000), min_size=1, max_size=3),
+    more=st.integers(0, 64),
+    groups=st.sampled_from([2, 4]),
+)
+def test_no_group_reads_faster_than_its_cache_allows(shared, more, groups):
+    """Decodes that share a prefix are spread over the groups, each with caches of its own."""
+    model, decodes = DENSE, max(shared) + more
+    keys = sum(readers * tokens for readers, tokens in shared.items()) + decodes
+    timed = predictor(model, groups)
+    again = timed.traits.reads_again(shared, decodes, keys)
+    batch = StepBatch((), decodes, keys - decodes, num_read_again=again)
+    mine = of_group(batch, groups)
+    assert 0 <= mine.num_read_again <= mine.context_sum
+    alone = RooflinePredictor(model, cluster(groups))
+    read = mine.context_sum + mine.num_decodes
+    each = {readers // groups: tokens for readers, tokens in shared.items() if readers >= groups}
+    if len(shared) == 1:
+        most = alone.traits.reads_again({n: each[n] for n in each if n > 1}, mine.num_decodes, read)
+        assert mine.num_read_again <= most + 1
+    assert timed.step_time(batch) <= timed.step_time(StepBatch((), decodes, keys - decodes))

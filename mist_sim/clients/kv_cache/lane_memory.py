@@ -151,14 +151,14 @@ def lane_memory(
         )
     if memory.cache_tiers and memory.kv_groups:
         raise ScenarioError(
-            "tiers must be empty for a model with sliding windows; that combination is not "
-            "simulated"
+            "tiers must be empty for a model with sliding windows or states; that combination is "
+            "not simulated"
         )
     if memory.cache_tiers and not config.enable_prefix_caching:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(memory.swap_space, swaps, memory.cache_tiers)
     if swaps_overlap and (drafting or memory.kv_groups):
-        what = "speculative_config" if drafting else "a model with sliding windows"
+        what = "speculative_config" if drafting else "a model with sliding windows or states"
         raise ScenarioError(
             f"scheduler must not have preemption: async_swap with {what}; that combination is "
             "not simulated"

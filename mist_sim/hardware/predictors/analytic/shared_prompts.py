@@ -12,6 +12,8 @@ Source: vLLM 0.33, `PCPManager` in `vllm/v1/worker/gpu/pcp_manager.py`, `use_pcp
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +46,7 @@ def of_group(batch: StepBatch, groups: int) -> StepBatch:
         num_decodes=decodes,
         context_sum=-(-batch.context_sum * decodes // max(batch.num_decodes, 1)),
         window_sum=None,
+        num_read_again=batch.num_read_again * decodes // max(batch.num_decodes, 1),
         replicas=others and tuple(-(-each // groups) for each in others for _ in range(groups)),
     )
 
@@ -70,9 +73,27 @@ class SharedPrompts:
     def traits(self) -> PredictorTraits:
         """Those of what is timed."""
         inside = traits_of(self.predictor)
+        if inside.reads_again is not None:
+            inside = replace(inside, reads_again=self._reads_again)
         if inside.step_time_on_the_spot is None:
             return inside
         return replace(inside, step_time_on_the_spot=self.step_time_on_the_spot)
+
+    def _reads_again(self, shared: Mapping[int, int], num_decodes: int, num_keys: int) -> int:
+        """Return the keys that come from the caches of all groups, as `SharedReads` has it for one.
+
+        Decodes that share a prefix are spread over the groups.
+        """
+        reads_again = traits_of(self.predictor).reads_again
+        mine: Counter[int] = Counter()
+        for readers, tokens in shared.items():
+            mine[readers // self.groups] += tokens
+        del mine[0], mine[1]  # the only reader in its group
+        decodes = -(-num_decodes // self.groups)
+        if reads_again is None or not mine:
+            return 0
+        again = reads_again(mine, decodes, num_keys * decodes // num_decodes)
+        return again * num_decodes // decodes
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of a step of an engine."""
