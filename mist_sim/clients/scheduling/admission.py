@@ -36,7 +36,7 @@ def next_to_admit(
         if tiers is not None and sequence in lane.coming.loaded and lane.has_seat():
             tiers.end_load(sequence)
         if not fits(lane, sequence, first_piece):
-            if tiers is None or not _is_stuck(lane, plan):
+            if tiers is None or not _is_stuck(lane, plan, sequence):
                 return None
             lane.coming.give_load_back()
             continue
@@ -52,13 +52,13 @@ def next_to_admit(
     return None
 
 
-def _is_stuck(lane: LaneState, plan: StepPlan) -> bool:
-    """Tell whether loaded sequences hold the memory that the first of them waits for.
+def _is_stuck(lane: LaneState, plan: StepPlan, first: SequenceState) -> bool:
+    """Tell whether other sequences hold, with loaded entries, the memory that the first waits for.
 
     vLLM hangs then, up to some version before 0.24 (`EngineRules.reserves_prefills`).
     """
     is_busy = lane.running or lane.coming.loading or lane.coming.abandoned or plan.preempted
-    return len(lane.coming.loaded) > 1 and not is_busy
+    return any(each is not first for each in lane.coming.loaded) and not is_busy
 
 
 def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bool:
