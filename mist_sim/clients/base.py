@@ -343,7 +343,7 @@ class Client(ABC):
             self.abort(visit)
 
     def lose_entries(self, visit: Visit, reason: str) -> None:
-        """Note that the KV entries are lost with which a visit began, and has no copy of."""
+        """Note that a visit lost the KV entries with which it began; it has no copy."""
         self.lose(visit, reason)
 
     def restart(self) -> None:

@@ -228,7 +228,7 @@ class EngineOptions:
 
     @property
     def prefill_interval(self) -> int:
-        """Of how many steps one carries prompts; 1 where the scheduler has no such option."""
+        """Every how many steps one carries prompts; 1 if the scheduler has no such option."""
         return interval_of(self.scheduler)
 
     @property

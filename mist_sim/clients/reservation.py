@@ -46,7 +46,7 @@ class Reservation:
         self._end = client.serve(request, stages, self._kv)
 
     def has_memory(self, visits: list[Visit]) -> Generator[Event, Any, bool]:
-        """Wait until there is memory; False: the visit has ended before, and is added."""
+        """Wait until there is memory; False: the visit ended first, and is added to `visits`."""
         yield self._is_reserved
         if not self._kv.is_dropped:
             return True

@@ -1,10 +1,8 @@
 """The plain lane: the engine of the most common case, in one file.
 
 Chunked prefill, paged memory with or without a prefix cache, first come, first served, steps
-planned as they begin or one step ahead. It works on the same state of a lane as the general engine
-(`loop.py`), and both give the same bits (`tests/property/test_plain_loop.py`). Rare plans, those
-that are short of memory, or have nothing to compute while requests wait, are made by the general
-planner (`Lane.plan`); their steps are timed, ended and written down as all others.
+planned as they begin or one ahead. State and bits are those of the general engine (`loop.py`;
+`tests/property/test_plain_loop.py`); its `Lane.plan` makes plans that are short of memory or empty.
 """
 
 from __future__ import annotations

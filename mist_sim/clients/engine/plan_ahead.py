@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlanningLane(RunningLane, Protocol):
-    """A lane, as `PlanAhead` uses it."""
+    """The part of a lane that `PlanAhead` uses."""
 
     env: Environment
     ahead: PlanAhead | None

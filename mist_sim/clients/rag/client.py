@@ -207,7 +207,7 @@ class RagClient(BatchedClient):
             self.search.check(self.index)
 
     def takes(self, stages: Sequence[Stage]) -> int:
-        """Return 1 for a retrieval that is next: each one is a visit, and a query of a batch."""
+        """Return 1 if a retrieval is next: each is a visit of its own, and one query of a batch."""
         return min(super().takes(stages), 1)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:

@@ -65,7 +65,7 @@ class StorageLevel:
         self._check_way()
 
     def _check_way(self) -> None:
-        """Raise ValueError unless exactly one thing says how long its bytes take."""
+        """Raise ValueError unless exactly one option gives the time of its bytes."""
         if self.total_bandwidth is not None and not self.shared:
             raise ValueError("total_bandwidth must be left out without shared: true")
         timed = [self.read_bandwidth or self.total_bandwidth, self.at, self.measured]

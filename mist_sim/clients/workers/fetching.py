@@ -39,7 +39,7 @@ class Fetch:
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """All places that they come to."""
+        """All places to which fetched data come."""
         return (self.destination,) if isinstance(self.destination, str) else self.destination
 
     def num_bytes(self, stage: Stage) -> float:

@@ -142,7 +142,7 @@ class EngineVersion:
         return ProfileRun(**self._named(MEMORY))
 
     def _named(self, prefix: str) -> dict[str, Any]:
-        """Return the values of which the names begin so, without that beginning."""
+        """Return the values whose names begin with a prefix, by the rest of their names."""
         found = {key: each.value for key, each in self.defaults.items() if key.startswith(prefix)}
         return {key.removeprefix(prefix): value for key, value in found.items()}
 

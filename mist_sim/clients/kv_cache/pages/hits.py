@@ -10,7 +10,7 @@ from mist_sim.clients.kv_cache.pages.page_table import Page, PageTable
 
 
 class Hit(NamedTuple):
-    """What a waiting sequence finds: pages of its first blocks, by group.
+    """The cached pages of a waiting sequence's first blocks, by group.
 
     changes: of the table at the look-up. num_left: first blocks whose pages in window groups it
     needs no more. num_free: pages found that no sequence holds.

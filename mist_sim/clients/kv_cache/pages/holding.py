@@ -6,7 +6,7 @@ from mist_sim.clients.kv_cache.pages.page_pool import PagePool
 
 
 class Holding:
-    """What a sequence with memory holds of a pool: pages of its states, and of blocks of tokens.
+    """The pages of a pool that a sequence holds: of its states, and of blocks of tokens.
 
     num_blocks: blocks that have, or had, a page in every group. num_left: first ones whose pages in
     window groups have been returned, or never taken.

@@ -11,7 +11,7 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class Turn(NamedTuple):
-    """What a step computes of a running sequence.
+    """The turn of a running sequence in a step.
 
     num_computed: tokens that are computed before. num_new: tokens of the step. num_slots: tokens
     that it has memory for then, drafts included. num_known: computed ones with names for others.

@@ -1,7 +1,7 @@
 """Keys that several decodes of a step read, and find in the GPU's cache.
 
 Decodes that share a prefix have the same pages of it, and a layer's attention reads these once for
-each. What was read last is still in the chip's cache (L2), so a page comes from memory only if more
+each. The latest pages are still in the chip's cache (L2), so a page comes from memory only if more
 than the cache holds was read since its last reader. Attention kernels go through a batch sequence
 by sequence (FlashAttention's grids, FlashInfer's plans), and an engine keeps its batch in the order
 of arrival, which does not depend on prefixes. So the readers of a page are points at random places

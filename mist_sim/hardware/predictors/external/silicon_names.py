@@ -16,7 +16,7 @@ from mist_sim.models.quantization import LAYER_PARTS, UNQUANTIZED
 from mist_sim.models.spec import ModelSpec
 
 Package = Literal["aiconfigurator-core", "aisimulate"]
-"""What has the tables; aisimulate's are newer (vLLM 0.24 to 0.31)."""
+"""The packages that have the tables; aisimulate's are newer (vLLM 0.24 to 0.31)."""
 
 Files = Mapping[str, Mapping[str, Any]]
 """A checkpoint's JSON files by name: `config.json`, and what modelopt keeps beside it."""

@@ -59,7 +59,7 @@ def _backend(key: str, name: str, flag: Flag, server: Server) -> None:
 
 
 def from_variables(server: Server) -> None:
-    """Take the kernels that variables of the environment ask for; flags go before them."""
+    """Apply the kernels that environment variables name; flags take precedence."""
     name = server.variables.get(_ATTENTION, "").upper()
     if name and "attention_backend" not in server.client:
         _take("attention_backend", name, _ATTENTION, server)
