@@ -189,3 +189,12 @@ def test_a_number_that_was_not_tried_lies_on_a_line_through_those_that_were(unse
     found = predicted(places(), tried, values[tried], is_ordered)
     steps = [float(found[places()[:, 1] == k].mean()) for k in range(4)]
     assert np.diff(steps) == pytest.approx(np.log(2), rel=0.02)
+
+
+def test_a_category_that_was_not_tried_counts_as_the_best_of_its_axis():
+    values = 1.0 + places()[:, 0]
+    tried = np.flatnonzero(places()[:, 0] != 2)
+    found = predicted(places(), tried, values[tried], CATEGORIES)
+    best = found[places()[:, 0] == 0].mean()
+    assert found[places()[:, 0] == 2].mean() == pytest.approx(best)
+    assert best < found[places()[:, 0] == 1].mean() - 0.5

@@ -2,7 +2,9 @@
 
 Each value of an axis has a factor, whatever the others are: the logarithm of a figure is a sum of
 one effect an axis (Scheffé, The Analysis of Variance, 1959, chapter 4), found by ridge regression.
-A number that was not tried yet has the effect that a line through its tried neighbours gives it.
+A number that was not tried yet has the effect that a line through its tried neighbours gives it;
+another value counts as the best tried one of its axis, so that it is tried, too (optimism: Lai and
+Robbins, Advances in Applied Mathematics 6, 1985).
 A method whose proposals are mixed with those of a model takes fewer runs (surrogate-assisted
 search: Jin, Swarm and Evolutionary Computation 1, 2011).
 """
@@ -42,19 +44,25 @@ def predicted(places: Places, tried: Places, values: Array, is_ordered: NDArray[
     first = 0
     for axis, ordered in enumerate(is_ordered):
         of_axis = slice(first, first + len(np.unique(places[:, axis])))
-        if ordered:
-            effects[of_axis] = _on_lines(effects[of_axis], seen[:, of_axis].sum(axis=0))
+        guess = _on_lines if ordered else _as_the_best
+        effects[of_axis] = guess(effects[of_axis], np.flatnonzero(seen[:, of_axis].sum(axis=0)))
         first = of_axis.stop
     return np.asarray(mean + rows @ effects)
 
 
-def _on_lines(effects: NDArray[Any], times_seen: Array) -> NDArray[Any]:
+def _as_the_best(effects: NDArray[Any], seen: Places) -> NDArray[Any]:
+    """Return an axis's effects, those of unseen values as low as the lowest of the seen."""
+    found = np.full_like(effects, effects[seen].min())
+    found[seen] = effects[seen]
+    return found
+
+
+def _on_lines(effects: NDArray[Any], seen: Places) -> NDArray[Any]:
     """Return an axis's effects, those of unseen numbers on a line through the nearest two seen."""
-    seen = np.flatnonzero(times_seen)
     if len(seen) < 2:
         return effects
     found = effects.copy()
-    for place in np.flatnonzero(times_seen == 0).tolist():
+    for place in sorted({*range(len(effects))} - {*seen.tolist()}):
         after = int(np.clip(np.searchsorted(seen, place), 1, len(seen) - 1))
         left, right = seen[after - 1], seen[after]
         slope = (effects[right] - effects[left]) / (right - left)
