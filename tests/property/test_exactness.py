@@ -35,6 +35,7 @@ from tests.property.strategies import (
     overloads_of_alike,
     pieces_in_windows,
     queued,
+    queued_in_windows,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -107,6 +108,8 @@ def how_moved(outcome: Outcome) -> set[str]:
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
     found = set().union(*map(fate, engine.outcomes))
+    if any(lane.num_ever_padded for lane in engine.tracks):
+        found.add("drafts beside the last token of a prompt")
     if any(outcome.gave_way for outcome in engine.outcomes):
         found.add("preempted after its end")
     if engine.tracks[0].windows and "cached at its first admission" in found:
@@ -219,6 +222,13 @@ def test_engines_that_draft_and_plan_ahead(case, predictor, data):
 @examples(150)
 @given(case=queued(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_pipelines_with_a_queue_of_batches(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=queued_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_pipelines_with_a_queue_of_batches_in_windows(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
@@ -352,6 +362,7 @@ HARD = (
     "cached at its first admission",
     "drafts accepted",
     "drafts accepted and preempted",
+    "drafts beside the last token of a prompt",
     "drafts beyond a window",
     "loaded from a tier",
     "swapped out",
