@@ -685,6 +685,18 @@ MUTANTS = [
         "num_computed -= 0",
     ),
     Mutant(
+        "a plan ahead knows that the drafts beside a prompt's last token are refused",
+        "clients/decode/speculative_clock.py",
+        "self.plans_ahead and num_ahead > self.num_lookahead_tokens",
+        "False",
+    ),
+    Mutant(
+        "a prompt's last token is padded beside pieces of others",
+        "clients/scheduling/chunked.py",
+        "lane.speculation is not None and not plan.prefills",
+        "lane.speculation is not None",
+    ),
+    Mutant(
         "tokens on their way in a pipeline name pages",
         "clients/scheduling/page_turns.py",
         "num_known += 1 - lane.num_due(sequence)",

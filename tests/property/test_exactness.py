@@ -362,7 +362,6 @@ HARD = (
     "cached at its first admission",
     "drafts accepted",
     "drafts accepted and preempted",
-    "drafts beside the last token of a prompt",
     "drafts beyond a window",
     "loaded from a tier",
     "swapped out",
@@ -371,7 +370,12 @@ HARD = (
 HARD_AHEAD = ("preempted after its end", "preempted more than twice")
 HARD_FETCHED = ("fetched", "fetched in part", "fetched and preempted", "given up before its turn")
 HARD_OVERLAPPED = ("swapped out more than once", "sat a step out", "lanes that are preempted")
-HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
+HARD_IN_WINDOWS = (
+    "cached with windows",
+    "cached with windows and drafts",
+    "drafts beside the last token of a prompt",
+)
+HARD_IN_QUEUES = ("cached with windows", "preempted", "a context beyond its window")
 
 
 @pytest.mark.deep
@@ -381,6 +385,7 @@ HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
         (cases(), HARD),
         (ahead(), HARD_AHEAD),
         (alike_in_windows(), HARD_IN_WINDOWS),
+        (queued_in_windows(), HARD_IN_QUEUES),
         (fetched(), HARD_FETCHED),
         (overlapped(), HARD_OVERLAPPED),
     ],

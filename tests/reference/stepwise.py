@@ -1559,23 +1559,18 @@ class StepwiseChunked(StepwiseEngine):
                 break
             if self.is_held and not self.may_pass():
                 break
-            self.num_padded = self.drafts_beside_last(decodes) if may_pad else 0
-            if self.num_padded >= budget:
-                break
+            self.num_padded = self.drafts_beside_last(decodes, may_pad)
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            if not self.fits_behind(num_new):
+            if self.num_padded >= budget or not self.fits_behind(num_new):
                 break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
             budget -= num_new + self.num_padded
-            if self.num_padded:
-                self.pads[live] = self.num_padded
-                self.num_ever_padded += 1
-            self.num_padded = 0
+            self.note_drafts(live)
         self.num_padded = 0
         if not self.is_held and not disturbed:
             self.is_bound = bool(self.queue)
@@ -1585,10 +1580,16 @@ class StepwiseChunked(StepwiseEngine):
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
 
-    def drafts_beside_last(self, decodes: list[Live]) -> int:
+    def note_drafts(self, live: Live) -> None:
+        """Note the drafts beside the last token of one who was admitted."""
+        self.pads[live] = self.num_padded
+        self.num_ever_padded += self.num_padded > 0
+        self.num_padded = 0
+
+    def drafts_beside_last(self, decodes: list[Live], may_pad: bool) -> int:
         """Drafts that the head is admitted with, which has only its last token to compute."""
         head = self.head()
-        if not (self.pads_prompts and self.num_drafts and self.in_turn):
+        if not (may_pad and self.pads_prompts and self.num_drafts and self.in_turn):
             return 0
         is_lone = head.num_known == 1 and not decodes
         has_room = head.num_known + self.num_drafts + 1 <= self.longest

@@ -13,7 +13,6 @@ from mist_sim.clients import CLIENTS, Client, EngineConfig, LlmClient
 from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.report.run.origins import origin_lines
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.llm_client import llm_clients
