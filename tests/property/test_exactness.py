@@ -301,7 +301,7 @@ def test_pages_of_states(case, groups, data):
 
 
 @pytest.mark.exact
-@examples(300)
+@examples(150)
 @given(case=alike_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_where_states_are_kept(case, predictor):
     assert_exact(case, predictor)

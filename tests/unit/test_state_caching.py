@@ -138,9 +138,7 @@ def test_which_block_a_step_saves_inside():
 
 
 def pool_of(mode, *, inside=False, drafts=0):
-    groups = KvGroups(
-        layers_per_group=1, num_state_groups=2, state_cache=mode, saves_inside=inside
-    )
+    groups = KvGroups(layers_per_group=1, num_state_groups=2, state_cache=mode, saves_inside=inside)
     return PagePool(100, 16, 0, groups, PageRules(), drafts)
 
 
