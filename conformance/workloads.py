@@ -53,6 +53,7 @@ class WorkloadClass:
     beside one of full attention. state_cache: vLLM's `mamba_cache_mode`. states_inside: whether
     kernels save states inside pieces (0.33).
     loads: whether computed blocks lie in a store below, too.
+    loads_in_step: whether the step waits for them, and not the request.
     """
 
     jobs: Callable[[Draw, int, float], list[Spec]]
@@ -73,6 +74,7 @@ class WorkloadClass:
     state_cache: StateCache = "none"
     states_inside: bool = False
     loads: bool = False
+    loads_in_step: bool = False
 
 
 def _cached_states(
@@ -275,6 +277,21 @@ CLASSES = {
     ),
     "loads, overlapping turns": WorkloadClass(overlapping, scarce=True, loads=True),
     "loads, no prefixes": WorkloadClass(plain, scarce=True, loads=True),
+    "loads in the step, prefixes": WorkloadClass(
+        prefixes, scarce=True, loads=True, loads_in_step=True
+    ),
+    "loads in the step, repeats": WorkloadClass(
+        repeats, scarce=True, loads=True, loads_in_step=True
+    ),
+    "loads in the step, conversations": WorkloadClass(
+        conversations, scarce=True, loads=True, loads_in_step=True
+    ),
+    "loads in the step, overlapping turns, priority": WorkloadClass(
+        overlapping, scarce=True, policy="priority", loads=True, loads_in_step=True
+    ),
+    "loads in the step, no prefixes": WorkloadClass(
+        plain, scarce=True, loads=True, loads_in_step=True
+    ),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -342,6 +359,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "drafts": [kind.drafts, num_drafts],
         "acceptance_rate": rate,
         "loads": list(draw.one_of(*LOADS)) if kind.loads else None,
+        "loads_in_step": kind.loads_in_step,
     }
 
 
