@@ -16,6 +16,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, Case, EngineOptions
 from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
+from tests.reference.state_memory import Kept
 from tests.reference.stepwise import Job, Windows
 
 
@@ -219,6 +220,7 @@ def cases(
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
         admits_lookahead=draw(st.booleans()),
+        pads_prompts=draw(st.booleans()),
         reserves_prefills=draw(st.booleans()),
         loaded_first=draw(st.booleans()),
         defers_frees=draw(st.booleans()),
@@ -296,6 +298,29 @@ def loaded(draw: st.DrawFn) -> Case:
     lanes = case.options.pipeline_parallel_size
     tiers = draw(some_tiers(max(1, case.options.num_blocks // lanes), lanes).filter(bool))
     options = replace(case.options, caching=True, windows=None, swap=None, tiers=tiers)
+    jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
+    return Case(options, jobs)
+
+
+@st.composite
+def loaded_in_step(draw: st.DrawFn) -> Case:
+    """The same, where the step that admits a prompt waits for what is loaded of it."""
+    case = draw(
+        cases(longest=120, policy="chunked", drafts=False, ample=draw(st.sampled_from([0, 0, 1])))
+    )
+    lanes = case.options.pipeline_parallel_size
+    tiers = draw(some_tiers(max(1, case.options.num_blocks // lanes), lanes).filter(bool))
+    options = replace(
+        case.options,
+        caching=True,
+        windows=None,
+        swap=None,
+        threshold=draw(st.none() | st.integers(1, 12)),
+        max_partial=64,  # never reached
+        prefill_schedule_interval=1,
+        tiers=tuple(replace(tier, in_step=True) for tier in tiers),
+        async_scheduling=case.options.pipeline_parallel_size == 1 and draw(st.booleans()),
+    )
     jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
     return Case(options, jobs)
 
@@ -380,16 +405,18 @@ def ahead_together(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
+def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12, **options: Any) -> Case:
     """Requests that begin alike, one after the other or at once, for a model with short windows.
 
     Half of the pools have room for all, so that much of what windows left is found again.
+
+    options: of `cases`.
     """
-    case = draw(cases(max_jobs, longest=120, ample=draw(st.booleans())))
+    case = draw(cases(max_jobs, longest=120, ample=draw(st.booleans()), **options))
     size = case.options.block_size
     reach = st.integers(1, 6 * size) | st.integers(1, 4).map(lambda blocks: blocks * size + 1)
     windows = Windows(draw(reach), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3)))
-    options = replace(
+    changed = replace(
         case.options,
         caching=True,
         tiers=(),
@@ -408,7 +435,47 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
         )
         for number, job in enumerate(case.jobs)
     ]
-    return Case(options, tuple(jobs))
+    return Case(changed, tuple(jobs))
+
+
+@st.composite
+def alike_in_states(draw: st.DrawFn, max_jobs: int = 12) -> Case:
+    """Requests that begin alike, for a model whose states are kept for others.
+
+    Half of the models have windows, too. Before 0.33 a step has room for a block.
+    """
+    case = draw(alike_in_windows(max_jobs))
+    options, size = case.options, case.options.block_size
+    goes_on = draw(st.booleans())
+    kept = Kept(
+        dense=draw(st.sampled_from([False, False, True])),
+        waits=draw(st.sampled_from([True, True, False])),
+        shared=draw(st.sampled_from(["always"] if goes_on else ["never", "at_first"])),
+        goes_on=goes_on,
+        inside=goes_on and draw(st.booleans()),
+    )
+    windows = options.windows or Windows(1, 1, 0)
+    num_windows = draw(st.sampled_from([0, 0, windows.num_window_groups]))
+    windows = Windows(
+        windows.size if num_windows else 1,
+        max(1, windows.num_full_groups),
+        num_windows,
+        draw(st.integers(1, 3)),
+        kept,
+    )
+    least = 1 if goes_on else size
+    budget = max(least, draw(st.integers(1, 4 * size)), options.max_num_seqs)
+    options = replace(
+        options,
+        policy="chunked",
+        windows=windows,
+        num_blocks=options.num_blocks + 3 * windows.num_state_groups,
+        max_num_batched_tokens=budget,
+        threshold=options.threshold and max(options.threshold, least),
+        drafting=None,
+        swap=None,
+    )
+    return Case(options, case.jobs)
 
 
 @st.composite
@@ -539,15 +606,37 @@ def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Pre
 def queued(draw: st.DrawFn) -> Case:
     """A pipeline with one scheduler and a queue of batches, mostly in scarce memory."""
     case = draw(cases(longest=draw(st.sampled_from([40, 120])), policy="chunked", drafts=False))
+    options = replace(case.options, windows=None)
+    return Case(draw(in_a_queue(options)), case.jobs)
+
+
+@st.composite
+def queued_in_windows(draw: st.DrawFn) -> Case:
+    """The same for a model with windows; half of the cases begin alike, or have long prompts."""
+    case = draw(
+        alike_in_windows(policy="chunked", drafts=False)
+        | pieces_in_windows()
+        | cases(longest=120, policy="chunked", drafts=False)
+    )
+    options = case.options
+    if options.windows is None:
+        options = replace(options, windows=draw(some_windows(120)), tiers=(), swap=None)
+    options = replace(options, returns_unseen=draw(st.booleans()), caps_windows=draw(st.booleans()))
+    return Case(draw(in_a_queue(options)), case.jobs)
+
+
+@st.composite
+def in_a_queue(draw: st.DrawFn, options: EngineOptions) -> EngineOptions:
+    """Options of an engine, made into those of pipelines with a queue of batches."""
     ranks, fills = draw(st.integers(2, 4)), draw(st.booleans())
     ahead, staggers = draw(st.booleans()), fills and draw(st.booleans())
     # not known to be exact: priorities where three steps and more are planned ahead (vLLM 0.19)
     orders = ["fcfs"] if ahead and not staggers and ranks > 2 else ["fcfs", "fcfs", "priority"]
-    options = replace(
-        case.options,
+    return replace(
+        options,
         batch_queue=True,
         pipeline_parallel_size=ranks,
-        num_blocks=max(1, case.options.num_blocks // case.options.pipeline_parallel_size),
+        num_blocks=max(1, options.num_blocks // options.pipeline_parallel_size),
         data_parallel_size=draw(st.sampled_from([1, 1, 1, 2])),
         lockstep=False,
         order=draw(st.sampled_from(orders)),
@@ -558,6 +647,4 @@ def queued(draw: st.DrawFn) -> Case:
         prefill_schedule_interval=1,
         tiers=(),
         swap=None,
-        windows=None,
     )
-    return Case(options, case.jobs)

@@ -24,17 +24,20 @@ from tests.property.strategies import (
     ahead,
     ahead_together,
     alike,
+    alike_in_states,
     alike_in_windows,
     cases,
     copies,
     exposed,
     fetched,
     loaded,
+    loaded_in_step,
     overlapped,
     overloads,
     overloads_of_alike,
     pieces_in_windows,
     queued,
+    queued_in_windows,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -107,6 +110,8 @@ def how_moved(outcome: Outcome) -> set[str]:
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
     found = set().union(*map(fate, engine.outcomes))
+    if any(lane.num_ever_padded for lane in engine.tracks):
+        found.add("drafts beside the last token of a prompt")
     if any(outcome.gave_way for outcome in engine.outcomes):
         found.add("preempted after its end")
     if engine.tracks[0].windows and "cached at its first admission" in found:
@@ -196,6 +201,13 @@ def test_prompts_that_are_loaded_from_tiers(case, predictor):
 
 @pytest.mark.exact
 @examples(300)
+@given(case=loaded_in_step(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_steps_that_wait_for_blocks_of_tiers(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(300)
 @given(case=copies(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_copies_of_blocks_that_are_evicted(case, predictor):
     assert_exact(case, predictor)
@@ -219,6 +231,13 @@ def test_engines_that_draft_and_plan_ahead(case, predictor, data):
 @examples(150)
 @given(case=queued(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_pipelines_with_a_queue_of_batches(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=queued_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_pipelines_with_a_queue_of_batches_in_windows(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
@@ -287,6 +306,13 @@ def test_pages_of_states(case, groups, data):
     case = replace(case, options=replace(case.options, caching=False, tiers=(), windows=windows))
     predictor = state_roofline()
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=alike_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_prompts_that_begin_alike_where_states_are_kept(case, predictor):
+    assert_exact(case, predictor)
 
 
 @cache
@@ -360,7 +386,12 @@ HARD = (
 HARD_AHEAD = ("preempted after its end", "preempted more than twice")
 HARD_FETCHED = ("fetched", "fetched in part", "fetched and preempted", "given up before its turn")
 HARD_OVERLAPPED = ("swapped out more than once", "sat a step out", "lanes that are preempted")
-HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
+HARD_IN_WINDOWS = (
+    "cached with windows",
+    "cached with windows and drafts",
+    "drafts beside the last token of a prompt",
+)
+HARD_IN_QUEUES = ("cached with windows", "preempted", "a context beyond its window")
 
 
 @pytest.mark.deep
@@ -370,6 +401,7 @@ HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
         (cases(), HARD),
         (ahead(), HARD_AHEAD),
         (alike_in_windows(), HARD_IN_WINDOWS),
+        (queued_in_windows(), HARD_IN_QUEUES),
         (fetched(), HARD_FETCHED),
         (overlapped(), HARD_OVERLAPPED),
     ],

@@ -47,6 +47,7 @@ class Tier:
     latency: float
     seconds_per_block: float
     writes_back: bool = False
+    in_step: bool = False  # the step that admits a request waits for its blocks
 
 
 @dataclass
@@ -136,6 +137,9 @@ class Memory:
         self.free = deque(Block() for _ in range(num_blocks))
         self.cached: dict[Hashable, list[Block]] = {}  # who has had the name for longest first
         self.enters_answers = caching  # as they are computed
+
+    def begin_plan(self) -> None:
+        """Nothing: who finds what a plan computes may begin with it at once."""
 
     def name(self, live: Any, position: int, private: bool = True) -> Hashable:
         """Return the name of a block of a request, None for one without."""

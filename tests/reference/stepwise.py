@@ -24,6 +24,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   host's, or the longer of them when it was planned ahead.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
+- As an option, the step that admits who has blocks in tiers waits for these, one load after the
+  other, and they are there at once for all that plans need to know.
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks of prompts are cached when they are
@@ -69,6 +71,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   one ends, but for the newest token that the plan of the step after knows.
 - A piece of a prompt has blocks for the lookahead behind it, too, where prompts take blocks in
   turn; the first piece only as an option.
+- As an option, who is admitted there with only its last token to compute has drafts, too, unless
+  pieces of running prompts are in the step, or it has one token and nobody decodes. They take
+  budget and blocks, and are refused; a plan ahead does not know that. Where the budget lacks for
+  them, nobody is admitted.
 - With early rejection, a job is turned away whose first token is not expected in time: the prompts
   that have none yet take their times, one after the other, and then its own. Blocks that a job
   taken before it has in the same place count as cached, in memory that caches, whatever became
@@ -117,6 +123,7 @@ from tests.reference.host import Host
 from tests.reference.kept_elsewhere import Elsewhere
 from tests.reference.memory import Block, Link, Memory, SwapSpace, Tier
 from tests.reference.page_memory import PageMemory, Windows
+from tests.reference.state_memory import StateMemory
 
 
 class TimesSteps(Protocol):
@@ -207,6 +214,7 @@ class Live:
     """A job inside the engine. `num_cached`: tokens in the KV cache. `blocks`: those it holds.
 
     num_entered: how many of its blocks, from the first, are where others find them.
+    shared: of `StateMemory`.
     num_loaded: how many are there after its load from tiers. num_coming: how many of them it loads.
     num_elsewhere: tokens whose entries lie elsewhere, come, or have come; 0 once it goes on.
     pages, states: of `PageMemory`.
@@ -227,6 +235,7 @@ class Live:
     pages: list[Any] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
     num_entered: int = 0
+    shared: int = 0
     num_loaded: int = 0
     num_coming: int = 0
     num_elsewhere: int = 0
@@ -243,6 +252,7 @@ class Live:
     counts_from: tuple[float, int] = nan, 1
     num_backflows: int = 0
     entered_at: float = nan
+    is_padded: bool = False  # was admitted with drafts beside its last token
     num_planned: int = 0  # tokens known when its latest decode step was planned
     num_last: int = 0  # tokens that its latest decode step gave it, since it began to decode
     num_beyond: int = 0  # and those for which it had no more room
@@ -340,6 +350,7 @@ class StepwiseEngine(ABC):
     uncached_first: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
     defers_frees: bool = False
@@ -433,6 +444,9 @@ class StepwiseEngine(ABC):
         self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
         self.idle: list[Live] = []  # run, and the latest planned step does not compute them
         self.disturbed = False  # the plan that is made has preempted somebody
+        self.num_padded = 0  # drafts beside the last token of who is admitted
+        self.pads: dict[Live, int] = {}  # of those that the latest plan admitted
+        self.num_ever_padded = 0  # prompts
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
         self.given_up: list[tuple[float, Live]] = []  # when; plans do not know it yet
@@ -444,6 +458,7 @@ class StepwiseEngine(ABC):
         self.releasing: list[Live] = []  # of these, whose blocks were moved during the step
         self.swapped: list[Live] = []  # in the order in which they went
         self.num_copied = 0  # blocks to or from the swap space before the next step
+        self.load_time = 0.0  # seconds that the next step waits for tiers
         self.going: list[Live] = []  # copied to the swap space while steps go on
         self.copies: list[tuple[float, Live]] = []  # when those are there
         self.on_host: dict[Live, int] = {}  # blocks there, or reserved there
@@ -678,7 +693,11 @@ class StepwiseEngine(ABC):
             return self.blocks_for(num_tokens)
         number = -(-num_tokens // self.block_size)
         in_window = self.windows.num_window_groups * min(number, self.most_counted)
-        return self.windows.num_full_groups * number + in_window + self.num_states
+        num_pages = self.windows.num_full_groups * number + in_window + self.num_states
+        if (kept := self.windows.kept) is None:
+            return num_pages
+        states = number if kept.dense else min(number, 2 + kept.inside)
+        return num_pages + states * self.windows.num_state_groups
 
     @property
     def most_counted(self) -> float:
@@ -688,7 +707,9 @@ class StepwiseEngine(ABC):
     @property
     def num_states(self) -> int:
         """Pages of the states of a request."""
-        return 0 if self.windows is None else self.windows.num_state_groups * (1 + self.num_drafts)
+        if self.windows is None or self.windows.kept is not None:
+            return 0
+        return self.windows.num_state_groups * (1 + self.num_drafts)
 
     def first_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in the first step after it was away."""
@@ -696,8 +717,11 @@ class StepwiseEngine(ABC):
 
     def next_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in its next step."""
-        if not (self.guesses and live.num_last):
+        if not (self.guesses and (live.num_last or live.is_padded)):
             return self.first_slots(live)
+        if not live.num_last:
+            num_slots = live.num_known + 2 * self.num_drafts + self.num_lookahead
+            return min(num_slots, self.longest)
         num_known = live.num_known - live.num_last + 1 + self.num_drafts
         return min(num_known + self.num_drafts + self.num_lookahead, self.longest)
 
@@ -734,6 +758,7 @@ class StepwiseEngine(ABC):
         number = self.blocks_for(num_tokens)
         if isinstance(self.memory, PageMemory) and self.windows:
             number -= self.windows.num_window_groups * self.memory.behind(num_tokens)
+            number += self.windows.num_state_groups if self.windows.kept else 0
         return number
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
@@ -745,13 +770,23 @@ class StepwiseEngine(ABC):
             beyond = after - min(after, self.most_counted)
             before = -(-num_here // self.block_size) - first
             more -= self.windows.num_window_groups * int(min(beyond, after - before))
+        if self.windows and (kept := self.windows.kept):
+            new = -(-num_tokens // self.block_size) - -(-num_here // self.block_size)
+            more += self.windows.num_state_groups * (new if kept.dense else min(new, 1))
         return more
 
     def empty_memory(self) -> Memory:
         if self.windows:
-            return PageMemory(
+            kind, more = PageMemory, {}
+            if self.windows.kept is not None:
+                most = getattr(self, "threshold", None) or inf
+                more = {"kept": self.windows.kept, "most": min(most, self.max_num_batched_tokens)}
+                more["num_state_groups"] = self.windows.num_state_groups
+                kind = StateMemory
+            return kind(
                 self.num_blocks,
                 self.block_size,
+                **more,
                 windows=self.windows,
                 num_states=self.num_states,
                 most_counted=self.most_counted,
@@ -821,13 +856,18 @@ class StepwiseEngine(ABC):
             if not any(numbers):
                 break
             num_there = len(self.memory.found(live)) + sum(numbers)
-            if by_piece and self.reserves_prefills and not self.leaves_rest(live, num_there):
+            in_step = self.tiers[0].in_step
+            reserves = by_piece and self.reserves_prefills and not in_step
+            if reserves and not self.leaves_rest(live, num_there):
                 return False
             self.queue.remove(live)
             live.num_loaded = num_there
             num_blocks = num_there if by_piece else self.blocks_for(live.num_known)
             self.memory.admit(live, num_blocks, loads=True)
             self.memory.touch_again(live, live.num_loaded)
+            if in_step:
+                self.load_in_step(live, numbers)
+                continue
             ends = [
                 shelf.load(number, self.now)
                 for shelf, number in zip(self.memory.tiers, numbers, strict=True)
@@ -836,6 +876,17 @@ class StepwiseEngine(ABC):
             self.loading.append((max(ends), live))
             live.num_coming = sum(numbers)
         return bool(self.queue or self.loaded)
+
+    def load_in_step(self, live: Live, numbers: list[int]) -> None:
+        """Let the next step wait until blocks are there, and not their request."""
+        self.load_time += sum(
+            tier.latency + number * tier.seconds_per_block
+            for tier, number in zip(self.tiers, numbers, strict=True)
+            if number
+        )
+        live.outcome.num_loaded_blocks += sum(numbers)
+        live.outcome.came_at = self.now
+        self.loaded.append(live)
 
     def can_be_next(self) -> bool:
         waits = (self.swapped or self.moved) and not self.swaps_overlap
@@ -1036,10 +1087,11 @@ class StepwiseEngine(ABC):
             num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
             num_slots = min(self.memory.cached_tokens(head) + first_piece, head.num_known)
-            if self.admits_lookahead:
-                num_slots = self.behind(num_slots)
+            num_slots = self.behind_first(num_slots)
             if loads and any(numbers := self.memory.loads(head)):
                 num_slots = (len(self.memory.found(head)) + sum(numbers)) * self.block_size
+                if self.tiers[0].in_step:
+                    num_slots = min(num_slots + first_piece, head.num_known)
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
 
@@ -1053,17 +1105,14 @@ class StepwiseEngine(ABC):
         if first_piece is None:
             return memory.need(head, None)
         num_slots = min(memory.cached_tokens(head) + first_piece, head.num_known)
-        if self.admits_lookahead:
-            num_slots = self.behind(num_slots)
-        return memory.need(head, num_slots)
+        return memory.need(head, self.behind_first(num_slots))
 
     def blocks_behind_loaded(self, live: Live, first_piece: int | None) -> int:
         """Blocks that one whose blocks were loaded lacks for all its tokens, or a first piece."""
         num_slots = live.num_known
         if first_piece is not None:
             num_slots = min(live.num_loaded * self.block_size + first_piece, num_slots)
-            if self.admits_lookahead:
-                num_slots = self.behind(num_slots)
+            num_slots = self.behind_first(num_slots)
         return self.blocks_for(num_slots) - len(live.blocks)
 
     def admit_head(self, num_new: int | None = None) -> Live:
@@ -1077,8 +1126,7 @@ class StepwiseEngine(ABC):
             live.num_cached = live.num_loaded * self.block_size
             live.num_loaded = 0
             if num_new is not None:
-                num_slots = live.num_cached + num_new
-                num_slots = self.behind(num_slots) if self.admits_lookahead else num_slots
+                num_slots = self.behind_first(live.num_cached + num_new)
                 self.memory.extend_to(live, self.blocks_for(num_slots))
             self.memory.touch(live)
             self.memory.touch_again(live, live.num_entered)
@@ -1086,12 +1134,15 @@ class StepwiseEngine(ABC):
             self.queue.remove(live)
             live.num_cached = self.memory.cached_tokens(live)
             num_slots = live.num_known if num_new is None else live.num_cached + num_new
-            if num_new is not None and self.admits_lookahead:
-                num_slots = self.behind(num_slots)
+            if num_new is not None:
+                num_slots = self.behind_first(num_slots)
             self.memory.admit(live, self.blocks_for(num_slots))
             if isinstance(self.memory, PageMemory):
                 self.memory.extend(live, num_slots)
+            if isinstance(self.memory, StateMemory):
+                self.memory.extend_states(live, live.num_cached, num_slots)
         self.running.append(live)
+        live.is_padded = self.num_padded > 0
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
             live.outcome.num_cached_tokens = live.num_cached - live.outcome.num_fetched_tokens
@@ -1100,6 +1151,11 @@ class StepwiseEngine(ABC):
     def behind(self, num_tokens: int) -> int:
         """Tokens that a piece has blocks for that ends there, with what is written ahead."""
         return min(num_tokens + self.num_lookahead, self.longest)
+
+    def behind_first(self, num_tokens: int) -> int:
+        """The same for the piece that a prompt is admitted with, and drafts that pad it."""
+        ahead = self.num_padded + (self.num_lookahead if self.admits_lookahead else 0)
+        return min(num_tokens + ahead, self.longest) if ahead else num_tokens
 
     def begin_behind_fetched(self, live: Live, num_new: int | None) -> None:
         """Take blocks for tokens behind those whose entries have come."""
@@ -1172,9 +1228,13 @@ class StepwiseEngine(ABC):
         memory.give_behind(live, self.num_processed(live))
         if not live.decoding:
             memory.extend(live, self.behind(live.num_cached + num_new))
+            if isinstance(memory, StateMemory):
+                memory.extend_states(live, live.num_cached, live.num_cached + num_new)
             memory.enter(live, live.num_cached + num_new)
             return
         memory.extend(live, self.next_slots(live))
+        if isinstance(memory, StateMemory):
+            memory.extend_states(live, live.num_cached, self.next_slots(live))
         newest = 1
         if self.is_ahead:
             newest = 1 - live.num_last if live.num_last else 0
@@ -1339,7 +1399,7 @@ class StepwiseEngine(ABC):
         """Take the memory of a step and return what it computes."""
         self.in_flight = True
         batch = StepBatch(
-            tuple((num_new, live.num_cached) for live, num_new in chunks),
+            tuple((num_new + self.pads.get(live, 0), live.num_cached) for live, num_new in chunks),
             len(decodes),
             sum(self.context(live) for live in decodes),
             num_drafts=self.num_drafts if decodes else 0,
@@ -1361,7 +1421,7 @@ class StepwiseEngine(ABC):
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
         self.known_until = self.now if self.plans_ahead else inf
-        self.copy_time = 0.0
+        self.copy_time, self.load_time = self.load_time, 0.0
         if self.swap_space and not self.swaps_overlap:
             self.copy_time = self.num_copied * self.swap_space.seconds_per_block
             self.num_copied = 0
@@ -1521,6 +1581,7 @@ class StepwiseChunked(StepwiseEngine):
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
+        self.memory.begin_plan()
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
@@ -1536,25 +1597,29 @@ class StepwiseChunked(StepwiseEngine):
         self.disturbed = disturbed
         served = [*decodes, *(live for live, num_new in chunks if num_new)]
         self.idle = [live for live in self.active if live not in served]
+        may_pad, self.pads = not chunks, {}
         while not disturbed and budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn
-            if not self.begin_loads(None if by_whole else self.piece_of(budget)):
+            if not self.begin_loads(None if by_whole else self.load_piece(budget)):
                 break
             first = None if by_whole else self.first_piece(budget)
             if not self.head_fits(first):
                 break
             if self.is_held and not self.may_pass():
                 break
+            self.num_padded = self.drafts_beside_last(decodes, may_pad)
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            if not self.fits_behind(num_new):
+            if not num_new or self.num_padded >= budget or not self.fits_behind(num_new):
                 break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
-            budget -= num_new
+            budget -= num_new + self.num_padded
+            self.note_drafts(live)
+        self.num_padded = 0
         if not self.is_held and not disturbed:
             self.is_bound = bool(self.queue)
         if self.flow and not disturbed:
@@ -1563,14 +1628,32 @@ class StepwiseChunked(StepwiseEngine):
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
 
+    def note_drafts(self, live: Live) -> None:
+        """Note the drafts beside the last token of one who was admitted."""
+        self.pads[live] = self.num_padded
+        self.num_ever_padded += self.num_padded > 0
+        self.num_padded = 0
+
+    def drafts_beside_last(self, decodes: list[Live], may_pad: bool) -> int:
+        """Drafts that the head is admitted with, which has only its last token to compute."""
+        head = self.head()
+        if not (may_pad and self.pads_prompts and self.num_drafts and self.in_turn):
+            return 0
+        is_lone = head.num_known == 1 and not decodes
+        has_room = head.num_known + self.num_drafts + 1 <= self.longest
+        if self.to_compute(head) != 1 or is_lone or not has_room or head.num_elsewhere:
+            return 0
+        return self.num_drafts
+
     def fits_behind(self, num_new: int) -> bool:
         """Tell whether the head has blocks for what is written behind its first piece, too."""
         if isinstance(self.memory, PageMemory):
             return not self.in_turn or self.head() in self.loaded or self.head_fits(num_new)
-        if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
+        writes_ahead = (self.admits_lookahead and self.num_lookahead) or self.num_padded
+        if not (self.in_turn and writes_ahead):
             return True
         head = self.head()
-        num_slots = self.behind(self.memory.cached_tokens(head) + num_new)
+        num_slots = self.behind_first(self.memory.cached_tokens(head) + num_new)
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve - self.promised()
         return self.blocks_for(num_slots) - self.memory.num_held(head) <= room
@@ -1605,11 +1688,16 @@ class StepwiseChunked(StepwiseEngine):
         return not self.swap_space
 
     @property
+    def num_batches(self) -> int:
+        """Steps that may be planned and not over at once."""
+        return 2 if self.plans_ahead else 1
+
+    @property
     def most_counted(self) -> float:
         assert self.windows
         if not self.in_turn or (self.whole_must_fit and not self.caps_windows):
             return inf
-        steps = 2 if self.plans_ahead and self.returns_unseen else 1
+        steps = self.num_batches if self.returns_unseen else 1
         most = self.windows.size - 1 + steps * self.max_num_batched_tokens
         return -(-most // self.block_size) + 1
 
@@ -1641,6 +1729,7 @@ class StepwiseChunked(StepwiseEngine):
         if live in self.late:
             self.stop(live)
         live.num_last = 0
+        live.is_padded = False
 
     @property
     def budget(self) -> int:
@@ -1664,6 +1753,12 @@ class StepwiseChunked(StepwiseEngine):
         if self.threshold is None or (self.threshold_spares_one and self.is_alone):
             return budget
         return min(budget, self.threshold)
+
+    def load_piece(self, budget: int) -> int | None:
+        """Tokens of a first piece that decide whether loads begin."""
+        if isinstance(self.memory, StateMemory):
+            return self.first_piece(budget)
+        return self.piece_of(budget)
 
     def first_piece(self, budget: int) -> int | None:
         return self.piece(self.head(), budget) if self.queue else None
@@ -1788,9 +1883,13 @@ class StepwiseChunked(StepwiseEngine):
 
     def piece(self, live: Live, budget: int) -> int:
         num_new = min(self.to_compute(live), budget)
-        if self.threshold is None or (self.threshold_spares_one and self.is_alone):
-            return num_new
-        return min(num_new, self.threshold)
+        if self.threshold is not None and not (self.threshold_spares_one and self.is_alone):
+            num_new = min(num_new, self.threshold)
+        if isinstance(self.memory, StateMemory) and num_new:
+            begin = live.num_known - self.to_compute(live)
+            is_first = live not in self.running
+            num_new = self.memory.end_of_piece(live, begin, num_new, is_first) - begin
+        return num_new
 
 
 @dataclass(kw_only=True)
