@@ -28,6 +28,7 @@ class PageTable:
     blank_first: whether returned pages without a name are used before the others (vLLM from 0.24
         on), rather than in the order of their return.
     changes: grows whenever a named page comes or goes, or is held or free.
+    fresh: names of blocks whose states were saved in the present plan.
 
     Source: `BlockPool` in `vllm/v1/core/block_pool.py`.
     """
@@ -35,6 +36,7 @@ class PageTable:
     def __init__(self, num_pages: int, num_groups: int, *, blank_first: bool) -> None:
         self.num_blank = num_pages
         self.changes = 0
+        self.fresh: set[Hashable] = set()
         self._blank_first = blank_first
         self._free: OrderedDict[Page, None] = OrderedDict()  # the next one to be used first
         self._named: list[dict[Hashable, dict[Page, None]]] = [{} for _ in range(num_groups)]
