@@ -27,13 +27,15 @@ class PageTable:
     num_blank: free pages in which nothing is found and which are used before all others.
     blank_first: whether returned pages without a name are used before the others (vLLM from 0.24
         on), rather than in the order of their return.
-    changes: grows whenever a named page comes or goes, or is held or free.
+    watched: names that the latest look-up was for.
+    changes: grows whenever a page with one of these comes or goes, or is held or free.
 
     Source: `BlockPool` in `vllm/v1/core/block_pool.py`.
     """
 
     def __init__(self, num_pages: int, num_groups: int, *, blank_first: bool) -> None:
         self.num_blank = num_pages
+        self.watched: frozenset[Hashable] = frozenset()
         self.changes = 0
         self._blank_first = blank_first
         self._free: OrderedDict[Page, None] = OrderedDict()  # the next one to be used first
@@ -65,18 +67,20 @@ class PageTable:
         if is_free:
             del self._free[page]
         page.holders += 1
-        self.changes += 1
+        if page.name in self.watched:
+            self.changes += 1
         return is_free
 
     def call(self, page: Page, name: Hashable) -> None:
         """Name a page by the tokens in it."""
         page.name = name
         self._named[page.group].setdefault(name, {})[page] = None
-        self.changes += 1
+        if name in self.watched:
+            self.changes += 1
 
     def let_go(self, pages: Iterable[Page | None]) -> int:
         """Take pages back from a request, in this order; return how many are free now."""
-        num_free = 0
+        num_free, watched = 0, self.watched
         for page in pages:
             if page is None:
                 continue
@@ -84,12 +88,12 @@ class PageTable:
             if page.holders:
                 continue
             num_free += 1
+            if page.name in watched:
+                self.changes += 1
             if page.name is None and self._blank_first:
                 self.num_blank += 1
             else:
                 self._free[page] = None
-        if num_free:
-            self.changes += 1
         return num_free
 
     def _forget(self, page: Page) -> None:
@@ -99,5 +103,6 @@ class PageTable:
         del copies[page]
         if not copies:
             del self._named[page.group][page.name]
+        if page.name in self.watched:
+            self.changes += 1
         page.name = None
-        self.changes += 1
