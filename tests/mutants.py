@@ -171,7 +171,7 @@ MUTANTS = [
         "a page that the next in line needs is named, and the look-up stays",
         f"{CACHE}/pages/page_table.py",
         "if name in self.watched:",
-        "if name is None:",
+        "if name is self.watched:",
     ),
     Mutant(
         "copies do not wait for one another",

@@ -36,9 +36,8 @@ _SAMPLING = "requests say how many tokens they take; top-p and top-k are samplin
 _TOKENIZER = "tokenizing is in front_end.request, and front_end.prompt_token for each token"
 _KERNELS = "step times are those of vLLM's default kernels"
 _CASCADE = (
-    "each decode reads its own keys here; vLLM to 0.14 reads a prefix of 256 tokens or more that all "
-    "running requests share once a step unless this is given, later versions to 0.24 do so with "
-    "--no-disable-cascade-attn, and 0.33 never does (docs/background/roofline.md#shared-prefixes)"
+    "each decode reads its own keys here; vLLM to 0.14 reads a prefix that all requests share once "
+    "unless this is given, 0.19 to 0.24 with --no-disable-cascade-attn, and 0.33 never does"
 )
 _EXPERTS = (
     "experts are as evenly loaded as expert_load_imbalance says, 1.0 by default; moving them takes "
