@@ -122,6 +122,25 @@ CLASSES = {
     ),
     "pipeline of 4, scarce": WorkloadClass(plain, scarce=True, num_ranks=4),
     "pipeline of 4, scarce, conversations": WorkloadClass(conversations, scarce=True, num_ranks=4),
+    "pipeline of 2, windows, ample": WorkloadClass(
+        plain, caching=False, num_ranks=2, num_window_groups=1
+    ),
+    "pipeline of 2, windows, prefixes": WorkloadClass(prefixes, num_ranks=2, num_window_groups=1),
+    "pipeline of 2, windows, conversations": WorkloadClass(
+        conversations, num_ranks=2, num_window_groups=1
+    ),
+    "pipeline of 2, windows, scarce, no cache": WorkloadClass(
+        plain, scarce=True, caching=False, num_ranks=2, num_window_groups=1
+    ),
+    "pipeline of 2, windows, scarce, conversations": WorkloadClass(
+        conversations, scarce=True, num_ranks=2, num_window_groups=1
+    ),
+    "pipeline of 2, windows in 3 groups, scarce, priority": WorkloadClass(
+        plain, scarce=True, policy="priority", caching=False, num_ranks=2, num_window_groups=3
+    ),
+    "pipeline of 4, windows in 3 groups, scarce, prefixes": WorkloadClass(
+        prefixes, scarce=True, num_ranks=4, num_window_groups=3
+    ),
     "aborts, ample": WorkloadClass(plain, caching=False, aborts=True),
     "aborts, prefixes": WorkloadClass(prefixes, aborts=True),
     "aborts, scarce, no cache": WorkloadClass(plain, scarce=True, caching=False, aborts=True),

@@ -691,6 +691,30 @@ MUTANTS = [
         "        self._rates_alone.clear()\n",
     ),
     Mutant(
+        "pages of pipelines come back although batches in flight see them",
+        "clients/kv_cache/pages/page_manager.py",
+        "num_computed -= self.num_in_flight(sequence) if self._lags else 0",
+        "num_computed -= 0",
+    ),
+    Mutant(
+        "a plan ahead knows that the drafts beside a prompt's last token are refused",
+        "clients/decode/speculative_clock.py",
+        "self.plans_ahead and num_ahead > self.num_lookahead_tokens",
+        "False",
+    ),
+    Mutant(
+        "a prompt's last token is padded beside pieces of others",
+        "clients/scheduling/chunked.py",
+        "lane.speculation is not None and not plan.prefills",
+        "lane.speculation is not None",
+    ),
+    Mutant(
+        "tokens on their way in a pipeline name pages",
+        "clients/scheduling/page_turns.py",
+        "num_known += 1 - lane.num_due(sequence)",
+        "num_known += 1",
+    ),
+    Mutant(
         "with windows, answers go on as if every block had one page",
         "clients/kv_cache/pages/page_pool.py",
         "        in_window = after - before\n",

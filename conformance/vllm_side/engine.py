@@ -165,12 +165,14 @@ class Engine:
         """Schedule a step, and say when it will end."""
         scheduler = self.scheduler
         promised = {n: each.num_output_placeholders for n, each in scheduler.requests.items()}
+        running = {each.request_id for each in scheduler.running}
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
         context = sum(_computed_before(scheduler, n, tokens) for n in tokens)
         context -= sum(self._num_refused(name, self.queue) for name in tokens)
         step = {
             "output": output,
+            "padded": set(output.scheduled_spec_decode_tokens) - running,
             "tokens": output.total_num_scheduled_tokens,
             "rows": [[int(n), tokens[n], _computed_before(scheduler, n, tokens)] for n in tokens],
             "emits": {n: _emits(scheduler.requests[n], promised[n]) for n in tokens},
@@ -199,7 +201,9 @@ class Engine:
         """Return how many drafts that are in flight, and count as computed, will be refused."""
         num_refused, place = 0, self.num_verified[int(name)]
         for step in reversed(queue):
-            if name in step["output"].scheduled_spec_decode_tokens:
+            if name in step["padded"]:
+                num_refused += self.num_drafts
+            elif name in step["output"].scheduled_spec_decode_tokens:
                 num_refused += 1 + self.num_drafts - self.jobs[int(name)]["path"][place]
                 place += 1
         return num_refused
@@ -243,7 +247,7 @@ class Engine:
         self.now = max(self.now, step["end"])
         self._abort()
         names = list(step["emits"])
-        drafted = step["output"].scheduled_spec_decode_tokens
+        drafted = step["output"].scheduled_spec_decode_tokens.keys() - step["padded"]
         sampled, waiting = [], []
         for name in names:
             request = self.scheduler.requests.get(name)

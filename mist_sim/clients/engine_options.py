@@ -236,7 +236,7 @@ class EngineOptions:
         """The option that makes a pipeline use virtual engines; empty if there is none.
 
         With one scheduler are not simulated roles, lockstep, drafts, tiers, swapping, whole
-        prompts and layouts of resharding; nor models with sliding windows.
+        prompts and layouts of resharding.
         """
         scheduler = self.scheduler
         for option, is_set in (

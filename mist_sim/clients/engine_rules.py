@@ -38,6 +38,11 @@ class EngineRules:
     caches_verified: whether the tokens that a step verified, of drafts, are cached as it ends, and
         not when the next one of their request is planned (`Scheduler.update_from_output`, in 0.33
         and not in 0.24). The two differ in what the last step of a request leaves.
+    pads_prompts: whether a prompt that is admitted with only its last token to compute gets drafts,
+        too, as if it decoded: they are refused, but take memory and budget, and it waits where the
+        budget lacks for them (`pad_spec_decode` in `Scheduler.schedule`, in 0.33 and not in 0.24).
+        Not in a step that carries pieces of running prompts, not for a lone prompt of one token,
+        and here not for prompts whose first entries came from another client.
     hashes_ahead: whether, with a layer that drafts, the hash of a block covers the token behind it,
         and not a found block is computed again (`VllmConfig.num_hash_lookahead_tokens` in
         `vllm/config/vllm.py`, in 0.33 and not in 0.24). Not with tiers.
@@ -90,6 +95,7 @@ class EngineRules:
     fills_queue: bool = False
     drains_preempted: bool = False
     caches_verified: bool = False
+    pads_prompts: bool = False
     hashes_ahead: bool = False
     hybrid_drops: int | None = 1
     hides_host: bool = False

@@ -18,7 +18,7 @@ from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache import PrefixCachingManager
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
@@ -137,11 +137,10 @@ class LaneMaker:
 
 def _queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any]) -> QueuedState:
     """Return the state of a pipeline with one scheduler, empty. options: of `LaneState`."""
-    pool = memory.pool()
-    if not memory.caches_prefixes:
-        return QueuedState(KvCacheManager(pool), FreshQueue(queue), **options)
-    manager = PrefixCachingManager(pool, uncached_first=memory.uncached_first)
-    manager.answers = answers = EagerAnswers(pool.block_size)
+    manager = memory.manager()
+    if not isinstance(manager, PrefixCachingManager):
+        return QueuedState(manager, FreshQueue(queue), **options)
+    manager.answers = answers = EagerAnswers(memory.block_size)
     answers.cache = manager.cache
     answers.state = state = QueuedState(manager, FreshQueue(queue), **options)
     return state

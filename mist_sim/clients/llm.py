@@ -101,7 +101,7 @@ class LlmClient(LaidOutClient):
             swaps_overlap=scheduler.swaps_overlap,
             uncached_first=self.rules.uncached_first,
             hashes_ahead=self.rules.hashes_ahead,
-            page_rules=page_rules(config, self.rules),
+            page_rules=page_rules(config, self.rules, self.form),
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size

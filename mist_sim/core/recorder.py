@@ -71,7 +71,7 @@ class Recorder(Protocol):
         self,
         track: int,
         start: float,
-        ends: NDArray[np.float64] | float,
+        ends: list[float] | float,
         num_steps: int,
         batch: StepBatch,
         busy: float,

@@ -7,9 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder
@@ -48,14 +45,14 @@ class _Watch(ColumnRecorder):
         self,
         track: int,
         start: float,
-        ends: NDArray[np.float64] | float,
+        ends: list[float] | float,
         num_steps: int,
         batch: StepBatch,
         *others: Any,
     ) -> None:
         """Stop where the steps include the moment."""
         if self.track_clients[track] == self._client_id:
-            every = [ends] if isinstance(ends, float) else ends[:num_steps].tolist()
+            every = [ends] if isinstance(ends, float) else ends[:num_steps]
             if start <= self._time <= every[-1]:
                 self.found = self._moment(start, every, batch, num_waiting=others[1])
                 raise _FoundError

@@ -23,6 +23,7 @@ from mist_sim.studies.task import Failure, Row
 if TYPE_CHECKING:
     import pandas as pd
 
+_NO_PRICES = "; runs count dollars only where the scenario has cost, such as cost: {}"
 _WHO = "mist compare --goodput tells which serves most."
 
 
@@ -166,9 +167,11 @@ class Study(Findings):
 
         known = {name for each in self.points for name in each.estimates}
         if metric not in known:
+            needs_prices = metric.endswith("_usd") and not any(n.endswith("_usd") for n in known)
+            hint = _NO_PRICES if needs_prices else did_you_mean(metric, sorted(known))
             raise ScenarioError(
                 f"metric must be a number of the runs, such as p99_ttft_ms, got {brief(metric)}"
-                f"{did_you_mean(metric, sorted(known))}"
+                f"{hint}"
             )
         found = [each.estimates.get(metric, Estimate(nan, nan)) for each in self.points]
         return pd.DataFrame(

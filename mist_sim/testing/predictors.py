@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware.predictors import EngineOverhead, Predictor
 from mist_sim.testing.predictor_traits import check_traits, check_traits_hold
 from mist_sim.testing.rules import name_of, require, stream_of
+
+_START = 12.3  # seconds, when checked runs begin
 
 
 def check_predictor(factory: Callable[[], Predictor]) -> None:
@@ -95,8 +98,10 @@ def _check_line(
         return
     keys, steps = batch.context_sum + batch.num_decodes, timed.run(batch, growth, num_steps)
     times = line.run(keys, batch.num_decodes, num_steps)
+    ends = line.ends(_START, keys, batch.num_decodes, num_steps)
+    are_ends = ends == list(accumulate(steps.tolist(), initial=_START))[1:]
     require(
-        times.tolist() == steps.tolist() and line.step(keys) == steps[0],
+        times.tolist() == steps.tolist() and line.step(keys) == steps[0] and are_ends,
         f"{name_of(predictor)}.decode_line must have the times of its steps to the bit, got "
         f"{line} for {batch}, whose first step takes {steps[0]!r} s",
     )

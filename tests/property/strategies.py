@@ -219,6 +219,7 @@ def cases(
         held_spares_hits=draw(st.booleans()),
         caches_verified=draw(st.booleans()),
         admits_lookahead=draw(st.booleans()),
+        pads_prompts=draw(st.booleans()),
         reserves_prefills=draw(st.booleans()),
         loaded_first=draw(st.booleans()),
         defers_frees=draw(st.booleans()),
@@ -380,16 +381,18 @@ def ahead_together(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
+def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12, **options: Any) -> Case:
     """Requests that begin alike, one after the other or at once, for a model with short windows.
 
     Half of the pools have room for all, so that much of what windows left is found again.
+
+    options: of `cases`.
     """
-    case = draw(cases(max_jobs, longest=120, ample=draw(st.booleans())))
+    case = draw(cases(max_jobs, longest=120, ample=draw(st.booleans()), **options))
     size = case.options.block_size
     reach = st.integers(1, 6 * size) | st.integers(1, 4).map(lambda blocks: blocks * size + 1)
     windows = Windows(draw(reach), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3)))
-    options = replace(
+    changed = replace(
         case.options,
         caching=True,
         tiers=(),
@@ -408,7 +411,7 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
         )
         for number, job in enumerate(case.jobs)
     ]
-    return Case(options, tuple(jobs))
+    return Case(changed, tuple(jobs))
 
 
 @st.composite
@@ -539,15 +542,37 @@ def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Pre
 def queued(draw: st.DrawFn) -> Case:
     """A pipeline with one scheduler and a queue of batches, mostly in scarce memory."""
     case = draw(cases(longest=draw(st.sampled_from([40, 120])), policy="chunked", drafts=False))
+    options = replace(case.options, windows=None)
+    return Case(draw(in_a_queue(options)), case.jobs)
+
+
+@st.composite
+def queued_in_windows(draw: st.DrawFn) -> Case:
+    """The same for a model with windows; half of the cases begin alike, or have long prompts."""
+    case = draw(
+        alike_in_windows(policy="chunked", drafts=False)
+        | pieces_in_windows()
+        | cases(longest=120, policy="chunked", drafts=False)
+    )
+    options = case.options
+    if options.windows is None:
+        options = replace(options, windows=draw(some_windows(120)), tiers=(), swap=None)
+    options = replace(options, returns_unseen=draw(st.booleans()), caps_windows=draw(st.booleans()))
+    return Case(draw(in_a_queue(options)), case.jobs)
+
+
+@st.composite
+def in_a_queue(draw: st.DrawFn, options: EngineOptions) -> EngineOptions:
+    """Options of an engine, made into those of pipelines with a queue of batches."""
     ranks, fills = draw(st.integers(2, 4)), draw(st.booleans())
     ahead, staggers = draw(st.booleans()), fills and draw(st.booleans())
     # not known to be exact: priorities where three steps and more are planned ahead (vLLM 0.19)
     orders = ["fcfs"] if ahead and not staggers and ranks > 2 else ["fcfs", "fcfs", "priority"]
-    options = replace(
-        case.options,
+    return replace(
+        options,
         batch_queue=True,
         pipeline_parallel_size=ranks,
-        num_blocks=max(1, case.options.num_blocks // case.options.pipeline_parallel_size),
+        num_blocks=max(1, options.num_blocks // options.pipeline_parallel_size),
         data_parallel_size=draw(st.sampled_from([1, 1, 1, 2])),
         lockstep=False,
         order=draw(st.sampled_from(orders)),
@@ -558,6 +583,4 @@ def queued(draw: st.DrawFn) -> Case:
         prefill_schedule_interval=1,
         tiers=(),
         swap=None,
-        windows=None,
     )
-    return Case(options, case.jobs)

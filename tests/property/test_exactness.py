@@ -35,6 +35,7 @@ from tests.property.strategies import (
     overloads_of_alike,
     pieces_in_windows,
     queued,
+    queued_in_windows,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -114,6 +115,8 @@ def how_moved(outcome: Outcome) -> set[str]:
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
     found = set().union(*map(fate, engine.outcomes))
+    if any(lane.num_ever_padded for lane in engine.tracks):
+        found.add("drafts beside the last token of a prompt")
     if any(outcome.gave_way for outcome in engine.outcomes):
         found.add("preempted after its end")
     if engine.tracks[0].windows and "cached at its first admission" in found:
@@ -226,6 +229,13 @@ def test_engines_that_draft_and_plan_ahead(case, predictor, data):
 @examples(150)
 @given(case=queued(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_pipelines_with_a_queue_of_batches(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=queued_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_pipelines_with_a_queue_of_batches_in_windows(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
@@ -368,7 +378,12 @@ HARD = (
 HARD_AHEAD = ("preempted after its end", "preempted more than twice")
 HARD_FETCHED = ("fetched", "fetched in part", "fetched and preempted", "given up before its turn")
 HARD_OVERLAPPED = ("swapped out more than once", "sat a step out", "lanes that are preempted")
-HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
+HARD_IN_WINDOWS = (
+    "cached with windows",
+    "cached with windows and drafts",
+    "drafts beside the last token of a prompt",
+)
+HARD_IN_QUEUES = ("cached with windows", "preempted", "a context beyond its window")
 
 
 @pytest.mark.deep
@@ -378,6 +393,7 @@ HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
         (cases(), HARD),
         (ahead(), HARD_AHEAD),
         (alike_in_windows(), HARD_IN_WINDOWS),
+        (queued_in_windows(), HARD_IN_QUEUES),
         (fetched(), HARD_FETCHED),
         (overlapped(), HARD_OVERLAPPED),
     ],

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from mist_sim.core.batch import StepBatch
+from tests.reference.page_memory import PageMemory
 from tests.reference.parallel import StepwiseGroup, num_tokens
 from tests.reference.stepwise import Live, Step, StepwiseChunked, StepwiseEngine, TimesSteps, prompt
 
@@ -48,6 +49,11 @@ class Pass:
     busy: float = 0.0
     num_used: int = 0
     decodes: list[Live] = field(default_factory=list)
+    chunks: list[tuple[Live, int]] = field(default_factory=list)
+
+    def num_computed(self, live: Live) -> int:
+        """Tokens of a request that it computes."""
+        return (live in self.decodes) + sum(new for other, new in self.chunks if other is live)
 
 
 @dataclass(kw_only=True)
@@ -55,10 +61,16 @@ class QueuedLane(StepwiseChunked):
     """What is decided about requests; `BatchQueue` says when.
 
     stagger: plans from one of a decode to its next one; 0: when its token has come.
+    most_batches: in the queue.
     """
 
     stagger: int = 0
     drains: bool = False
+    most_batches: int = 1
+
+    @property
+    def num_batches(self) -> int:
+        return self.most_batches
 
     def reset(self) -> None:
         super().reset()
@@ -118,6 +130,9 @@ class QueuedLane(StepwiseChunked):
             len(decodes),
             sum(live.num_cached for live in decodes),
         )
+        if self.windows and decodes:
+            seen = self.windows.size - 1
+            batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
         if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         for live in decodes:
@@ -132,7 +147,7 @@ class QueuedLane(StepwiseChunked):
         for live in given:
             self.eligible[live] = self.number + self.stagger
         members = [*decodes, *(live for live, _ in chunks)]
-        found = Pass(members, given, batch, self.now, decodes=decodes)
+        found = Pass(members, given, batch, self.now, decodes=decodes, chunks=chunks)
         found.num_used = self.num_blocks - self.num_free
         self.memory.check(live.blocks for live in self.running)
         self.passes.append(found)
@@ -156,7 +171,7 @@ class QueuedLane(StepwiseChunked):
         return live.num_known + self.num_due(live)
 
     def outgrows_pool(self, live: Live) -> bool:
-        return self.blocks_for(live.num_known + self.num_due(live)) > self.num_blocks
+        return self.blocks_alone(live.num_known + self.num_due(live)) > self.num_blocks
 
     def take(
         self, served: list[tuple[Live, int, int]]
@@ -171,6 +186,16 @@ class QueuedLane(StepwiseChunked):
                 self.memory.grow([(live, live.num_cached + num_new, need)])
                 chunks.append(self.chunk(live, num_new))
         return chunks, decodes
+
+    def num_processed(self, live: Live) -> int:
+        in_flight = sum(each.num_computed(live) for each in self.passes)
+        return live.num_cached - (in_flight if self.returns_unseen else 0)
+
+    def give_turn(self, memory: PageMemory, live: Live, num_new: int) -> None:
+        memory.give_behind(live, self.num_processed(live))
+        num_slots = self.next_slots(live) if live.decoding else live.num_cached + num_new
+        memory.extend(live, num_slots)
+        self.enter_known(live, live.num_cached + num_new)
 
     def enter_known(self, live: Live, num_tokens: int) -> None:
         """Let others find blocks with so many tokens, as far as these have come."""

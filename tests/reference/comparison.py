@@ -91,6 +91,7 @@ class EngineOptions:
     held_spares_hits: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
     defers_frees: bool = False
@@ -188,6 +189,7 @@ class EngineOptions:
             held_spares_hits=self.held_spares_hits,
             caches_verified=self.caches_verified,
             admits_lookahead=self.admits_lookahead,
+            pads_prompts=self.pads_prompts,
             reserves_prefills=self.reserves_prefills,
             loaded_first=self.loaded_first,
             defers_frees=self.defers_frees,
@@ -286,6 +288,7 @@ class EngineOptions:
         more = {
             "stagger": (size if staggers else 1) if ahead else 0,
             "drains": self.drains_preempted,
+            "most_batches": size + staggers,
         }
         groups = [
             BatchQueue(
@@ -339,6 +342,7 @@ class EngineOptions:
             more["num_lookahead"] = self.drafting.num_lookahead_tokens
             more["caches_verified"] = self.caches_verified
             more["admits_lookahead"] = self.admits_lookahead
+            more["pads_prompts"] = self.pads_prompts
             more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
         kind = other_kind or POLICIES[self.policy][1]
         if self.policy == "chunked":

@@ -69,6 +69,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   one ends, but for the newest token that the plan of the step after knows.
 - A piece of a prompt has blocks for the lookahead behind it, too, where prompts take blocks in
   turn; the first piece only as an option.
+- As an option, who is admitted there with only its last token to compute has drafts, too, unless
+  pieces of running prompts are in the step, or it has one token and nobody decodes. They take
+  budget and blocks, and are refused; a plan ahead does not know that. Where the budget lacks for
+  them, nobody is admitted.
 - With early rejection, a job is turned away whose first token is not expected in time: the prompts
   that have none yet take their times, one after the other, and then its own. Blocks that a job
   taken before it has in the same place count as cached, in memory that caches, whatever became
@@ -243,6 +247,7 @@ class Live:
     counts_from: tuple[float, int] = nan, 1
     num_backflows: int = 0
     entered_at: float = nan
+    is_padded: bool = False  # was admitted with drafts beside its last token
     num_planned: int = 0  # tokens known when its latest decode step was planned
     num_last: int = 0  # tokens that its latest decode step gave it, since it began to decode
     num_beyond: int = 0  # and those for which it had no more room
@@ -340,6 +345,7 @@ class StepwiseEngine(ABC):
     uncached_first: bool = False
     caches_verified: bool = False
     admits_lookahead: bool = False
+    pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
     defers_frees: bool = False
@@ -433,6 +439,9 @@ class StepwiseEngine(ABC):
         self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
         self.idle: list[Live] = []  # run, and the latest planned step does not compute them
         self.disturbed = False  # the plan that is made has preempted somebody
+        self.num_padded = 0  # drafts beside the last token of who is admitted
+        self.pads: dict[Live, int] = {}  # of those that the latest plan admitted
+        self.num_ever_padded = 0  # prompts
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
         self.given_up: list[tuple[float, Live]] = []  # when; plans do not know it yet
@@ -696,8 +705,11 @@ class StepwiseEngine(ABC):
 
     def next_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in its next step."""
-        if not (self.guesses and live.num_last):
+        if not (self.guesses and (live.num_last or live.is_padded)):
             return self.first_slots(live)
+        if not live.num_last:
+            num_slots = live.num_known + 2 * self.num_drafts + self.num_lookahead
+            return min(num_slots, self.longest)
         num_known = live.num_known - live.num_last + 1 + self.num_drafts
         return min(num_known + self.num_drafts + self.num_lookahead, self.longest)
 
@@ -1036,8 +1048,7 @@ class StepwiseEngine(ABC):
             num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
             num_slots = min(self.memory.cached_tokens(head) + first_piece, head.num_known)
-            if self.admits_lookahead:
-                num_slots = self.behind(num_slots)
+            num_slots = self.behind_first(num_slots)
             if loads and any(numbers := self.memory.loads(head)):
                 num_slots = (len(self.memory.found(head)) + sum(numbers)) * self.block_size
             return self.blocks_for(num_slots) - num_held <= room
@@ -1053,17 +1064,14 @@ class StepwiseEngine(ABC):
         if first_piece is None:
             return memory.need(head, None)
         num_slots = min(memory.cached_tokens(head) + first_piece, head.num_known)
-        if self.admits_lookahead:
-            num_slots = self.behind(num_slots)
-        return memory.need(head, num_slots)
+        return memory.need(head, self.behind_first(num_slots))
 
     def blocks_behind_loaded(self, live: Live, first_piece: int | None) -> int:
         """Blocks that one whose blocks were loaded lacks for all its tokens, or a first piece."""
         num_slots = live.num_known
         if first_piece is not None:
             num_slots = min(live.num_loaded * self.block_size + first_piece, num_slots)
-            if self.admits_lookahead:
-                num_slots = self.behind(num_slots)
+            num_slots = self.behind_first(num_slots)
         return self.blocks_for(num_slots) - len(live.blocks)
 
     def admit_head(self, num_new: int | None = None) -> Live:
@@ -1077,8 +1085,7 @@ class StepwiseEngine(ABC):
             live.num_cached = live.num_loaded * self.block_size
             live.num_loaded = 0
             if num_new is not None:
-                num_slots = live.num_cached + num_new
-                num_slots = self.behind(num_slots) if self.admits_lookahead else num_slots
+                num_slots = self.behind_first(live.num_cached + num_new)
                 self.memory.extend_to(live, self.blocks_for(num_slots))
             self.memory.touch(live)
             self.memory.touch_again(live, live.num_entered)
@@ -1086,12 +1093,13 @@ class StepwiseEngine(ABC):
             self.queue.remove(live)
             live.num_cached = self.memory.cached_tokens(live)
             num_slots = live.num_known if num_new is None else live.num_cached + num_new
-            if num_new is not None and self.admits_lookahead:
-                num_slots = self.behind(num_slots)
+            if num_new is not None:
+                num_slots = self.behind_first(num_slots)
             self.memory.admit(live, self.blocks_for(num_slots))
             if isinstance(self.memory, PageMemory):
                 self.memory.extend(live, num_slots)
         self.running.append(live)
+        live.is_padded = self.num_padded > 0
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
             live.outcome.num_cached_tokens = live.num_cached - live.outcome.num_fetched_tokens
@@ -1100,6 +1108,11 @@ class StepwiseEngine(ABC):
     def behind(self, num_tokens: int) -> int:
         """Tokens that a piece has blocks for that ends there, with what is written ahead."""
         return min(num_tokens + self.num_lookahead, self.longest)
+
+    def behind_first(self, num_tokens: int) -> int:
+        """The same for the piece that a prompt is admitted with, and drafts that pad it."""
+        ahead = self.num_padded + (self.num_lookahead if self.admits_lookahead else 0)
+        return min(num_tokens + ahead, self.longest) if ahead else num_tokens
 
     def begin_behind_fetched(self, live: Live, num_new: int | None) -> None:
         """Take blocks for tokens behind those whose entries have come."""
@@ -1339,7 +1352,7 @@ class StepwiseEngine(ABC):
         """Take the memory of a step and return what it computes."""
         self.in_flight = True
         batch = StepBatch(
-            tuple((num_new, live.num_cached) for live, num_new in chunks),
+            tuple((num_new + self.pads.get(live, 0), live.num_cached) for live, num_new in chunks),
             len(decodes),
             sum(self.context(live) for live in decodes),
             num_drafts=self.num_drafts if decodes else 0,
@@ -1536,6 +1549,7 @@ class StepwiseChunked(StepwiseEngine):
         self.disturbed = disturbed
         served = [*decodes, *(live for live, num_new in chunks if num_new)]
         self.idle = [live for live in self.active if live not in served]
+        may_pad, self.pads = not chunks, {}
         while not disturbed and budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn
             if not self.begin_loads(None if by_whole else self.piece_of(budget)):
@@ -1545,16 +1559,19 @@ class StepwiseChunked(StepwiseEngine):
                 break
             if self.is_held and not self.may_pass():
                 break
+            self.num_padded = self.drafts_beside_last(decodes, may_pad)
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            if not self.fits_behind(num_new):
+            if self.num_padded >= budget or not self.fits_behind(num_new):
                 break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
-            budget -= num_new
+            budget -= num_new + self.num_padded
+            self.note_drafts(live)
+        self.num_padded = 0
         if not self.is_held and not disturbed:
             self.is_bound = bool(self.queue)
         if self.flow and not disturbed:
@@ -1563,14 +1580,32 @@ class StepwiseChunked(StepwiseEngine):
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
 
+    def note_drafts(self, live: Live) -> None:
+        """Note the drafts beside the last token of one who was admitted."""
+        self.pads[live] = self.num_padded
+        self.num_ever_padded += self.num_padded > 0
+        self.num_padded = 0
+
+    def drafts_beside_last(self, decodes: list[Live], may_pad: bool) -> int:
+        """Drafts that the head is admitted with, which has only its last token to compute."""
+        head = self.head()
+        if not (may_pad and self.pads_prompts and self.num_drafts and self.in_turn):
+            return 0
+        is_lone = head.num_known == 1 and not decodes
+        has_room = head.num_known + self.num_drafts + 1 <= self.longest
+        if self.to_compute(head) != 1 or is_lone or not has_room or head.num_elsewhere:
+            return 0
+        return self.num_drafts
+
     def fits_behind(self, num_new: int) -> bool:
         """Tell whether the head has blocks for what is written behind its first piece, too."""
         if isinstance(self.memory, PageMemory):
             return not self.in_turn or self.head() in self.loaded or self.head_fits(num_new)
-        if not (self.in_turn and self.admits_lookahead and self.num_lookahead):
+        writes_ahead = (self.admits_lookahead and self.num_lookahead) or self.num_padded
+        if not (self.in_turn and writes_ahead):
             return True
         head = self.head()
-        num_slots = self.behind(self.memory.cached_tokens(head) + num_new)
+        num_slots = self.behind_first(self.memory.cached_tokens(head) + num_new)
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve - self.promised()
         return self.blocks_for(num_slots) - self.memory.num_held(head) <= room
@@ -1605,11 +1640,16 @@ class StepwiseChunked(StepwiseEngine):
         return not self.swap_space
 
     @property
+    def num_batches(self) -> int:
+        """Steps that may be planned and not over at once."""
+        return 2 if self.plans_ahead else 1
+
+    @property
     def most_counted(self) -> float:
         assert self.windows
         if not self.in_turn or (self.whole_must_fit and not self.caps_windows):
             return inf
-        steps = 2 if self.plans_ahead and self.returns_unseen else 1
+        steps = self.num_batches if self.returns_unseen else 1
         most = self.windows.size - 1 + steps * self.max_num_batched_tokens
         return -(-most // self.block_size) + 1
 
@@ -1641,6 +1681,7 @@ class StepwiseChunked(StepwiseEngine):
         if live in self.late:
             self.stop(live)
         live.num_last = 0
+        live.is_padded = False
 
     @property
     def budget(self) -> int:

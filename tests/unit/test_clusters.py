@@ -1,11 +1,13 @@
-"""Studies on a cluster: a Dask scheduler and two workers over loopback give the same results."""
+"""Studies on a cluster over loopback, of Dask or of Ray, give the same results."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -20,6 +22,10 @@ from tests.reference.scenarios import of_profile
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,
     reason="dask.distributed is not installed: pip install 'mist-sim[dask]'",
+)
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None,
+    reason="Ray is not installed: pip install 'mist-sim[ray]'",
 )
 ASKED = {
     "model": "llama-3.1-8b",
@@ -55,20 +61,63 @@ def dask():
             scheduler.terminate()
 
 
-@needs_dask
-@pytest.mark.slow
-def test_a_dask_cluster_gives_identical_results(dask):
+@pytest.fixture(scope="module")
+def ray():
+    """The address of a Ray cluster with two cores, which ends with the test."""
+    main, client = _free_port(), _free_port()
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    options = ["--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats"]
+    ports = [f"--port={main}", f"--ray-client-server-port={client}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    here = ["--node-ip-address=127.0.0.1"]
+    with subprocess.Popen([*words, *here, *options, *ports], **quiet) as head:
+        try:
+            _wait_for(client, head)
+            yield f"ray://127.0.0.1:{client}"
+        finally:
+            head.terminate()
+
+
+def _free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def _wait_for(port, process, patience_s=120.0):
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end and process.poll() is None:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    pytest.fail("the Ray cluster did not start")
+
+
+CLUSTERS = [
+    pytest.param("dask", marks=[needs_dask, pytest.mark.slow]),
+    pytest.param("ray", marks=[needs_ray, pytest.mark.slow]),
+]
+
+
+@pytest.fixture
+def cluster(request):
+    """An executor on a cluster."""
+    return executor_at(request.getfixturevalue(request.param))
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True)
+def test_a_cluster_gives_identical_results(cluster):
     scenario = Scenario.from_dict(ASKED)
     asked = {"vary": {"clients.0.count": [1, 2], "slo.ttft": ["1 s", "0 s"]}, "seeds": 2}
     here = study(scenario, **asked, jobs=1)
-    there = study(scenario, **asked, executor=executor_at(dask))
+    there = study(scenario, **asked, executor=cluster)
     assert there.summary == here.summary
     assert there.num_failed == here.num_failed > 0
 
 
-@needs_dask
-@pytest.mark.slow
-def test_a_search_on_a_dask_cluster_finds_the_same(dask):
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True)
+def test_a_search_on_a_cluster_finds_the_same(cluster):
     asked = Space(
         scenario=Scenario.from_dict(ASKED),
         vary={"clients.0.gpu": ["h100-sxm", "l40s"], "clients.0.count": [1, 2]},
@@ -77,7 +126,7 @@ def test_a_search_on_a_dask_cluster_finds_the_same(dask):
     )
     options = SearchOptions(as_is=True)
     here = search_space(asked, options, jobs=1)
-    there = search_space(asked, options, executor=executor_at(dask))
+    there = search_space(asked, options, executor=cluster)
     assert there.summary == here.summary
 
 

@@ -495,11 +495,21 @@ def test_tpe_finds_nearly_the_best_in_a_fifth_of_the_runs(objective):
     assert best_value(fifth) <= best_value(whole) / 0.98
 
 
-def test_every_objective_is_a_figure_of_a_run_or_known():
-    names = [each.name for each in OBJECTIVES.values() if each.source == "at rate"]
-    asked = space(names, scenario=ASKED | {"cost": {}}, vary={"clients.0.count": [1, 2]})
-    for row in found(asked).rows:
-        assert all(0 <= row["figures"][name] < inf for name in names)
+@pytest.mark.parametrize("source", ["at rate", "at goodput"])
+def test_every_objective_is_a_figure_of_a_run_also_of_a_scenario_without_prices(source):
+    assert "cost" not in ASKED
+    names = [each.name for each in OBJECTIVES.values() if each.source == source]
+    for row in found(space(names, vary={"clients.0.count": [1, 2]})).rows:
+        assert all(0 < row["figures"][name] < inf for name in names)
+
+
+def test_prices_of_the_scenario_stay_as_they_are():
+    name, vary = "cost_per_million_output_tokens_usd", {"clients.0.count": [1]}
+    spot, catalog = (
+        found(space(name, scenario=ASKED | more, vary=vary)).rows[0]["figures"][name]
+        for more in ({"cost": {"price": "spot"}}, {})
+    )
+    assert 0 < spot < catalog
 
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "goodput"])

@@ -75,6 +75,8 @@ def test_each_row_is_the_run_of_its_point_rate_and_seed():
     assert found.table["p99_ttft_ms"][0] == mean
     with pytest.raises(ScenarioError, match="got 'p99_ttft'; did you mean 'p99_ttft_ms'"):
         found.estimate("p99_ttft")
+    with pytest.raises(ScenarioError, match="only where the scenario has cost, such as cost: {}"):
+        found.estimate("cost_usd")
 
 
 def test_rates_send_the_same_requests_closer_together():

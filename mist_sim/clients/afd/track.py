@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from mist_sim.clients.afd.bundle_clock import Pass
 from mist_sim.clients.afd.slots import BatchSlots
 from mist_sim.clients.engine.run import Run
@@ -68,8 +66,8 @@ class BatchTrack:
         """Write the steps up to now. num_waiting: requests that wait for a slot."""
         if not self._ends:
             return
-        ends = np.array(self._ends)
-        run = Run((), self._start, ends, len(ends), self._ends[-1], self._busy)
+        ends = list(self._ends)
+        run = Run((), self._start, ends, len(ends), ends[-1], self._busy)
         self.records.run(run, self._batch, num_waiting, 0)
         self._ends.clear()
         self._busy = 0.0

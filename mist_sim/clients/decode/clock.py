@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEFT = 0  # the ticket of a sequence that is not on the clock
+FIRST_TICKET = _LEFT + 1
 
 
 class DecodeClock:
@@ -56,7 +57,7 @@ class DecodeClock:
         "steps",
     )
 
-    def __init__(self, block_size: int, first_ticket: int = _LEFT + 1) -> None:
+    def __init__(self, block_size: int, first_ticket: int = FIRST_TICKET) -> None:
         self.steps = 0
         self.num_decodes = 0
         self.context_sum = 0

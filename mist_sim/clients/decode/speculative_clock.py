@@ -65,7 +65,7 @@ class Speculation:
         """
         slots = np.empty_like(stay)
         slots[0] = context + num_ahead
-        slots[1:2] = context + 1 + self.num_extra_slots
+        slots[1:2] = self._first_slots(context, num_ahead)
         if self.plans_ahead:
             behind = context + 2 + self.num_drafts + self.num_extra_slots
             np.add(stay[:-2], behind, out=slots[2:])
@@ -74,6 +74,19 @@ class Speculation:
         if self.max_model_len is not None:
             np.minimum(slots, self.max_model_len, out=slots)
         return slots
+
+    def first_slots(self, context: int, num_ahead: int) -> int:
+        """Return the slots of the first step after a prompt, as `slots` does."""
+        return self._capped(self._first_slots(context, num_ahead))
+
+    def _first_slots(self, context: int, num_ahead: int) -> int:
+        """Return them without the limit.
+
+        A prompt with more than the lookahead behind it had drafts (`EngineRules.pads_prompts`); a
+        plan made ahead does not know that they are refused.
+        """
+        is_padded = self.plans_ahead and num_ahead > self.num_lookahead_tokens
+        return context + 1 + self.num_extra_slots + is_padded * self.num_drafts
 
     def slots_ahead(self, context: int, num_ahead: int) -> int:
         """Return the tokens for which a prompt has memory once `context` of them are computed."""
@@ -173,6 +186,8 @@ class SpeculativeClock(DecodeClock):
             return speculation.slots_ahead(context, sequence.num_ahead)
         if done > 1 and speculation.plans_ahead:
             return speculation.num_slots_behind(context + stay.item(done - 2) + 1)
+        if done == 1:
+            return speculation.first_slots(context, sequence.num_ahead)
         return speculation.num_slots(context + stay.item(done - 1) + 1)
 
     def context(self, sequence: SequenceState, num_steps: int = 0) -> int:

@@ -113,8 +113,8 @@ class LockstepEngine(Engine):
         now = self.env.now
         times = np.maximum.reduce(times_each)
         times[0] += now
-        ends = np.add.accumulate(times, out=times)
-        return Run(parts, now, ends, num_steps, ends.item(-1))
+        ends = np.add.accumulate(times, out=times).tolist()
+        return Run(parts, now, ends, num_steps, ends[-1])
 
     def _could_join(
         self, run: Run, lane: Lane, sequence: SequenceState | None, num_steps: int

@@ -160,8 +160,8 @@ class Engine:
         if plan.swap_time:
             times[0] += plan.swap_time
         times[0] += now
-        ends = _accumulate(times, out=times)  # from the start on, as step by step
-        return Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
+        ends = _accumulate(times, out=times).tolist()  # from the start on, as step by step
+        return Run(((lane, plan, batch),), now, ends, num_steps, ends[-1])
 
     def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
         """Start the steps of a plan that was made one step ahead."""

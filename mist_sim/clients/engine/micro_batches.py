@@ -96,7 +96,7 @@ class PipelineLane:
             return
         run.num_steps = num_steps = self.num_steps
         run.end = self.ends[-1]
-        run.ends = run.end if num_steps == 1 else np.array(self.ends)
+        run.ends = run.end if num_steps == 1 else list(self.ends)
         run.busy = float(self.times[:num_steps].sum())
         self.entries.clear()
         self.ends.clear()

@@ -164,13 +164,13 @@ class PlainEngine(Engine):
         if num_steps > 1:
             if line is not None:
                 num_keys = context_sum + num_decodes - num_read_again
-                times = line.run(num_keys, num_decodes, num_steps)
+                run.ends = ends = line.ends(now, num_keys, num_decodes, num_steps)
             else:
                 growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
                 times = self.predictor.run(batch, growth, num_steps)
-            times[0] = now + times.item(0)
-            run.ends = _accumulate(times, 0, None, times)
-            run.end = end = times.item(-1)
+                times[0] = now + times.item(0)
+                run.ends = ends = _accumulate(times, 0, None, times).tolist()
+            run.end = end = ends[-1]
         else:
             if line is None:
                 end = now + timed.step_time(batch)

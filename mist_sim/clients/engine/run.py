@@ -10,9 +10,6 @@ from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from mist_sim.clients.scheduling import LaneState
 
 
@@ -46,7 +43,7 @@ class Run:
 
     parts: tuple[Part, ...]
     start: float
-    ends: NDArray[np.float64] | float
+    ends: list[float] | float
     num_steps: int
     end: float
     busy: float | None = None
@@ -57,12 +54,12 @@ class Run:
         """When its last step begins."""
         if self.num_steps == 1 or isinstance(self.ends, float):
             return self.start
-        return self.ends.item(self.num_steps - 2)
+        return self.ends[self.num_steps - 2]
 
     @property
     def first_end(self) -> float:
         """When its first step ends."""
-        return self.ends if isinstance(self.ends, float) else self.ends.item(0)
+        return self.ends if isinstance(self.ends, float) else self.ends[0]
 
     def num_begun(self, now: float, *, is_planned: bool = False) -> int:
         """Steps that have begun by now; one that ends at this instant has.
@@ -80,7 +77,7 @@ class Run:
         number = min(self.num_begun(now), self.num_steps)
         if number == 1 or isinstance(self.ends, float):
             return self.start
-        return self.ends.item(number - 2)
+        return self.ends[number - 2]
 
     def num_over(self, now: float) -> int:
         """Steps that have ended by now."""
@@ -92,7 +89,7 @@ class Run:
         """Carry out only so many steps."""
         self.num_steps = num_steps
         if not isinstance(self.ends, float):
-            self.end = self.ends.item(num_steps - 1)
+            self.end = self.ends[num_steps - 1]
 
     def plan_of(self, lane: RunningLane) -> StepPlan | None:
         """Return what a lane computes in it; None if nothing."""

@@ -97,7 +97,7 @@ class StepRecords:
         if num_steps == 1:
             all_ends.append(end)
         else:
-            all_ends.frombytes(run.ends[:num_steps].tobytes())  # type: ignore[index]
+            all_ends.extend(run.ends[:num_steps])  # type: ignore[index]
         num_chunks = num_new = context = pairs = 0
         if chunks := batch.chunks:
             num_chunks = len(chunks)

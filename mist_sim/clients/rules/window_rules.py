@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.pages.page_pool import PageRules
 from mist_sim.clients.scheduling import ChunkedScheduler
 
 
-def page_rules(config: EngineConfig, rules: EngineRules) -> PageRules:
+def page_rules(
+    config: EngineConfig, rules: EngineRules, form: QueueForm | None = None
+) -> PageRules:
     """Return how the pages of a model with windows or states are counted.
 
     Prompts that take their pages at once count all of them.
+
+    form: how batches of a pipeline are queued; None: no more than one is planned ahead.
     """
-    scheduler, ahead = config.scheduler, bool(config.async_scheduling)
-    lags, most_beside = ahead and rules.returns_unseen, None
+    scheduler, most_beside = config.scheduler, None
+    num_batches = form.size if form else 1 + bool(config.async_scheduling)
+    lags = num_batches > 1 and rules.returns_unseen
     if isinstance(scheduler, ChunkedScheduler) and scheduler.by_piece and not scheduler.swaps:
         caps = rules.caps_windows or not scheduler.scheduler_reserve_full_isl
-        most_beside = (1 + lags) * scheduler.max_num_batched_tokens if caps else None
+        num_counted = num_batches if lags else 1
+        most_beside = num_counted * scheduler.max_num_batched_tokens if caps else None
     drafting = config.speculative_config
     num_again = drafting.num_recomputed_blocks if drafting and not rules.hashes_ahead else 0
     return PageRules(most_beside, lags, num_again, rules.hybrid_drops)

@@ -154,8 +154,17 @@ def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
     return sequence.num_tokens - lane.kv_cache.num_cached_tokens(sequence)
 
 
-def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_tokens: int) -> int:
-    """Admit the sequence of `next_to_admit`; return the tokens that it gets in every step."""
+def admit(
+    lane: LaneState,
+    plan: StepPlan,
+    sequence: SequenceState,
+    max_new_tokens: int,
+    num_padded: int = 0,
+) -> int:
+    """Admit the sequence of `next_to_admit`; return the tokens that it gets in every step.
+
+    num_padded: drafts beside its last token.
+    """
     if sequence in lane.coming.loaded:
         lane.coming.loaded.remove(sequence)
     else:
@@ -164,20 +173,22 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
     if sequence.is_brought:
         _go_on(lane, sequence, most_new)
     else:
-        num_slots = lane.needs.of_first_piece(sequence, most_new)
+        num_slots = lane.needs.of_first_piece(sequence, most_new, num_padded)
         lane.kv_cache.admit(sequence, most_new)
         if num_slots:
+            lane.needs.note_first(sequence, num_padded)
             _take_ahead(lane, sequence, most_new, num_slots)
     lane.running[sequence] = None
     lane.prefilling.append(sequence)
     plan.admitted.append(sequence)
+    if num_padded:
+        plan.padded += (sequence,)
     num_to_go = sequence.num_tokens - sequence.num_computed_tokens
     return add_prefill(lane, plan, sequence, min(num_to_go, max_new_tokens))
 
 
 def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slots: int) -> None:
     """Give a prompt blocks for `num_slots` tokens in all; it has those of its first piece."""
-    lane.needs.note_ahead(sequence, is_first=True)
     if lane.pages is not None:
         lane.pages.go_on(sequence, sequence.num_computed_tokens, num_slots)
         return
@@ -186,20 +197,38 @@ def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slot
     lane.kv_cache.grow(num_held(sequence, num_slots) - num_held(sequence, num_tokens))
 
 
-def has_first_pages(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
+def num_padded(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> int:
+    """Return the drafts beside the last token of a prompt, which it is admitted with; 0: none.
+
+    plan: with no other prompts than those that it admitted.
+    """
+    speculation = lane.speculation
+    if speculation is None or not (lane.rules.pads_prompts and lane.by_piece):
+        return 0
+    num_drafts, num_tokens = speculation.num_drafts, sequence.num_tokens
+    is_lone = num_tokens == 1 and not lane.clock.num_decodes
+    has_room = speculation.num_slots(num_tokens + 1) >= num_tokens + num_drafts + 1
+    return num_drafts if has_room and not (is_lone or sequence.is_brought) else 0
+
+
+def has_first_pages(
+    lane: LaneState, sequence: SequenceState, num_new: int, num_padded: int = 0
+) -> bool:
     """Tell whether a waiting prompt has memory for its first piece, beside what counts for all."""
     if sequence in lane.coming.loaded:
         return True
     num_tokens = lane.kv_cache.num_cached_tokens(sequence) + num_new
-    num_slots = lane.needs.of_first_piece(sequence, num_new)
+    num_slots = lane.needs.of_first_piece(sequence, num_new, num_padded)
     num_slots = max(num_slots, min(num_tokens, sequence.num_tokens))
     num_pages = lane.kv_cache.blocks_to_admit(sequence, num_slots)
     return num_pages <= lane.num_admissible(lane.coming.num_promised)
 
 
-def may_draft_behind(lane: LaneState, sequence: SequenceState, num_new: int) -> bool:
+def may_draft_behind(
+    lane: LaneState, sequence: SequenceState, num_new: int, num_padded: int = 0
+) -> bool:
     """Tell whether a waiting prompt also has memory for the slots behind its first piece."""
-    num_slots = lane.needs.of_first_piece(sequence, num_new)
+    num_slots = lane.needs.of_first_piece(sequence, num_new, num_padded)
     if num_slots <= sequence.num_tokens:
         return True
     num_blocks = lane.kv_cache.blocks_to_admit(sequence, num_slots)

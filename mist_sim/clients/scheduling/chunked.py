@@ -12,6 +12,7 @@ from mist_sim.clients.scheduling.admission import (
     may_draft_behind,
     may_join,
     next_to_admit,
+    num_padded,
     steps_until_join,
     tokens_to_compute,
 )
@@ -165,20 +166,26 @@ class ChunkedScheduler(Scheduler):
         num_partial = 0 if most is None else _num_partial(plan)
         whole = self.scheduler_reserve_full_isl or not lane.by_piece
         piece = None if whole else cut(budget, budget)
+        may_pad = lane.speculation is not None and not plan.prefills
         while budget and (sequence := next_to_admit(lane, plan, piece)):
             num_tokens = tokens_to_compute(lane, sequence)
             if is_held and not _may_pass(lane, num_tokens):
+                break
+            num_drafts = num_padded(lane, plan, sequence) if may_pad and num_tokens == 1 else 0
+            if num_drafts >= budget:
                 break
             chunk = cut(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             if lane.pages is not None:
-                if lane.by_piece and not has_first_pages(lane, sequence, chunk):
+                if lane.by_piece and not has_first_pages(lane, sequence, chunk, num_drafts):
                     break
-            elif lane.speculation is not None and not may_draft_behind(lane, sequence, chunk):
+            elif lane.speculation is not None and not may_draft_behind(
+                lane, sequence, chunk, num_drafts
+            ):
                 break
             num_partial += chunk < num_tokens
-            budget -= admit(lane, plan, sequence, chunk)
+            budget -= admit(lane, plan, sequence, chunk, num_drafts) + num_drafts
             piece = piece and cut(budget, budget)
         return budget
 

@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 from math import inf, isnan
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mist_sim.clients.decode.watched_clock import WatchedClock
 from mist_sim.clients.scheduling.lane_state import LaneState
@@ -24,7 +23,7 @@ from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.visit import Pace
 from mist_sim.errors import InvariantError
 
-Ends = NDArray[np.float64] | float
+Ends = list[float] | float
 
 _ROUNDING = 1e-9  # of sums of times; sequences this close to a limit are checked exactly
 
@@ -92,8 +91,8 @@ class SlowestFlowing(Flowing):
         if isinstance(ends, float) or not self._next:
             return limit
         num_decoded = lane.clock.steps + np.arange(1, limit + 1) * plan.decodes
-        left = ends[:limit] - self._limit * num_decoded
-        is_above = left > self._next[0][0] - _slack(ends.item(limit - 1))
+        left = np.array(ends[:limit]) - self._limit * num_decoded
+        is_above = left > self._next[0][0] - _slack(ends[limit - 1])
         first = int(is_above.argmax())
         return first + 1 if is_above[first] else limit
 

@@ -31,11 +31,11 @@ class MemoryNeeds:
         self._kv_cache = kv_cache
         self._pool = kv_cache.pool
         self._is_plain = not isinstance(kv_cache, PageManager)
-        self._admits_lookahead = rules.admits_lookahead
         self._speculation = speculation
         self._lookahead = 0  # tokens that a drafting model writes behind a piece
         if speculation is not None and by_piece:
             self._lookahead = speculation.num_lookahead_tokens
+        self._first_ahead = self._lookahead if rules.admits_lookahead else 0
 
     # --- whole sequences ----------------------------------------------------------------------
 
@@ -125,17 +125,21 @@ class MemoryNeeds:
             return num_tokens
         return self._speculation.slots_ahead(num_tokens, num_ahead)
 
-    def of_first_piece(self, sequence: SequenceState, num_new: int) -> int:
-        """Return the slots up to the end of a waiting prompt's first piece; 0: as any piece."""
-        if not (self._lookahead and self._admits_lookahead):
+    def of_first_piece(self, sequence: SequenceState, num_new: int, num_padded: int = 0) -> int:
+        """Return the slots up to the end of a waiting prompt's first piece; 0: as any piece.
+
+        num_padded: drafts behind it.
+        """
+        num_ahead = self._first_ahead + num_padded
+        if not num_ahead:
             return 0
         num_tokens = self._kv_cache.num_cached_tokens(sequence) + num_new
-        return self.slots_ahead(sequence, min(num_tokens, sequence.num_tokens), self._lookahead)
+        return self.slots_ahead(sequence, min(num_tokens, sequence.num_tokens), num_ahead)
 
-    def note_ahead(self, sequence: SequenceState, *, is_first: bool = False) -> None:
-        """Note that a piece of a prompt has memory for what a drafting model writes behind it.
+    def note_first(self, sequence: SequenceState, num_padded: int) -> None:
+        """Note that the first piece of a prompt has memory behind it, for drafts among others."""
+        sequence.num_ahead = self._first_ahead + num_padded
 
-        is_first: whether it is the piece that the prompt is admitted with.
-        """
-        if not is_first or self._admits_lookahead:
-            sequence.num_ahead = self._lookahead
+    def note_ahead(self, sequence: SequenceState) -> None:
+        """Note that a later piece of a prompt has memory for what a drafting model writes ahead."""
+        sequence.num_ahead = self._lookahead

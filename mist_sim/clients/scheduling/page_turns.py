@@ -15,12 +15,12 @@ def serve_rest(lane: LaneState, pages: PageManager, pieces: dict[SequenceState, 
 
     pieces: tokens that prompts get in the step.
     """
-    prompts, away = set(lane.prefilling), {*lane.paused, *lane.leaving}
+    prompts, paused = set(lane.prefilling), set(lane.paused)
     for sequence in lane.running:
         if sequence in prompts:
             if sequence in pieces:
                 pages.serve(sequence, _piece(lane, sequence, pieces[sequence]))
-        elif sequence not in away:
+        elif not (sequence in paused or lane.is_busy(sequence)):
             pages.serve(sequence, _decode(lane, sequence))
         elif lane.overruns and (turn := _beyond_end(lane, sequence)) is not None:
             pages.serve(sequence, turn)
@@ -68,7 +68,7 @@ def _decode(lane: LaneState, sequence: SequenceState, num_steps: int = 0) -> Tur
     clock = lane.clock
     num_known = num_computed = clock.context(sequence, num_steps)
     if not lane.kv_cache.answers.is_ahead:
-        num_known += 1
+        num_known += 1 - lane.num_due(sequence)
     elif clock.steps + num_steps > sequence.join_step:
         num_known = clock.context(sequence, num_steps - 1) + 1
     num_slots = clock.slots(sequence, num_steps)

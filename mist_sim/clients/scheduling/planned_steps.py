@@ -17,10 +17,21 @@ def batch_of(lane: LaneState, plan: StepPlan) -> StepBatch:
     chunks: tuple[tuple[int, int], ...] = ()
     if plan.prefills:
         chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
+        if plan.padded:
+            chunks = _with_drafts(lane, plan)
     batch = lane.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
     if plan.adapters is not None:
         batch.adapters = plan.adapters
     return batch
+
+
+def _with_drafts(lane: LaneState, plan: StepPlan) -> tuple[tuple[int, int], ...]:
+    """Return the pieces of prompts with the drafts that pad some of them."""
+    num_drafts = lane.speculation.num_drafts if lane.speculation is not None else 0
+    return tuple(
+        (new + num_drafts * (each in plan.padded), each.num_computed_tokens)
+        for each, new in plan.prefills
+    )
 
 
 def growth_of(lane: LaneState, plan: StepPlan) -> StepGrowth:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy import add, arange, multiply
 from numpy.typing import NDArray
 
+_SHORT = 32  # steps, for which Python takes less time than calls of NumPy
+
 
 class DecodeLine(NamedTuple):
     """Seconds of steps of a number of decodes, without drafts and prompts.
@@ -48,6 +50,17 @@ class DecodeLine(NamedTuple):
         if beyond:
             add(seconds, beyond, seconds)
         return seconds
+
+    def ends(self, start: float, keys: int, num_decodes: int, num_steps: int) -> list[float]:
+        """Return when consecutive steps end that begin at `start` (seconds); see `run`."""
+        per_key, fixed, least, beyond, more = self
+        if num_steps > _SHORT or keys * per_key + fixed + more < least:
+            seconds = self.run(keys, num_decodes, num_steps)
+            seconds[0] = start + seconds.item(0)
+            ended: list[float] = add.accumulate(seconds, 0, None, seconds).tolist()
+            return ended
+        end, all_keys = start, range(keys, keys + num_steps * num_decodes, num_decodes)
+        return [end := end + (key * per_key + fixed + more + beyond) for key in all_keys]
 
     def with_more(self, seconds: float) -> DecodeLine | None:
         """Return it with an operator more, of so many seconds; None after a host was added."""

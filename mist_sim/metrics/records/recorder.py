@@ -269,7 +269,7 @@ class ColumnRecorder:
         self,
         track: int,
         start: float,
-        ends: NDArray[np.float64] | float,
+        ends: list[float] | float,
         num_steps: int,
         batch: StepBatch,
         busy: float,
@@ -285,7 +285,7 @@ class ColumnRecorder:
         if isinstance(ends, float):
             self.step_ends[track].append(ends)
         else:
-            self.step_ends[track].frombytes(ends[:num_steps].tobytes())
+            self.step_ends[track].extend(ends[:num_steps])
         chunks = batch.chunks
         num_chunks = num_new = context = pairs = 0
         if chunks:

@@ -91,11 +91,6 @@ def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
     if taken:
         left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""
         yield f"A model that is not known is taken as the nearest one: {taken[0]}{left_out}."
-    if "async_scheduling" in assumed:
-        yield (
-            "async_scheduling is off, whatever the scenario says: pipelines of a model with "
-            "sliding windows or states have virtual engines here, which do not plan ahead."
-        )
     if "kv_cache.enable_prefix_caching" in assumed:
         yield (
             "Prefixes are not cached in a model most of whose layers keep a state; vLLM may "

@@ -126,7 +126,7 @@ def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) ->
         1 if form else num_ranks,
         drafting=config.speculative_config,
         swaps=memory.swap_space is not None,
-        page_rules=page_rules(config, rules),
+        page_rules=page_rules(config, rules, form),
     )
 
 

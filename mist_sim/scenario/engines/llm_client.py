@@ -95,7 +95,6 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     model = stored_as(config.model, config.quantization, config.kv_cache)
     if config.async_scheduling:
         _check_ahead(config)
-    asked_ahead, config = config.async_scheduling, _ahead_with_windows(config, model)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
     kernels = kernel_choice(config, model, cluster)
     caches_prefixes = config.kv_cache.enable_prefix_caching
@@ -114,8 +113,6 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     if config.images is not None:
         times = replace(times, assumed=(*times.assumed, "images"))
     assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
-    if asked_ahead and not config.async_scheduling:
-        assumed += ("async_scheduling",)
     if caches_prefixes and not config.kv_cache.enable_prefix_caching:
         assumed += (PREFIXES,)
     assumed += tuple(f"model: {each}" for each in model.approximated)
@@ -160,16 +157,6 @@ def _check_ahead(config: EngineConfig) -> None:
             f"{config.pipeline_parallel_size} in {version.title}, whose pipelines do not plan "
             "ahead; a later engine, from vllm-0.19, does"
         )
-
-
-def _ahead_with_windows(config: EngineConfig, model: ModelSpec) -> EngineConfig:
-    """Return a config with async scheduling off for pipelines of models with windows or states."""
-    if not config.async_scheduling or config.pipeline_parallel_size == 1:
-        return config
-    has_groups = bool(model.sliding_window)
-    if model.layers:
-        has_groups = model.cache_layout(config.tensor_parallel_size).has_groups
-    return replace(config, async_scheduling=not has_groups)
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:

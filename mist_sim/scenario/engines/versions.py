@@ -47,6 +47,7 @@ _STAGGERS = "rules.staggers_decodes"
 _FILLS = "rules.fills_queue"
 _DRAINS = "rules.drains_preempted"
 _CACHES_VERIFIED = "rules.caches_verified"
+_PADS = "rules.pads_prompts"
 _HASHES_AHEAD = "rules.hashes_ahead"
 _HYBRID_DROPS = "rules.hybrid_drops"
 _HIDES_HOST = "rules.hides_host"
@@ -149,6 +150,7 @@ V0_12 = EngineVersion(
         _FILLS: Default(False, _QUEUE),
         _DRAINS: Default(False, _SCHEDULE),
         _CACHES_VERIFIED: Default(False, _UPDATE),
+        _PADS: Default(False, _SCHEDULE),
         _HASHES_AHEAD: Default(False, _HASH),
         _HYBRID_DROPS: Default(1, f"{_HYBRID}: full attention and windows each lose a block"),
         _HIDES_HOST: Default(False, _ITL_OF_0_11),
@@ -288,6 +290,7 @@ V0_33 = after(
         _SPARES_HITS: Default(True, f"{_SCHEDULE}, in 0.31"),
         _DRAINS: Default(True, f"{_SCHEDULE}: num_stale_output_tokens"),
         _CACHES_VERIFIED: Default(True, _UPDATE),
+        _PADS: Default(True, f"{_SCHEDULE}: pad_spec_decode"),
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
         _RETURNS_UNSEEN: Default(True, f"{_SLOTS}: num_in_flight_tokens"),
         _LOADED_FIRST: Default(True, f"{_SCHEDULE}: kv_holding_waiting"),

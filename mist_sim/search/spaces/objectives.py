@@ -34,6 +34,11 @@ class Objective:
     key: str = ""
     per: str = ""
 
+    @property
+    def takes_prices(self) -> bool:
+        """Whether a run has to count its dollars for it."""
+        return self.key == _COST
+
     def ahead(self, one: float, other: float) -> bool:
         """Tell whether one value is better than another."""
         return one > other if self.better == "more" else one < other

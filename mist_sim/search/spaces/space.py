@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mist_sim.bounds import COPIES
@@ -88,6 +89,14 @@ class Space:
     def _settings(self) -> dict[str, Mapping[str, Any]]:
         return {f"cases.{name}": settings for name, settings in self.cases.items()}
 
+    @cached_property
+    def _priced(self) -> Scenario:
+        """The scenario, with the catalog's prices if an objective needs prices and it has none."""
+        takes_prices = any(each.takes_prices for each in self.objectives)
+        if self.scenario.cost is None and takes_prices:
+            return self.scenario.changed({"cost": {}}, trusted=self.trusted)
+        return self.scenario
+
     def configurations(self) -> list[Configuration]:
         """Return all combinations, including impossible ones.
 
@@ -112,7 +121,7 @@ class Space:
         self, name: str, values: dict[str, Any], changes: Mapping[str, Any], first: int
     ) -> list[Configuration]:
         try:
-            scenario = self.scenario.changed(changes, trusted=self.trusted)
+            scenario = self._priced.changed(changes, trusted=self.trusted)
             if not self.designs:
                 return [Configuration(first, name, values, scenario)]
             fleet = Fleet(scenario)

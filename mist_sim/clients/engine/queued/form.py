@@ -41,8 +41,7 @@ def queue_form(
     `EngineConfig.no_batch_queue`).
     ahead: whether steps are planned ahead.
     """
-    has_more = memory.kv_groups or memory.cache_tiers
-    if num_ranks == 1 or not rules.batch_queue or obstacle or has_more:
+    if num_ranks == 1 or not rules.batch_queue or obstacle or memory.cache_tiers:
         return None
     staggers = ahead and rules.staggers_decodes and rules.fills_queue
     stagger = (num_ranks if staggers else 1) if ahead else 0

@@ -102,6 +102,10 @@ class Pass:
         """Tell whether it computes part of a sequence's prompt."""
         return any(each is sequence for each, _ in self.plan.prefills)
 
+    def num_computed(self, sequence: SequenceState) -> int:
+        """Return the tokens that it computes of a sequence which it gives a token, or a piece."""
+        return next((number for each, number in self.plan.prefills if each is sequence), 1)
+
     def has_returned(self) -> None:
         """Note that its tokens have come."""
         self.group.in_flight.remove(self)

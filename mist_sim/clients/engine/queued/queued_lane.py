@@ -49,6 +49,7 @@ class QueuedLane(Lane):
             state.move(sequence)
         if self._sees_time:
             state.time = self.time_of_plan
+        state.kv_cache.num_plans += 1
         plan = self.scheduler.schedule(state, 1)
         if plan is None:
             return None
@@ -139,9 +140,9 @@ class QueuedLane(Lane):
         for sequence in found.released:
             state.waiting.stale.discard(sequence)
             state.taken.pop(sequence, None)
-        if state.ahead and isinstance(state.kv_cache.answers, EagerAnswers):
+        if state.ahead and state.kv_cache.caches_prefixes:
             state.group = group
-            state.kv_cache.answers.note_return()
+            self._enter_known(group)
         ended = [each for each in found.ending if each.phase != OUT]
         for sequence in ended:
             state.finish_with(sequence)
@@ -149,6 +150,17 @@ class QueuedLane(Lane):
             self.hand_back(sequence, end)
         if self.given_up:
             self.let_go(ended)
+
+    def _enter_known(self, group: Group) -> None:
+        """Let others find blocks of decodes whose token ids are known now."""
+        state = self.state
+        if state.pages is not None:
+            decodes = [each for each, its in state.group_of.items() if its is group]
+            for sequence in state.in_turn(decodes):
+                num_known = group.clock.context(sequence) - state.num_due(sequence)
+                state.pages.know(sequence, num_known)
+        elif isinstance(state.kv_cache.answers, EagerAnswers):
+            state.kv_cache.answers.note_return()
 
     def _emit(self, found: Pass) -> None:
         """Hand out the first tokens of answers."""

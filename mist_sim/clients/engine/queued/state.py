@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.decode.clock_of_lane import clock_of_lane
 from mist_sim.clients.engine.queued.fresh import FreshQueue
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.step_records import StepRecords
@@ -48,6 +49,8 @@ class QueuedState(LaneState):
         self.taken: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
         self._known = 0
         self._known_if_served = 0
+        if self.pages is not None:
+            self.pages.num_in_flight = self.num_in_flight
 
     # --- what is on its way ---------------------------------------------------------------
 
@@ -78,13 +81,22 @@ class QueuedState(LaneState):
         found = [each for each in every if each in giving or each.computes(sequence)]
         return sorted(found, key=lambda each: each.number)
 
+    def num_due(self, sequence: SequenceState) -> int:
+        """Return the tokens of a sequence on their way."""
+        return len(self.giving(sequence))
+
+    def num_in_flight(self, sequence: SequenceState) -> int:
+        """Return the tokens of a sequence that batches in flight compute."""
+        found = self.computing(sequence, self.giving(sequence))
+        return sum(each.num_computed(sequence) for each in found)
+
     def records_of(self, sequence: SequenceState) -> StepRecords:
         """Return the track that has the latest tokens of a sequence."""
         return self.home.get(sequence, self.groups[0]).records
 
     def new_clock(self, number: int) -> DecodeClock:
         """Return a clock like that of the lane, with its own tickets."""
-        clock = DecodeClock(self.pool.block_size, number * _TICKETS)
+        clock = clock_of_lane(self.kv_cache, None, first_ticket=number * _TICKETS)
         if self.clock.tells_longest:
             clock.watch_longest()
         clock.watch_prefixes(self.clock.reads_again)

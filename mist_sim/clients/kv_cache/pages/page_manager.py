@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mist_sim.clients.kv_cache.manager import KvCacheManager
@@ -29,6 +30,9 @@ class PageManager(KvCacheManager):
     In the turn of a sequence (`serve`) its pages that no window sees any more come back first, then
     it takes those of its new tokens. Blocks come and go in turns alone: `grow` and `give_back` do
     nothing.
+
+    num_in_flight: returns the tokens of a sequence that batches in flight compute, of which there
+        may be several; None: it is in one at most.
     """
 
     pool: PagePool
@@ -36,6 +40,7 @@ class PageManager(KvCacheManager):
     def __init__(self, pool: PagePool, *, lags: bool) -> None:
         """lags: of `PageRules`."""
         super().__init__(pool)
+        self.num_in_flight: Callable[[SequenceState], int] | None = None
         self._lags = lags
         self._of: dict[SequenceState, Holding] = {}
 
@@ -48,7 +53,9 @@ class PageManager(KvCacheManager):
         for the step, none does.
         """
         holding = self._of[sequence]
-        if self.answers.is_ahead and holding.plan == self.num_plans - 1:
+        if self.num_in_flight is not None:
+            num_computed -= self.num_in_flight(sequence) if self._lags else 0
+        elif self.answers.is_ahead and holding.plan == self.num_plans - 1:
             num_computed = holding.num_before + (0 if self._lags else holding.num_new)
         holding.leave_behind(num_computed)
 
@@ -92,6 +99,10 @@ class PageManager(KvCacheManager):
         holding.name_until(turn.num_known)
         holding.plan, holding.num_before = self.num_plans, turn.num_computed
         holding.num_new = turn.num_new
+
+    def know(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Let others find the blocks that so many tokens fill: all of these are known now."""
+        self._of[sequence].name_until(num_tokens)
 
     def lose_step(self, sequence: SequenceState, num_slots: int) -> None:
         """Take back the pages of a lost step; those of so many tokens stay."""
