@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor, TablePredictor
 from mist_sim.models import SpeculativeConfig, load_model
 from mist_sim.simulation import Simulation
@@ -57,14 +57,19 @@ from tests.reference.stepwise import Job, Outcome, Step, Windows
 @cache
 def roofline() -> RooflinePredictor:
     model = replace(load_model("llama-3.1-8b"), num_nextn_predict_layers=1)
-    return RooflinePredictor(model, Cluster(load_gpu("h100-sxm")))
+    return RooflinePredictor(model, Cluster(without_l2("h100-sxm")))
+
+
+def without_l2(name: str) -> GpuSpec:
+    """Return a GPU in whose cache no pages of shared prefixes stay: the reference counts none."""
+    return replace(load_gpu(name), l2_cache=None, l2_bandwidth=None)
 
 
 @cache
 def groupless_roofline() -> RooflinePredictor:
     """Time heads without groups where the longest context counts, the draft model's too."""
     model = replace(load_model("llama-2-7b"), num_nextn_predict_layers=1)
-    return RooflinePredictor(model, Cluster(load_gpu("a100-80gb-sxm"), 4))
+    return RooflinePredictor(model, Cluster(without_l2("a100-80gb-sxm"), 4))
 
 
 @cache

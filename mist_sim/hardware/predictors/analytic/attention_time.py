@@ -249,10 +249,10 @@ class WindowAttentionTime:
             if batch.num_drafts:
                 pairs = np.minimum(pairs, queries * window)
             decode = self.decode_beside if batch.chunks else self.decode
-            longest: Array | None = None
+            own: Array | None = None
             if decode.per_own_key:
-                longest = np.minimum(longest_decodes(batch, growth, ahead), window - 1)
-            seconds = decode.add_run(seconds, batch, keys, pairs, 0, longest)
+                own = np.minimum(longest_decodes(batch, growth, ahead), window - 1)
+            seconds = decode.add_run(seconds, batch, keys, pairs, 0, own)
         return seconds
 
     def seen(self, batch: StepBatch) -> int:
