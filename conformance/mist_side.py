@@ -164,7 +164,7 @@ def tiers_of(spec: dict[str, Any]) -> tuple[CacheTier, ...]:
         return ()
     size = spec["block_size"]
     num_blocks = sum(-(-(job["prompt"] + job["answer"]) // size) for job in spec["jobs"])
-    return (CacheTier("store", num_blocks + 1, *loads),)
+    return (CacheTier("store", num_blocks + 1, *loads, in_step=spec["loads_in_step"]),)
 
 
 def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list[Any]]:

@@ -49,6 +49,7 @@ class WorkloadClass:
     block_size: tokens. drafts: method that drafts tokens, as vLLM names it; empty: none.
     num_window_groups, num_state_groups: groups of layers with a sliding window, or with a state,
     beside one of full attention. loads: whether computed blocks lie in a store below, too.
+    loads_in_step: whether the step waits for them, and not the request.
     """
 
     jobs: Callable[[Draw, int, float], list[Spec]]
@@ -67,6 +68,7 @@ class WorkloadClass:
     num_window_groups: int = 0
     num_state_groups: int = 0
     loads: bool = False
+    loads_in_step: bool = False
 
 
 CLASSES = {
@@ -233,6 +235,21 @@ CLASSES = {
     ),
     "loads, overlapping turns": WorkloadClass(overlapping, scarce=True, loads=True),
     "loads, no prefixes": WorkloadClass(plain, scarce=True, loads=True),
+    "loads in the step, prefixes": WorkloadClass(
+        prefixes, scarce=True, loads=True, loads_in_step=True
+    ),
+    "loads in the step, repeats": WorkloadClass(
+        repeats, scarce=True, loads=True, loads_in_step=True
+    ),
+    "loads in the step, conversations": WorkloadClass(
+        conversations, scarce=True, loads=True, loads_in_step=True
+    ),
+    "loads in the step, overlapping turns, priority": WorkloadClass(
+        overlapping, scarce=True, policy="priority", loads=True, loads_in_step=True
+    ),
+    "loads in the step, no prefixes": WorkloadClass(
+        plain, scarce=True, loads=True, loads_in_step=True
+    ),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -295,6 +312,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "drafts": [kind.drafts, num_drafts],
         "acceptance_rate": rate,
         "loads": list(draw.one_of(*LOADS)) if kind.loads else None,
+        "loads_in_step": kind.loads_in_step,
     }
 
 

@@ -709,6 +709,12 @@ MUTANTS = [
         "lane.speculation is not None",
     ),
     Mutant(
+        "a step that waits for loads asks for the memory of the first piece alone",
+        "clients/kv_cache/tiers/tiered_manager.py",
+        "min(sequence.num_tokens, here + first_piece) if self.in_step else here",
+        "here",
+    ),
+    Mutant(
         "tokens on their way in a pipeline name pages",
         "clients/scheduling/page_turns.py",
         "num_known += 1 - lane.num_due(sequence)",

@@ -23,10 +23,12 @@ class Store:
 
     latency, per_block: seconds of a load, and of each block in it.
     requests: that got memory, by id.
+    in_step: whether a step waits for the loads of its plan.
     coming: requests whose blocks are on their way, with the ends of their loads.
     """
 
-    def __init__(self, block_size: int, latency: float, per_block: float) -> None:
+    def __init__(self, block_size: int, latency: float, per_block: float, *, in_step: bool) -> None:
+        self.in_step = in_step
         self.coming: dict[str, float] = {}
         self._block_size = block_size
         self._latency = latency
@@ -63,6 +65,14 @@ class Store:
         num_tokens = min(self._num_computed.get(request.request_id, 0), request.num_tokens)
         num_full = num_tokens // self._block_size
         self._content.update(request.block_hashes[:num_full])
+
+    def begin_in_step(self) -> float:
+        """Return the seconds that the latest plan's step waits for its loads."""
+        numbers = self._begun.values() if self.in_step else ()
+        seconds = sum(self._latency + number * self._per_block for number in numbers)
+        if self.in_step:
+            self._begun.clear()
+        return seconds
 
     def begin(self, now: float) -> None:
         """Begin the loads of the latest plan."""
@@ -116,9 +126,9 @@ class SchedulersSide:
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *_: Any, **__: Any
     ) -> tuple[int, bool]:
-        """Return how many tokens are loaded between steps."""
+        """Return how many tokens are loaded, and whether between steps."""
         number = self._store.num_matched(request, num_computed_tokens)
-        return number, number > 0
+        return number, number > 0 and not self._store.in_step
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Note that a request has memory."""

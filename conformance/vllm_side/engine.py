@@ -33,7 +33,8 @@ class Engine:
         self.spec = spec
         self.jobs = spec["jobs"]
         loads = spec.get("loads")
-        self.store = Store(spec["block_size"], *loads) if loads else None
+        in_step = spec["loads_in_step"]
+        self.store = Store(spec["block_size"], *loads, in_step=in_step) if loads else None
         self.scheduler = scheduler_of(spec, asynchronous, options, self.store)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.num_blocks = self.pool.get_num_free_blocks()
@@ -230,6 +231,8 @@ class Engine:
                 time += between + between_each * step["tokens"]
             seconds = factor * base + factor * per_token * step["tokens"]
             seconds += factor * per_context * context
+            if self.store is not None and not rank:
+                seconds += self.store.begin_in_step()
             time = self.free_at[rank] = max(time, self.free_at[rank]) + seconds
         return time
 

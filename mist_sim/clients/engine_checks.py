@@ -68,6 +68,7 @@ def check_options(config: EngineOptions) -> None:
         raise ScenarioError(f"step_loop has no {config.step_loop!r}{hint} Known: {known}")
     _check_flowing(config)
     _check_adapters(config)
+    _check_loads(config)
     _check_images(config)
     _check_contexts(config)
     _check_prompts(config)
@@ -123,6 +124,26 @@ def _check_adapters(config: EngineOptions) -> None:
         if is_wrong:
             raise ScenarioError(
                 f"{name} must {rule} with lora; adapters are not simulated otherwise"
+            )
+
+
+def _check_loads(config: EngineOptions) -> None:
+    """Raise ScenarioError for options that are not simulated with loads for which a step waits."""
+    if not any(tier.loads_in_step for tier in config.kv_cache.tiers):
+        return
+    scheduler = config.scheduler
+    partial = getattr(scheduler, "max_num_partial_prefills", None)
+    for name, is_wrong, rule in (
+        ("role", config.role is not None, "be left out"),
+        ("speculative_config", config.speculative_config is not None, "be left out"),
+        ("scheduler", scheduler is not None and not scheduler.by_piece, "be chunked"),
+        ("scheduler.prefill_schedule_interval", config.prefill_interval > 1, "be 1"),
+        ("scheduler.max_num_partial_prefills", partial is not None, "be left out"),
+    ):
+        if is_wrong:
+            raise ScenarioError(
+                f"{name} must {rule} with loads_in_step of kv_cache.tiers; such loads are not "
+                "simulated otherwise"
             )
 
 

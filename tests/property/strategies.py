@@ -302,6 +302,29 @@ def loaded(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def loaded_in_step(draw: st.DrawFn) -> Case:
+    """The same, where the step that admits a prompt waits for what is loaded of it."""
+    case = draw(
+        cases(longest=120, policy="chunked", drafts=False, ample=draw(st.sampled_from([0, 0, 1])))
+    )
+    lanes = case.options.pipeline_parallel_size
+    tiers = draw(some_tiers(max(1, case.options.num_blocks // lanes), lanes).filter(bool))
+    options = replace(
+        case.options,
+        caching=True,
+        windows=None,
+        swap=None,
+        threshold=draw(st.none() | st.integers(1, 12)),
+        max_partial=64,  # never reached
+        prefill_schedule_interval=1,
+        tiers=tuple(replace(tier, in_step=True) for tier in tiers),
+        async_scheduling=case.options.pipeline_parallel_size == 1 and draw(st.booleans()),
+    )
+    jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
+    return Case(options, jobs)
+
+
+@st.composite
 def copies(draw: st.DrawFn) -> Case:
     """Requests with the same content, answers included, in small blocks and scarce memory.
 

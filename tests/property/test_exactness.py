@@ -30,6 +30,7 @@ from tests.property.strategies import (
     exposed,
     fetched,
     loaded,
+    loaded_in_step,
     overlapped,
     overloads,
     overloads_of_alike,
@@ -207,6 +208,13 @@ def test_prompts_that_begin_alike(case, predictor):
 @given(case=loaded(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_are_loaded_from_tiers(case, predictor):
     assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=loaded_in_step(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_steps_that_wait_for_blocks_of_tiers(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
 @pytest.mark.exact

@@ -209,6 +209,7 @@ class EngineOptions:
                     tier.latency,
                     tier.seconds_per_block,
                     tier.writes_back,
+                    in_step=tier.in_step,
                 )
                 for k, tier in enumerate(self.tiers)
             ],

@@ -47,6 +47,7 @@ class Tier:
     latency: float
     seconds_per_block: float
     writes_back: bool = False
+    in_step: bool = False  # the step that admits a request waits for its blocks
 
 
 @dataclass

@@ -24,6 +24,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   host's, or the longer of them when it was planned ahead.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
+- As an option, the step that admits who has blocks in tiers waits for these, one load after the
+  other, and they are there at once for all that plans need to know.
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks of prompts are cached when they are
@@ -453,6 +455,7 @@ class StepwiseEngine(ABC):
         self.releasing: list[Live] = []  # of these, whose blocks were moved during the step
         self.swapped: list[Live] = []  # in the order in which they went
         self.num_copied = 0  # blocks to or from the swap space before the next step
+        self.load_time = 0.0  # seconds that the next step waits for tiers
         self.going: list[Live] = []  # copied to the swap space while steps go on
         self.copies: list[tuple[float, Live]] = []  # when those are there
         self.on_host: dict[Live, int] = {}  # blocks there, or reserved there
@@ -833,13 +836,18 @@ class StepwiseEngine(ABC):
             if not any(numbers):
                 break
             num_there = len(self.memory.found(live)) + sum(numbers)
-            if by_piece and self.reserves_prefills and not self.leaves_rest(live, num_there):
+            in_step = self.tiers[0].in_step
+            reserves = by_piece and self.reserves_prefills and not in_step
+            if reserves and not self.leaves_rest(live, num_there):
                 return False
             self.queue.remove(live)
             live.num_loaded = num_there
             num_blocks = num_there if by_piece else self.blocks_for(live.num_known)
             self.memory.admit(live, num_blocks, loads=True)
             self.memory.touch_again(live, live.num_loaded)
+            if in_step:
+                self.load_in_step(live, numbers)
+                continue
             ends = [
                 shelf.load(number, self.now)
                 for shelf, number in zip(self.memory.tiers, numbers, strict=True)
@@ -848,6 +856,17 @@ class StepwiseEngine(ABC):
             self.loading.append((max(ends), live))
             live.num_coming = sum(numbers)
         return bool(self.queue or self.loaded)
+
+    def load_in_step(self, live: Live, numbers: list[int]) -> None:
+        """Let the next step wait until blocks are there, and not their request."""
+        self.load_time += sum(
+            tier.latency + number * tier.seconds_per_block
+            for tier, number in zip(self.tiers, numbers, strict=True)
+            if number
+        )
+        live.outcome.num_loaded_blocks += sum(numbers)
+        live.outcome.came_at = self.now
+        self.loaded.append(live)
 
     def can_be_next(self) -> bool:
         waits = (self.swapped or self.moved) and not self.swaps_overlap
@@ -1051,6 +1070,8 @@ class StepwiseEngine(ABC):
             num_slots = self.behind_first(num_slots)
             if loads and any(numbers := self.memory.loads(head)):
                 num_slots = (len(self.memory.found(head)) + sum(numbers)) * self.block_size
+                if self.tiers[0].in_step:
+                    num_slots = min(num_slots + first_piece, head.num_known)
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
 
@@ -1374,7 +1395,7 @@ class StepwiseEngine(ABC):
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
         self.known_until = self.now if self.plans_ahead else inf
-        self.copy_time = 0.0
+        self.copy_time, self.load_time = self.load_time, 0.0
         if self.swap_space and not self.swaps_overlap:
             self.copy_time = self.num_copied * self.swap_space.seconds_per_block
             self.num_copied = 0

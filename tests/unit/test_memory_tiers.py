@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -226,6 +228,57 @@ def test_loaded_memory_is_free_as_soon_as_its_sender_gives_up():
     assert requests["status"].tolist()[2:] == ["timed_out", "finished", "finished"]
     assert requests["finished_at"].tolist()[2:] == [115.0, 130.0, 131.0]
     assert requests["wasted_input_tokens"].sum() == 0
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 2}
+IN_STEP = {"cache_tiers": [CacheTier("cpu", 200, 0.0, LOAD, in_step=True)]}
+
+
+@pytest.mark.parametrize(("more", "gap"), [({}, STEP), (IN_STEP, 10 * LOAD + STEP)])
+def test_a_step_waits_for_its_loads_where_the_tier_says_so(more, gap):
+    """Meanwhile a decode gets no token; between steps the same load delays only its request."""
+    again, decode = prompt(20.0, 41, content=LONG), Job(10.0, 1, 100)
+    result = served(engine(**more), [*FORGOTTEN, decode, again])
+    found = result.requests.sort_values("arrival_time").iloc[-1]
+    assert found["ttft"] == 10 * LOAD + STEP
+    assert found["num_cached_tokens"] == 40
+    times = result.token_times(2)
+    assert max(later - sooner for sooner, later in pairwise(times)) == gap
+    (load,) = result.transfers.query("kind == 'load'").to_dict("records")
+    assert (load["start"], load["end"], load["num_tokens"]) == (20.0, 20.0 + 10 * LOAD, 40)
+
+
+def test_two_requests_whose_blocks_a_step_loads_come_one_after_the_other():
+    """The second one finds what the first one loaded, and loads nothing."""
+    both = [prompt(20.0, 41, content=LONG), prompt(20.0, 41, content=LONG)]
+    result = served(engine(**IN_STEP), [*FORGOTTEN, *both])
+    assert result.requests["finished_at"].tolist()[2:] == [20.0 + 10 * LOAD + STEP] * 2
+    assert len(result.transfers.query("kind == 'load'")) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"role": "prefill"}, "role: must be left out with loads_in_step"),
+        ({"scheduler": "continuous"}, "scheduler: must be chunked with loads_in_step"),
+        (
+            {"scheduler": {"prefill_schedule_interval": 2}},
+            "scheduler.prefill_schedule_interval must be 1 with loads_in_step",
+        ),
+        (
+            {"speculative_config": {**NGRAM, "acceptance_rate": 0.5}},
+            "speculative_config: must be left out with loads_in_step",
+        ),
+        (
+            {"kv_cache": {"tiers": [CPU | {"loads_in_step": True}, SSD]}},
+            "tiers: must have the same loads_in_step, got true and false in cpu, ssd",
+        ),
+    ],
+)
+def test_options_that_do_not_go_with_loads_in_a_step(change, message):
+    changes = {f"clients__0__{key}": value for key, value in change.items()}
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        build(scenario(CPU | {"loads_in_step": True}, **changes))
 
 
 class OnePromptOrDecodes(Scheduler):

@@ -190,7 +190,7 @@ class Lane:
         """Let the first step wait for copies of blocks, for adapters and for images."""
         state = self.state
         if num_copied:
-            plan.swap_time = state.swaps.copy_time(num_copied)
+            plan.swap_time += state.swaps.copy_time(num_copied)
         if state.adapters is not None:
             state.adapters.begin(state, plan)
         if state.images is not None:
@@ -218,7 +218,7 @@ class Lane:
         num_copied = 0
         for move in plan.moves:
             if self._begin_move(move):
-                num_copied += move.num_blocks
+                num_copied += move.num_blocks * move.is_swap
             elif (kv := move.sequence.incoming) is not None and kv.is_computed:
                 plan.num_steps = 1  # most are there before its first step ends
         return num_copied

@@ -86,9 +86,16 @@ class KvCacheConfig:
             raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
         if self.swap_space is not None and not 0 < self.swap_space < math.inf:
             raise ValueError(f"swap_space must be > 0 B and finite, got {self.swap_space}")
+        self._check_tiers()
+
+    def _check_tiers(self) -> None:
         names = [tier.name for tier in self.tiers]
         if len(set(names)) < len(names):
             raise ValueError(f"tiers must have different names, got {', '.join(names)}")
+        if len({tier.loads_in_step for tier in self.tiers}) > 1:
+            raise ValueError(
+                f"tiers must have the same loads_in_step, got true and false in {', '.join(names)}"
+            )
         for tier in self.tiers[:-1]:
             if tier.shared:
                 raise ValueError(f"tiers must have the shared one last, got {', '.join(names)}")
@@ -125,7 +132,7 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
         seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
         blocks = int(tier.capacity // block_bytes)
         writes_back = tier.write_policy == "write_back"
-        more = tier.at or "host", tier.read_bandwidth, tier.shared
+        more = tier.at or "host", tier.read_bandwidth, tier.shared, tier.loads_in_step
         tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back, *more))
     return tiers
 

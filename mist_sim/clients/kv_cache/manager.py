@@ -26,17 +26,22 @@ class LowerTiers(Protocol):
     """Tiers below the GPUs' memory.
 
     publishes: whether prompts are written to tiers that others share. takes_all: whether sequences
-    take memory for all of their tokens at once.
+    take memory for all of their tokens at once. in_step: whether the step that admits a sequence
+    waits for its blocks.
     """
 
     publishes: bool
     takes_all: bool
+    in_step: bool
 
     def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
         """Admit a waiting sequence that has blocks in tiers; return the number in each.
 
         Returns an empty list, and does nothing, if it has none.
         """
+
+    def load_time(self, loads: list[tuple[str, int]]) -> float:
+        """Return the seconds in which blocks come from tiers, one load after the other."""
 
     def end_load(self, sequence: SequenceState) -> None:
         """Note that it is the turn of a sequence whose blocks have come."""

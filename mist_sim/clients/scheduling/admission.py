@@ -29,6 +29,9 @@ def next_to_admit(
 ) -> SequenceState | None:
     """Return the next sequence to admit, if it fits; start the moves of those before it.
 
+    Where a step waits for loads (`CacheTier.in_step`), a sequence with blocks in tiers has them at
+    once.
+
     first_piece: tokens of its prompt that must fit, at most; None: all.
     """
     tiers = lane.kv_cache.tiers
@@ -42,13 +45,17 @@ def next_to_admit(
             continue
         if sequence in lane.coming.loaded or not (sequence.is_brought or tiers):
             return sequence
-        if tiers is not None and not _leaves_rest(lane, plan, sequence):
+        if tiers is not None and not (tiers.in_step or _leaves_rest(lane, plan, sequence)):
             return None
         if not (moves := _moves_for(lane, sequence)):
             return sequence
         lane.waiting.take()
-        lane.coming.loading[sequence] = None
         plan.moves += tuple(moves)
+        if tiers is not None and tiers.in_step and not sequence.is_brought:
+            plan.swap_time += tiers.load_time([(move.source, move.num_blocks) for move in moves])
+            lane.coming.loaded.append(sequence)
+        else:
+            lane.coming.loading[sequence] = None
     return None
 
 

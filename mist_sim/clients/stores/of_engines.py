@@ -10,6 +10,7 @@ from mist_sim.clients.stores.other_clients import EntryForm, OtherClients
 from mist_sim.clients.stores.swaps import OverlappedSwaps, PausingSwaps, SwapsOverTopology
 from mist_sim.clients.stores.tiers import LinkedTier, TierOfTopology
 from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
 from mist_sim.network import Network, Seat, Ways
 
 
@@ -62,6 +63,10 @@ class EngineStores:
 
     def _tier(self, seat: Seat, tier: CacheTier) -> KvStore:
         if self._ways is not None:
+            if tier.in_step:
+                raise ScenarioError(
+                    f"tier {tier.name} must have loads_in_step: false on a network with a topology"
+                )
             return TierOfTopology(self._ways, seat, tier, self._block_bytes)
         link = self._link(seat, f"tier {tier.name}")
         return LinkedTier(self._env, tier, link, self._block_bytes)

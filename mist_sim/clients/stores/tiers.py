@@ -30,6 +30,8 @@ class LinkedTier(KvStore):
     def fetch(self, move: KvMove) -> Transit:
         tier, num_blocks = self._tier, move.num_blocks
         seconds = tier.latency + num_blocks * tier.seconds_per_block
+        if tier.in_step:
+            return Transit(num_blocks * self._block_bytes, None, seconds)
         end = self._link.send(seconds, self._env.now)
         return Transit(num_blocks * self._block_bytes, self._env.at(end, ARRIVE))
 

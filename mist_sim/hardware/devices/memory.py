@@ -30,6 +30,9 @@ class MemoryTier:
         them; `capacity` is then for all. It must be the last tier, write through, and have a
         `read_bandwidth`, or with a topology a place outside the nodes. A block is written when its
         prompt has been computed, or its request leaves.
+    loads_in_step: whether the step that admits a request waits for its blocks, as with LMCache's
+        defaults, and not the request, while steps go on, as with vLLM's `OffloadingConnector`. All
+        tiers of an engine must have the same.
     write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
         above gives it up (the names are SGLang's `--hicache-write-policy`).
     """
@@ -41,6 +44,7 @@ class MemoryTier:
     at: str | None = None
     shared: bool = False
     write_policy: WritePolicy = "write_through"
+    loads_in_step: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:

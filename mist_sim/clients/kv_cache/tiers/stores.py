@@ -20,6 +20,7 @@ class CacheTier:
     at, read_bandwidth: its place in a network with a topology, and its largest read rate there,
         bytes/s; None: as much as the links carry.
     shared: whether engines share its content.
+    in_step: whether the step that admits a sequence waits for its blocks, and not the sequence.
     """
 
     name: str
@@ -30,6 +31,7 @@ class CacheTier:
     at: str = "host"
     read_bandwidth: float | None = None
     shared: bool = False
+    in_step: bool = False
 
     def divided_by(self, num_lanes: int) -> CacheTier:
         """Return the part of a lane, of so many that share the tier equally; a shared one is whole.

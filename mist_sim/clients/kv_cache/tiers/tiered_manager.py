@@ -25,9 +25,9 @@ class TieredManager(PrefixCachingManager):
         write-back tier also when it is loaded.
 
     A sequence whose blocks lie in tiers takes memory for them, waits for the load, and is admitted
-    before all others. From its turn on other sequences find the loaded blocks, too. A sequence
-    given up before leaves nothing in the cache. Blocks of an answer are written to tiers when the
-    sequence leaves.
+    before all others; or the step that admits it waits for the load. From its turn on other
+    sequences find the loaded blocks, too. A sequence given up before leaves nothing in the cache.
+    Blocks of an answer are written to tiers when the sequence leaves.
 
     A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
     when the sequence leaves: blocks of a step in flight are not visible to other engines.
@@ -53,6 +53,7 @@ class TieredManager(PrefixCachingManager):
         self._own = [store for store in self.stores if not store.tier.shared]
         self._shared = [store for store in self.stores if store.tier.shared]
         self.publishes = bool(self._shared)
+        self.in_step = any(tier.in_step for tier in tiers)
         self.tiers = self
         self.cache.on_evict = taken_by(self.stores)
 
@@ -86,6 +87,10 @@ class TieredManager(PrefixCachingManager):
                     store.use(chain.spans, chain.num_loaded)
         return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
 
+    def load_time(self, loads: list[tuple[str, int]]) -> float:
+        tiers = {store.tier.name: store.tier for store in self.stores}
+        return sum(tiers[name].latency + n * tiers[name].seconds_per_block for name, n in loads)
+
     def end_load(self, sequence: SequenceState) -> None:
         """Let others find the loaded blocks of a sequence."""
         if sequence.chain is not None:
@@ -95,7 +100,8 @@ class TieredManager(PrefixCachingManager):
         """Tokens that get blocks first: where some are to be loaded, these."""
         chain = sequence.chain
         if chain is not None and (counts := self.missing(sequence)):
-            return (self._find(sequence, chain).num_cached + sum(counts)) * self.pool.block_size
+            here = (self._find(sequence, chain).num_cached + sum(counts)) * self.pool.block_size
+            return min(sequence.num_tokens, here + first_piece) if self.in_step else here
         return super().num_first_tokens(sequence, first_piece)
 
     def num_reserved(self, sequence: SequenceState) -> int:
