@@ -154,6 +154,8 @@ def groups_of(spec: dict[str, Any]) -> KvGroups | None:
         num_window_groups=number,
         num_state_groups=states,
         sliding_window=window if number else None,
+        state_cache=spec["state_cache"],
+        saves_inside=spec["states_inside"],
     )
 
 
@@ -171,7 +173,8 @@ def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list
     """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
 
     track: of its steps; None: of a pipeline, whose plans have one step each.
-    Blocks are those taken when a step is planned. Preemptions of plans that compute nothing count
+    Blocks are those taken when a step is planned; None in a plan's later steps where pages come
+    back in between. Preemptions of plans that compute nothing count
     with the next one that does.
     """
     if track is None:
@@ -190,6 +193,8 @@ def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list
         for step in range(num_steps):
             rows = [[name, new, before + step * new] for name, new, before in plan.rows]
             later = num_used - plan.needs[num_steps - 1] + plan.needs[step]
+            if plan.lane.pages is not None:
+                later = None
             steps.append([rows, preempted, later if step else plan.num_used])
             preempted = []
     return steps

@@ -119,10 +119,12 @@ def compare_steps(found: Difference, ours: list[Step], theirs: list[Step]) -> No
     found.tokens = mine[0] != its[0]
     found.preemptions = mine[1] != its[1]
     found.cached = mine[2] != its[2]
-    found.blocks = mine[3] != its[3]
+    found.blocks = len(mine[3]) != len(its[3]) or any(
+        one is not None and one != other for one, other in zip(mine[3], its[3], strict=True)
+    )
 
 
-def _by_step(steps: list[Step]) -> tuple[list[Any], list[Any], list[Any], list[int]]:
+def _by_step(steps: list[Step]) -> tuple[list[Any], list[Any], list[Any], list[int | None]]:
     """Return, for each step, who gets tokens, who is preempted, who finds what, and blocks."""
     tokens, preempted, hits = [], [], []
     computed: dict[int, int] = {}

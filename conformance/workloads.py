@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from conformance.jobs import (
 )
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
+from mist_sim.models.kv_groups import StateCache
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 
@@ -48,7 +50,9 @@ class WorkloadClass:
     aborts: whether senders of jobs go away. ties: whether many jobs come at one time.
     block_size: tokens. drafts: method that drafts tokens, as vLLM names it; empty: none.
     num_window_groups, num_state_groups: groups of layers with a sliding window, or with a state,
-    beside one of full attention. loads: whether computed blocks lie in a store below, too.
+    beside one of full attention. state_cache: vLLM's `mamba_cache_mode`. states_inside: whether
+    kernels save states inside pieces (0.33).
+    loads: whether computed blocks lie in a store below, too.
     loads_in_step: whether the step waits for them, and not the request.
     """
 
@@ -67,8 +71,43 @@ class WorkloadClass:
     drafts: str = ""
     num_window_groups: int = 0
     num_state_groups: int = 0
+    state_cache: StateCache = "none"
+    states_inside: bool = False
     loads: bool = False
     loads_in_step: bool = False
+
+
+def _cached_states(
+    mode: StateCache, name: str, *, inside: bool = False
+) -> dict[str, WorkloadClass]:
+    """Return the classes of models with states and a prefix cache."""
+    jobs: dict[str, Callable[[Draw, int, float], list[Spec]]] = {
+        "plain": plain,
+        "prefixes": prefixes,
+        "repeats": repeats,
+        "conversations": conversations,
+        "overlapping turns": overlapping,
+    }
+    kept: dict[str, Any] = {"state_cache": mode, "states_inside": inside}
+    classes = {}
+    for what, draws in jobs.items():
+        for scarce in (False, True):
+            room = ", scarce" if scarce else ", ample"
+            classes[f"{name}, {what}{room}"] = WorkloadClass(
+                draws, scarce=scarce, num_state_groups=2, **kept
+            )
+    for scarce in (False, True):
+        room = ", scarce" if scarce else ", ample"
+        classes[f"{name} and windows, conversations{room}"] = WorkloadClass(
+            conversations, scarce=scarce, num_state_groups=2, num_window_groups=1, **kept
+        )
+    classes[f"{name}, conversations, scarce, priority"] = WorkloadClass(
+        conversations, scarce=True, num_state_groups=1, policy="priority", **kept
+    )
+    classes[f"{name}, conversations, scarce, threshold"] = WorkloadClass(
+        conversations, scarce=True, num_state_groups=1, threshold=True, **kept
+    )
+    return classes
 
 
 CLASSES = {
@@ -227,6 +266,9 @@ CLASSES = {
     "states and windows, scarce": WorkloadClass(
         plain, scarce=True, caching=False, num_window_groups=1, num_state_groups=2
     ),
+    **_cached_states("align", "aligned states"),
+    **_cached_states("align", "states saved inside", inside=True),
+    **_cached_states("all", "all states"),
     "loads, prefixes": WorkloadClass(prefixes, scarce=True, loads=True),
     "loads, repeats": WorkloadClass(repeats, scarce=True, loads=True),
     "loads, conversations": WorkloadClass(conversations, scarce=True, loads=True),
@@ -287,7 +329,10 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         ]
     window = draw.one_of(24, 100, 128, 500) if kind.num_window_groups else 0
     num_blocks *= 1 + kind.num_window_groups
-    num_blocks += kind.num_state_groups * (1 + num_drafts) * (1 if kind.scarce else len(jobs))
+    num_states = 1 + num_drafts if kind.state_cache == "none" else 3 + num_drafts
+    if kind.state_cache == "all":
+        num_blocks += kind.num_state_groups * (max(blocks) if kind.scarce else sum(blocks))
+    num_blocks += kind.num_state_groups * num_states * (1 if kind.scarce else len(jobs))
     if num_drafts:
         rate = draw.one_of(0.0, 0.4, 0.7, 1.0)
         jobs = _with_paths(jobs, rate, num_drafts)
@@ -300,6 +345,8 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "block_size": size,
         "windows": [kind.num_window_groups, window],
         "states": kind.num_state_groups,
+        "state_cache": kind.state_cache,
+        "states_inside": kind.states_inside,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(seats, budget // (1 + num_drafts)),
         "long_prefill_token_threshold": threshold,

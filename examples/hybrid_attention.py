@@ -21,7 +21,7 @@ for model in ("qwen3-235b-a22b-instruct-2507", "qwen3.5-397b-a17b"):
     for prompt in (4_096, 131_072):
         client = mist.llm_client("llm", model=model, gpu="h200", tensor_parallel_size=8)
         pool = client.memory.pool()
-        pages = pool.blocks_for(prompt + ANSWER)
+        pages = pool.blocks_of(prompt + ANSWER)
         size = pages * client.kv_block_bytes / 1e9  # on all eight GPUs
         step = client.predictor.ranks[0].step_time(StepBatch((), TOGETHER, TOGETHER * prompt))
         workload = mist.Workload.from_lists([prompt] * 8, [ANSWER] * 8, [0.0] * 8)

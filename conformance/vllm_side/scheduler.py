@@ -56,9 +56,15 @@ def scheduler_of(
     num_window_groups, window = spec["windows"]
     layers = [FullAttentionSpec(**shape)]
     layers += [SlidingWindowSpec(**shape, sliding_window=window) for _ in range(num_window_groups)]
+    mode = spec["state_cache"]
     whole = size * (_LONGEST // size)  # without prefix caching a state's block is the context
-    state = {"shapes": ((1,),), "dtypes": (torch.float32,), "block_size": whole}
+    in_blocks = size if mode != "none" else whole
+    state = {"shapes": ((1,),), "dtypes": (torch.float32,), "block_size": in_blocks}
     state |= {"num_speculative_blocks": spec["drafts"][1]}
+    if "mamba_cache_mode" in inspect.signature(MambaSpec).parameters:
+        state |= {"mamba_cache_mode": mode}
+    if spec["states_inside"]:
+        state |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 1}
     layers += [MambaSpec(**state) for _ in range(spec["states"])]
     kv_cache = KVCacheConfig(
         num_blocks=num_blocks,
@@ -70,7 +76,7 @@ def scheduler_of(
     config = config_of(spec, asynchronous, options)
     config.kv_transfer_config = transfer_config() if store is not None else None
     kind = AsyncScheduler if asynchronous else Scheduler
-    hashes = {"hash_block_size": size} if spec["states"] else {}
+    hashes = {"hash_block_size": size} if spec["states"] and mode == "none" else {}
     with connected(store):
         return kind(
             config,
@@ -109,7 +115,7 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
             num_gpu_blocks=spec["num_gpu_blocks"],
             enable_prefix_caching=spec["enable_prefix_caching"],
             block_size=spec["block_size"],
-            mamba_cache_mode="none",
+            mamba_cache_mode=spec["state_cache"],
             enable_mamba_shared_prefix_checkpoint=False,
         ),
         parallel_config=SimpleNamespace(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+SharedStop = Literal["never", "at_first", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,16 @@ class EngineRules:
     returns_unseen: whether a page behind a window is returned only when no step in flight sees it
         (`KVCacheManager.allocate_slots` in `vllm/v1/core/kv_cache_manager.py`, in 0.33 and not in
         0.24). Such steps' tokens count for `caps_windows`, too.
+    states_wait: whether a request waits a step for a cached state that another one saves in it
+        (`MambaManager.cached_blocks_this_step` in `vllm/v1/core/single_type_kv_cache_manager.py`,
+        in 0.19 and not in 0.14).
+    states_stop_shared: which pieces of a prompt end where full attention found more of it than the
+        states did, so that the next such prompt finds these, too: none, the first or any
+        (`Scheduler._mamba_block_aligned_split` in `vllm/v1/core/sched/scheduler.py`: the first in
+        0.24 and not in 0.19, any in 0.33).
+    states_go_on: whether a prompt whose piece ended inside a block goes on to the end of that
+        block, and gets less than a block where no step has more (the same, in 0.33 and not in
+        0.24).
     reserves_prefills: whether blocks are loaded from a tier only where memory is left for the rest
         of all prompts that have begun or are being loaded (`_inflight_prefill_reserved_blocks` in
         `vllm/v1/core/sched/scheduler.py`, in 0.24 and not in 0.19). Without it, loaded prompts may
@@ -103,6 +116,9 @@ class EngineRules:
     admits_lookahead: bool = False
     caps_windows: bool = False
     returns_unseen: bool = False
+    states_wait: bool = False
+    states_stop_shared: SharedStop = "never"
+    states_go_on: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = False
     defers_frees: bool = False

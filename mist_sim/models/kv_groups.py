@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+StateCache = Literal["none", "align", "all"]
+STATE_CACHES: tuple[str, ...] = get_args(StateCache)
+"""Which states are kept for later requests: none, those at the ends of pieces, of all blocks."""
 
 _PAD_BELOW = 1.5  # up to this ratio the smaller kind is padded to one group of the larger's size
 
@@ -15,6 +20,9 @@ class KvGroups:
     num_full_groups, num_window_groups: groups of full attention and of sliding windows.
     num_state_groups: groups of layers that keep a state, which takes a page whatever its length.
     sliding_window: the window of the window groups in tokens; None without them.
+    state_cache: which states a prefix cache keeps (vLLM's `mamba_cache_mode`). Then a state has
+        pages as blocks of tokens come, and returns all but the last one. saves_inside: whether
+        kernels save a state before the end of a prompt's last piece.
 
     Source: vLLM's hybrid KV cache manager, `_get_kv_cache_groups_uniform_page_size` in
     `vllm/v1/core/kv_cache_utils.py`.
@@ -25,6 +33,8 @@ class KvGroups:
     num_window_groups: int = 0
     num_state_groups: int = 0
     sliding_window: int | None = None
+    state_cache: StateCache = "none"
+    saves_inside: bool = False
 
     def __post_init__(self) -> None:
         numbers = self.num_full_groups, self.num_window_groups, self.num_state_groups
@@ -35,8 +45,13 @@ class KvGroups:
 
     @property
     def num_groups(self) -> int:
-        """Pages that a block of tokens takes as long as no window drops it."""
-        return self.num_full_groups + self.num_window_groups
+        """Pages that a block of tokens takes as long as nothing drops it."""
+        return self.num_full_groups + self.num_window_groups + self.num_kept_states
+
+    @property
+    def num_kept_states(self) -> int:
+        """Groups of states that a prefix cache keeps."""
+        return 0 if self.state_cache == "none" else self.num_state_groups
 
 
 def kv_groups(

@@ -16,6 +16,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, Case, EngineOptions
 from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
+from tests.reference.state_memory import Kept
 from tests.reference.stepwise import Job, Windows
 
 
@@ -435,6 +436,46 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12, **options: Any) -> Cas
         for number, job in enumerate(case.jobs)
     ]
     return Case(changed, tuple(jobs))
+
+
+@st.composite
+def alike_in_states(draw: st.DrawFn, max_jobs: int = 12) -> Case:
+    """Requests that begin alike, for a model whose states are kept for others.
+
+    Half of the models have windows, too. Before 0.33 a step has room for a block.
+    """
+    case = draw(alike_in_windows(max_jobs))
+    options, size = case.options, case.options.block_size
+    goes_on = draw(st.booleans())
+    kept = Kept(
+        dense=draw(st.sampled_from([False, False, True])),
+        waits=draw(st.sampled_from([True, True, False])),
+        shared=draw(st.sampled_from(["always"] if goes_on else ["never", "at_first"])),
+        goes_on=goes_on,
+        inside=goes_on and draw(st.booleans()),
+    )
+    windows = options.windows or Windows(1, 1, 0)
+    num_windows = draw(st.sampled_from([0, 0, windows.num_window_groups]))
+    windows = Windows(
+        windows.size if num_windows else 1,
+        max(1, windows.num_full_groups),
+        num_windows,
+        draw(st.integers(1, 3)),
+        kept,
+    )
+    least = 1 if goes_on else size
+    budget = max(least, draw(st.integers(1, 4 * size)), options.max_num_seqs)
+    options = replace(
+        options,
+        policy="chunked",
+        windows=windows,
+        num_blocks=options.num_blocks + 3 * windows.num_state_groups,
+        max_num_batched_tokens=budget,
+        threshold=options.threshold and max(options.threshold, least),
+        drafting=None,
+        swap=None,
+    )
+    return Case(options, case.jobs)
 
 
 @st.composite

@@ -24,6 +24,7 @@ from tests.property.strategies import (
     ahead,
     ahead_together,
     alike,
+    alike_in_states,
     alike_in_windows,
     cases,
     copies,
@@ -318,6 +319,13 @@ def test_pages_of_states(case, groups, data):
     case = replace(case, options=replace(case.options, caching=False, tiers=(), windows=windows))
     predictor = state_roofline()
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=alike_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_prompts_that_begin_alike_where_states_are_kept(case, predictor):
+    assert_exact(case, predictor)
 
 
 @cache

@@ -33,7 +33,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predi
 from mist_sim.metrics import Result
 from mist_sim.metrics.clients.step_figures import pooled_gaps, run_periods
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves, LoraConfig
-from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.kv_groups import KvGroups, StateCache
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
@@ -47,6 +47,7 @@ from tests.reference.kept_elsewhere import Elsewhere, ParkingClient
 from tests.reference.memory import SwapSpace, Tier
 from tests.reference.parallel import StepwiseClient, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
+from tests.reference.state_memory import Kept
 from tests.reference.stepwise import (
     Job,
     Outcome,
@@ -123,6 +124,19 @@ class EngineOptions:
     adapter_moves: AdapterMoves = AT_ONCE
 
     @property
+    def kept(self) -> Kept:
+        """How states are kept, if they are."""
+        kept: Kept | None = self.windows.kept if self.windows else None
+        return kept or Kept()
+
+    @property
+    def state_cache(self) -> StateCache:
+        """vLLM's name of which are kept."""
+        if self.windows is None or self.windows.kept is None:
+            return "none"
+        return "all" if self.kept.dense else "align"
+
+    @property
     def has_queue(self) -> bool:
         """Whether each pipeline has one scheduler and a queue of batches."""
         return self.batch_queue and self.pipeline_parallel_size > 1
@@ -149,6 +163,8 @@ class EngineOptions:
             num_window_groups=self.windows.num_window_groups,
             num_state_groups=self.windows.num_state_groups,
             sliding_window=self.windows.size if self.windows.num_window_groups else None,
+            state_cache=self.state_cache,
+            saves_inside=self.kept.inside,
         )
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
@@ -197,6 +213,9 @@ class EngineOptions:
             caps_windows=self.caps_windows,
             returns_unseen=self.returns_unseen,
             hybrid_drops=self.hybrid_drops,
+            states_wait=self.kept.waits,
+            states_stop_shared=self.kept.shared,
+            states_go_on=self.kept.goes_on,
             batch_queue=self.batch_queue,
             async_pipelines=True,
             staggers_decodes=self.staggers_decodes,
@@ -348,6 +367,8 @@ class EngineOptions:
         kind = other_kind or POLICIES[self.policy][1]
         if self.policy == "chunked":
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}
+            if self.threshold is None and self.state_cache != "none":
+                more["max_partial"] = self.max_num_seqs  # pieces that leave tokens to others
             more |= {"whole_must_fit": self.whole_must_fit}
             more |= {"threshold_spares_one": self.threshold_spares_one}
             more |= {"pass_goes_on": self.pass_goes_on, "interval": self.interval}

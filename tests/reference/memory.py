@@ -138,6 +138,9 @@ class Memory:
         self.cached: dict[Hashable, list[Block]] = {}  # who has had the name for longest first
         self.enters_answers = caching  # as they are computed
 
+    def begin_plan(self) -> None:
+        """Nothing: who finds what a plan computes may begin with it at once."""
+
     def name(self, live: Any, position: int, private: bool = True) -> Hashable:
         """Return the name of a block of a request, None for one without."""
         last_token = (position + 1) * self.block_size - 1

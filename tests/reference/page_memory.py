@@ -40,6 +40,7 @@ class Windows:
     num_full_groups: int
     num_window_groups: int
     num_state_groups: int = 0
+    kept: Any = None  # how states are kept for others (`state_memory.Kept`); None: they are not
 
     @property
     def num_groups(self) -> int:

@@ -123,6 +123,7 @@ from tests.reference.host import Host
 from tests.reference.kept_elsewhere import Elsewhere
 from tests.reference.memory import Block, Link, Memory, SwapSpace, Tier
 from tests.reference.page_memory import PageMemory, Windows
+from tests.reference.state_memory import StateMemory
 
 
 class TimesSteps(Protocol):
@@ -213,6 +214,7 @@ class Live:
     """A job inside the engine. `num_cached`: tokens in the KV cache. `blocks`: those it holds.
 
     num_entered: how many of its blocks, from the first, are where others find them.
+    shared: of `StateMemory`.
     num_loaded: how many are there after its load from tiers. num_coming: how many of them it loads.
     num_elsewhere: tokens whose entries lie elsewhere, come, or have come; 0 once it goes on.
     pages, states: of `PageMemory`.
@@ -233,6 +235,7 @@ class Live:
     pages: list[Any] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
     num_entered: int = 0
+    shared: int = 0
     num_loaded: int = 0
     num_coming: int = 0
     num_elsewhere: int = 0
@@ -690,7 +693,11 @@ class StepwiseEngine(ABC):
             return self.blocks_for(num_tokens)
         number = -(-num_tokens // self.block_size)
         in_window = self.windows.num_window_groups * min(number, self.most_counted)
-        return self.windows.num_full_groups * number + in_window + self.num_states
+        num_pages = self.windows.num_full_groups * number + in_window + self.num_states
+        if (kept := self.windows.kept) is None:
+            return num_pages
+        states = number if kept.dense else min(number, 2 + kept.inside)
+        return num_pages + states * self.windows.num_state_groups
 
     @property
     def most_counted(self) -> float:
@@ -700,7 +707,9 @@ class StepwiseEngine(ABC):
     @property
     def num_states(self) -> int:
         """Pages of the states of a request."""
-        return 0 if self.windows is None else self.windows.num_state_groups * (1 + self.num_drafts)
+        if self.windows is None or self.windows.kept is not None:
+            return 0
+        return self.windows.num_state_groups * (1 + self.num_drafts)
 
     def first_slots(self, live: Live) -> int:
         """Tokens that a decode needs blocks for in the first step after it was away."""
@@ -749,6 +758,7 @@ class StepwiseEngine(ABC):
         number = self.blocks_for(num_tokens)
         if isinstance(self.memory, PageMemory) and self.windows:
             number -= self.windows.num_window_groups * self.memory.behind(num_tokens)
+            number += self.windows.num_state_groups if self.windows.kept else 0
         return number
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
@@ -760,13 +770,23 @@ class StepwiseEngine(ABC):
             beyond = after - min(after, self.most_counted)
             before = -(-num_here // self.block_size) - first
             more -= self.windows.num_window_groups * int(min(beyond, after - before))
+        if self.windows and (kept := self.windows.kept):
+            new = -(-num_tokens // self.block_size) - -(-num_here // self.block_size)
+            more += self.windows.num_state_groups * (new if kept.dense else min(new, 1))
         return more
 
     def empty_memory(self) -> Memory:
         if self.windows:
-            return PageMemory(
+            kind, more = PageMemory, {}
+            if self.windows.kept is not None:
+                most = getattr(self, "threshold", None) or inf
+                more = {"kept": self.windows.kept, "most": min(most, self.max_num_batched_tokens)}
+                more["num_state_groups"] = self.windows.num_state_groups
+                kind = StateMemory
+            return kind(
                 self.num_blocks,
                 self.block_size,
+                **more,
                 windows=self.windows,
                 num_states=self.num_states,
                 most_counted=self.most_counted,
@@ -1119,6 +1139,8 @@ class StepwiseEngine(ABC):
             self.memory.admit(live, self.blocks_for(num_slots))
             if isinstance(self.memory, PageMemory):
                 self.memory.extend(live, num_slots)
+            if isinstance(self.memory, StateMemory):
+                self.memory.extend_states(live, live.num_cached, num_slots)
         self.running.append(live)
         live.is_padded = self.num_padded > 0
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
@@ -1206,9 +1228,13 @@ class StepwiseEngine(ABC):
         memory.give_behind(live, self.num_processed(live))
         if not live.decoding:
             memory.extend(live, self.behind(live.num_cached + num_new))
+            if isinstance(memory, StateMemory):
+                memory.extend_states(live, live.num_cached, live.num_cached + num_new)
             memory.enter(live, live.num_cached + num_new)
             return
         memory.extend(live, self.next_slots(live))
+        if isinstance(memory, StateMemory):
+            memory.extend_states(live, live.num_cached, self.next_slots(live))
         newest = 1
         if self.is_ahead:
             newest = 1 - live.num_last if live.num_last else 0
@@ -1555,6 +1581,7 @@ class StepwiseChunked(StepwiseEngine):
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
+        self.memory.begin_plan()
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
@@ -1573,7 +1600,7 @@ class StepwiseChunked(StepwiseEngine):
         may_pad, self.pads = not chunks, {}
         while not disturbed and budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn
-            if not self.begin_loads(None if by_whole else self.piece_of(budget)):
+            if not self.begin_loads(None if by_whole else self.load_piece(budget)):
                 break
             first = None if by_whole else self.first_piece(budget)
             if not self.head_fits(first):
@@ -1585,7 +1612,7 @@ class StepwiseChunked(StepwiseEngine):
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            if self.num_padded >= budget or not self.fits_behind(num_new):
+            if not num_new or self.num_padded >= budget or not self.fits_behind(num_new):
                 break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
@@ -1727,6 +1754,12 @@ class StepwiseChunked(StepwiseEngine):
             return budget
         return min(budget, self.threshold)
 
+    def load_piece(self, budget: int) -> int | None:
+        """Tokens of a first piece that decide whether loads begin."""
+        if isinstance(self.memory, StateMemory):
+            return self.first_piece(budget)
+        return self.piece_of(budget)
+
     def first_piece(self, budget: int) -> int | None:
         return self.piece(self.head(), budget) if self.queue else None
 
@@ -1850,9 +1883,13 @@ class StepwiseChunked(StepwiseEngine):
 
     def piece(self, live: Live, budget: int) -> int:
         num_new = min(self.to_compute(live), budget)
-        if self.threshold is None or (self.threshold_spares_one and self.is_alone):
-            return num_new
-        return min(num_new, self.threshold)
+        if self.threshold is not None and not (self.threshold_spares_one and self.is_alone):
+            num_new = min(num_new, self.threshold)
+        if isinstance(self.memory, StateMemory) and num_new:
+            begin = live.num_known - self.to_compute(live)
+            is_first = live not in self.running
+            num_new = self.memory.end_of_piece(live, begin, num_new, is_first) - begin
+        return num_new
 
 
 @dataclass(kw_only=True)

@@ -104,12 +104,12 @@ def test_compressed_entries_have_blocks_of_256_and_pages_for_windows():
 
 
 def test_a_hand_over_moves_whole_pages_of_entries_and_states(tmp_path):
-    """Qwen3.5-35B-A3B on two ranks: blocks of 1,056 tokens, and three pages of states.
+    """Qwen3.5-35B-A3B on two ranks: blocks of 1,088 tokens, and three pages of states.
 
-    A page has 10 layers of one KV head of 256 on each rank: 21,626,880 bytes on both.
+    A page has 10 layers of one KV head of 256 on each rank: 22,282,240 bytes on both.
     """
-    page = 10 * 2 * 256 * 2 * 1_056 * 2
-    for prompt, pages in ((100, 1 + 3), (1_056, 1 + 3), (1_057, 2 + 3), (10_000, 10 + 3)):
+    page = 10 * 2 * 256 * 2 * 1_088 * 2
+    for prompt, pages in ((100, 1 + 3), (1_088, 1 + 3), (1_089, 2 + 3), (10_000, 10 + 3)):
         path = tmp_path / f"{prompt}.yaml"
         path.write_text(PAIR.format(prompt=prompt))
         out = tmp_path / f"out-{prompt}"

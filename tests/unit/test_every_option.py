@@ -245,7 +245,11 @@ ELSEWHERE = {
     # changes the error bar alone where no figures are known
     "attention_backend": "test_backends.py::test_kernels_that_nobody_timed_leave_no_error_bar",
     "gpu_price": "test_cost.py::test_a_price_of_ones_own",
+    "kv_cache.mamba_cache_mode": "test_state_caching.py::"
+    "test_a_prompt_finds_the_last_state_that_was_kept",
     "kv_cache.tiers.at": "test_shared_links.py::test_a_place_changes_how_long_a_load_takes",
+    "kv_cache.tiers.loads_in_step": "test_memory_tiers.py::"
+    "test_a_step_waits_for_its_loads_where_the_tier_says_so",
     "kv_cache.tiers.shared": "test_shared_tiers.py::test_engines_find_what_others_computed",
     "step_loop": "test_calls.py::test_the_loop_that_is_chosen_costs_fewer_calls",  # and no result
     "role": "test_hand_over.py::test_three_requests_by_hand",

@@ -255,11 +255,11 @@ def test_prompts_in_pieces_see_the_keys_of_the_whole():
 
 
 def test_engines_say_what_they_take_for_granted():
-    client = mist.llm_client("llm", model="qwen3.5-35b-a3b", gpu="h200")
+    client = mist.llm_client("llm", model="qwen3.5-35b-a3b", gpu="h200", engine="vllm-0.24")
     assert client.config.kv_cache.block_size == 1_056
     workload = Workload.from_lists([5_000] * 4, [40] * 4, [0.0] * 4)
     result = Simulation(clients=[client], workload=workload).run()
-    assert "kv_cache.enable_prefix_caching" in result.summary["assumed"]["llm"]
+    assert "kv_cache.mamba_cache_mode" in result.summary["assumed"]["llm"]
     assert result.summary["completed"] == 4
 
 

@@ -12,6 +12,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
+from mist_sim.models.kv_groups import STATE_CACHES, StateCache
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
 from mist_sim.models.spec import ModelSpec
@@ -42,6 +43,9 @@ class KvCacheConfig:
         (vLLM's name from 0.24 on; v0 kept 0.01 free).
     enable_prefix_caching: whether full blocks are kept for later requests that begin with the same
         tokens.
+    mamba_cache_mode: which states are kept for these requests, of layers that have a state in place
+        of entries (vLLM's name): none, align (those at the ends of prompts' pieces) or all (those
+        of every block, Mamba-2 up to vLLM 0.24). None: align from vLLM 0.33 on, none before.
     tiers: memory below the GPU's that also keeps these blocks, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
@@ -54,6 +58,7 @@ class KvCacheConfig:
     context_memory: Bytes | None = None
     watermark: float = 0.0
     enable_prefix_caching: bool = True
+    mamba_cache_mode: StateCache | None = None
     tiers: tuple[MemoryTier, ...] = ()
     swap_space: Bytes | None = None
 
@@ -67,6 +72,7 @@ class KvCacheConfig:
             raise ValueError(
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
             )
+        _check_mode(self.mamba_cache_mode, is_on=self.enable_prefix_caching)
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
         if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 2:
             raise ValueError(
@@ -99,6 +105,18 @@ class KvCacheConfig:
         for tier in self.tiers[:-1]:
             if tier.shared:
                 raise ValueError(f"tiers must have the shared one last, got {', '.join(names)}")
+
+
+def _check_mode(mode: str | None, *, is_on: bool) -> None:
+    """Raise ValueError for an unknown `mamba_cache_mode`, and for one without a prefix cache."""
+    if mode is None:
+        return
+    check_name("mamba_cache_mode", mode, STATE_CACHES)
+    if mode != "none" and not is_on:
+        raise ValueError(
+            f"mamba_cache_mode must be none without a prefix cache, got {mode}; "
+            "enable_prefix_caching: true keeps states"
+        )
 
 
 def kv_block_bytes(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> float:

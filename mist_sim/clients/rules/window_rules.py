@@ -6,6 +6,7 @@ from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.pages.page_pool import PageRules
+from mist_sim.clients.kv_cache.pages.state_pieces import StateRules
 from mist_sim.clients.scheduling import ChunkedScheduler
 
 
@@ -27,4 +28,8 @@ def page_rules(
         most_beside = num_counted * scheduler.max_num_batched_tokens if caps else None
     drafting = config.speculative_config
     num_again = drafting.num_recomputed_blocks if drafting and not rules.hashes_ahead else 0
-    return PageRules(most_beside, lags, num_again, rules.hybrid_drops)
+    states = StateRules(rules.states_wait, rules.states_stop_shared, rules.states_go_on)
+    if isinstance(scheduler, ChunkedScheduler):
+        most = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
+        states = states._replace(most=min(most, scheduler.max_num_batched_tokens))
+    return PageRules(most_beside, lags, num_again, rules.hybrid_drops, states)

@@ -175,6 +175,8 @@ class ChunkedScheduler(Scheduler):
             if num_drafts >= budget:
                 break
             chunk = cut(num_tokens, budget)
+            if lane.pages is not None and not (chunk := lane.pages.piece(sequence, chunk)):
+                break
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             if lane.pages is not None:

@@ -36,7 +36,7 @@ def need_in_turn(lane: LaneState, pages: PageManager, sequence: SequenceState, n
     """Return the pages that a sequence lacks, once its windows have returned theirs."""
     turn = _turn(lane, sequence, num_new)
     pages.leave_behind(sequence, turn.num_computed)
-    return pages.need(sequence, turn.num_slots)
+    return pages.need(sequence, turn)
 
 
 def serve_now(lane: LaneState, pages: PageManager, sequence: SequenceState, num_new: int) -> int:
@@ -120,8 +120,9 @@ def _turns(
     turns, before = [], None
     for step in steps:
         turn = _decode(lane, sequence, step)
-        num_left = pool.num_left(pages.num_seen(turn, lane.clock.context(sequence, step - 1)))
-        now = num_left, -(-turn.num_slots // size), turn.num_known // size
+        seen = pages.num_seen(turn, lane.clock.context(sequence, step - 1))
+        left = pool.num_left(seen), pool.num_states_left(seen)
+        now = left, -(-turn.num_slots // size), turn.num_known // size
         if now != before or step == steps[-1]:
             turns.append((step, number, sequence, turn))
             before = now

@@ -47,6 +47,8 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     """
     shares = lane.kv_cache.shares_blocks
     if lane.pages is not None:
+        if plan.prefills and lane.pages.keeps_states:
+            return 1  # pieces end at blocks, and others may wait for their states
         limit = steps_until_pages(lane, limit)
     if plan.prefills and shares and _shares_change(lane, plan, budget):
         return 1

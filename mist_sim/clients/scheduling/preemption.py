@@ -172,11 +172,17 @@ def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
     budget -= lane.clock.num_queries
     pieces = []
     for sequence in lane.prefilling:
-        num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        num_new = _piece(lane, sequence, budget, cut)
         if num_new:
             pieces.append((sequence, num_new, lane.needs.of_piece(sequence, num_new)))
             budget -= num_new
     return pieces
+
+
+def _piece(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> int:
+    """Return the tokens of a prompt's next piece."""
+    num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
+    return num_new if lane.pages is None else lane.pages.piece(sequence, num_new)
 
 
 def _need(lane: LaneState, pieces: list[Piece]) -> int:
@@ -256,7 +262,7 @@ def _pause(lane: LaneState, plan: StepPlan, decodes: list[SequenceState]) -> Non
 def _turn(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> tuple[int, int]:
     """Return the tokens that a running sequence gets in a step, and the blocks that it lacks."""
     if sequence in lane.prefilling:
-        num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        num_new = _piece(lane, sequence, budget, cut)
         num_blocks = lane.needs.of_piece(sequence, num_new)
     else:
         num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)

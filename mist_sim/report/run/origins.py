@@ -91,10 +91,11 @@ def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
     if taken:
         left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""
         yield f"A model that is not known is taken as the nearest one: {taken[0]}{left_out}."
-    if "kv_cache.enable_prefix_caching" in assumed:
+    if "kv_cache.mamba_cache_mode" in assumed:
         yield (
-            "Prefixes are not cached in a model most of whose layers keep a state; vLLM may "
-            "keep states of some blocks."
+            "Prefixes are not cached in a model most of whose layers keep a state: vLLM up to 0.24 "
+            "does so where it is told (mamba_cache_mode), and with drafts, swapped requests, "
+            "prompts that are not cut or compressed entries it is not simulated."
         )
 
 

@@ -27,6 +27,7 @@ from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models import ModelSpec
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.scenario.engines.state_caching import MODE, state_caching
 from mist_sim.scenario.engines.step_times import StepTimes
 from mist_sim.scenario.engines.version_names import version_of
 
@@ -61,7 +62,7 @@ def engine_memory(
     blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
     return EngineMemory(
         num_gpu_blocks=blocks,
-        kv_groups=_groups(model, cluster, draft),
+        kv_groups=_groups(config, model, cluster, draft),
         cache_tiers=cache_tiers(kv_cache, model, cluster),
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
@@ -78,29 +79,42 @@ def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> 
     return adapter_moves(model, config.lora, cluster.tensor_parallel_size, bandwidth)
 
 
-def _groups(model: ModelSpec, cluster: Cluster, draft: Drafter | None) -> KvGroups | None:
+def _groups(
+    config: EngineConfig, model: ModelSpec, cluster: Cluster, draft: Drafter | None
+) -> KvGroups | None:
     """Return the groups of layers that share pages; None if all layers share a page."""
-    if model.layers:
-        layout = model.cache_layout(cluster.tensor_parallel_size)
-        return layout.groups if layout.has_groups else None
-    return shared_groups(model, draft) if model.sliding_window else None
-
-
-PREFIXES = "kv_cache.enable_prefix_caching"
-"""Name of what is taken for granted of a model with states."""
+    if not model.layers:
+        return shared_groups(model, draft) if model.sliding_window else None
+    layout = model.cache_layout(cluster.tensor_parallel_size)
+    if not layout.has_groups:
+        return None
+    if not layout.has_states:
+        return layout.groups
+    caching = state_caching(config, model, cluster, layout)
+    return replace(layout.groups, state_cache=caching.mode, saves_inside=caching.saves_inside)
 
 
 def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> EngineConfig:
     """Return an engine whose blocks are as long as the states of its model require.
 
-    A block's entries take at least the bytes of a state (see `CacheLayout`). Prefixes are not
-    cached: a state is that of all tokens before, and is not kept for every block.
+    A block's entries take at least the bytes of a state (see `CacheLayout`). Prefixes are cached
+    where states are kept.
     """
     layout = model.cache_layout(cluster.tensor_parallel_size) if model.layers else None
     if layout is None or not layout.has_states:
+        if config.kv_cache.mamba_cache_mode is not None:
+            raise ScenarioError(
+                f"{MODE} must be left out for {model.name}, no layer of which keeps a state, got "
+                f"{config.kv_cache.mamba_cache_mode}"
+            )
         return config
-    size = -(-max(config.kv_cache.block_size, layout.block_size) // 16) * 16
-    kv_cache = replace(config.kv_cache, block_size=size, enable_prefix_caching=False)
+    caching = state_caching(config, model, cluster, layout)
+    kv_cache = replace(
+        config.kv_cache,
+        block_size=caching.block_size,
+        enable_prefix_caching=caching.mode != "none",
+        mamba_cache_mode=caching.mode,
+    )
     return replace(config, kv_cache=kv_cache)
 
 

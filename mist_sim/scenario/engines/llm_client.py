@@ -38,7 +38,6 @@ from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.engine_hosts import with_host
 from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.engine_memory import (
-    PREFIXES,
     engine_memory,
     of_a_lane,
     with_longer_blocks,
@@ -47,6 +46,7 @@ from mist_sim.scenario.engines.engine_memory import (
 from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.signatures import taking
+from mist_sim.scenario.engines.state_caching import MODE
 from mist_sim.scenario.engines.step_times import is_made_here, step_times
 from mist_sim.scenario.engines.version_defaults import scheduler_options, with_version_defaults
 from mist_sim.scenario.engines.version_names import version_of
@@ -97,7 +97,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         _check_ahead(config)
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
     kernels = kernel_choice(config, model, cluster)
-    caches_prefixes = config.kv_cache.enable_prefix_caching
+    asked_cache = config.kv_cache
     config = with_longer_blocks(with_state_pages(config, model, cluster))
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
@@ -113,8 +113,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     if config.images is not None:
         times = replace(times, assumed=(*times.assumed, "images"))
     assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
-    if caches_prefixes and not config.kv_cache.enable_prefix_caching:
-        assumed += (PREFIXES,)
+    if asked_cache.enable_prefix_caching and config.kv_cache.mamba_cache_mode == "none":
+        assumed += () if asked_cache.mamba_cache_mode else (MODE,)
     assumed += tuple(f"model: {each}" for each in model.approximated)
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,

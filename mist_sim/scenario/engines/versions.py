@@ -55,6 +55,9 @@ _KEEPS_COUNTS = "rules.keeps_counts"
 _ADMITS_LOOKAHEAD = "rules.admits_lookahead"
 _CAPS_WINDOWS = "rules.caps_windows"
 _RETURNS_UNSEEN = "rules.returns_unseen"
+_STATES_WAIT = "rules.states_wait"
+_STOP_SHARED = "rules.states_stop_shared"
+_STATES_GO_ON = "rules.states_go_on"
 _RESERVES = "rules.reserves_prefills"
 _LOADED_FIRST = "rules.loaded_first"
 _DEFERS_FREES = "rules.defers_frees"
@@ -69,6 +72,7 @@ _GRAPH_SIZES = "VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py"
 _POST_INIT = "VllmConfig.__post_init__ in vllm/config/vllm.py"
 _SAMPLE = "TopKTopPSampler in vllm/v1/sample/ops/topk_topp_sampler.py"
 _CACHE = "in vllm/config/cache.py"
+_HYBRID_CACHE = "ModelConfig.is_prefix_caching_supported in vllm/config/model.py"
 _V1_SAMPLE = "in vllm/v1/sample/metadata.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
@@ -76,6 +80,8 @@ _HYBRID = "HybridKVCacheCoordinator.find_longest_cache_hit in vllm/v1/core/kv_ca
 _HASH = "VllmConfig in vllm/config/vllm.py"
 _UPDATE = "Scheduler.update_from_output in vllm/v1/core/sched/scheduler.py"
 _SLOTS = "KVCacheManager.allocate_slots in vllm/v1/core/kv_cache_manager.py"
+_MAMBA = "MambaManager in vllm/v1/core/single_type_kv_cache_manager.py"
+_ALIGNED = "Scheduler._mamba_block_aligned_split in vllm/v1/core/sched/scheduler.py"
 _CAP = "max_admission_blocks_per_request in vllm/v1/kv_cache_interface.py"
 _QUEUE = "EngineCore.step_with_batch_queue in vllm/v1/engine/core.py"
 _ORACLE = "in vllm/model_executor/layers/fused_moe/oracle"
@@ -120,6 +126,7 @@ V0_12 = EngineVersion(
         "kv_cache.enable_prefix_caching": Default(
             True, f"CacheConfig.enable_prefix_caching {_CACHE}"
         ),
+        "kv_cache.mamba_cache_mode": Default("none", _HYBRID_CACHE),
         "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
         LARGEST_GRAPH: Default(LargestGraph(512, 512, with_drafts=False), _GRAPH_SIZES),
         SAMPLER: Default("pytorch", f"{_SAMPLE}; flashinfer with VLLM_USE_FLASHINFER_SAMPLER=1"),
@@ -158,6 +165,9 @@ V0_12 = EngineVersion(
         _ADMITS_LOOKAHEAD: Default(False, f"{_SCHEDULE}: effective_lookahead_tokens"),
         _CAPS_WINDOWS: Default(False, "no such cap; get_num_blocks_to_allocate counts all tokens"),
         _RETURNS_UNSEEN: Default(False, f"{_SLOTS}: total_computed_tokens"),
+        _STATES_WAIT: Default(False, f"{_MAMBA} notes no blocks of a step"),
+        _STOP_SHARED: Default("never", f"{_SCHEDULE} ends no piece for states"),
+        _STATES_GO_ON: Default(False, f"{_SCHEDULE} ends no piece for states"),
         _RESERVES: Default(False, f"{_SCHEDULE}: allocate_slots of a load"),
         _LOADED_FIRST: Default(False, f"{_SCHEDULE}: skipped_waiting"),
         _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
@@ -182,6 +192,9 @@ V0_12 = EngineVersion(
             (None,),
             "it does not start with it: Concurrent Partial Prefill is not supported",
             "scheduler.long_prefill_token_threshold",
+        ),
+        "kv_cache.mamba_cache_mode": Lack(
+            (), "align came in 0.15", "all, or engine: vllm-0.19 or newer", ("align",)
         ),
         RESERVE: Lack((False,), "it came in 0.19", "engine: vllm-0.19 or newer, or leave it out"),
         INTERVAL: Lack((1,), "it came in 0.24", "engine: vllm-0.24 or newer, or leave it out"),
@@ -235,8 +248,9 @@ V0_19 = after(
         ),
         _ASYNC_ANY: Default(True, f"{_POST_INIT}: draft_model, and ngram_gpu"),
         _HYBRID_DROPS: Default(1, f"{_HYBRID}: is_simple_hybrid ends after one round"),
+        _STATES_WAIT: Default(True, f"cached_blocks_this_step of {_MAMBA}"),
     },
-    gains=(RESERVE,),
+    gains=(RESERVE, "kv_cache.mamba_cache_mode"),
 )
 
 V0_24 = after(
@@ -262,6 +276,7 @@ V0_24 = after(
         ),
         _ADMITS_LOOKAHEAD: Default(True, f"{_SCHEDULE}: limit_lookahead_tokens"),
         _CAPS_WINDOWS: Default(True, _CAP),
+        _STOP_SHARED: Default("at_first", f"num_uncached_common_prefix_tokens of {_ALIGNED}"),
         _HYBRID_DROPS: Default(0, f"{_HYBRID}: windows look one block further"),
         _DEFERS_FREES: Default(True, f"{_SCHEDULE}: defer_block_free"),
         _RESERVES: Default(True, f"{_SCHEDULE}: _inflight_prefill_reserved_blocks"),
@@ -293,6 +308,9 @@ V0_33 = after(
         _PADS: Default(True, f"{_SCHEDULE}: pad_spec_decode"),
         _HASHES_AHEAD: Default(True, f"num_hash_lookahead_tokens of {_HASH}"),
         _RETURNS_UNSEEN: Default(True, f"{_SLOTS}: num_in_flight_tokens"),
+        "kv_cache.mamba_cache_mode": Default("align", _HYBRID_CACHE),
+        _STOP_SHARED: Default("always", f"shared_prefix_boundary of {_ALIGNED}"),
+        _STATES_GO_ON: Default(True, f"next_block_boundary of {_ALIGNED}"),
         _LOADED_FIRST: Default(True, f"{_SCHEDULE}: kv_holding_waiting"),
         _SPARES: Default(True, f"{_SCHEDULE}: _request_blocks_can_be_freed"),
         _ASYNC_DRAFTS: Default(
@@ -301,6 +319,9 @@ V0_33 = after(
     },
     gains=("prefill_context_parallel_size",),
     loses={
+        "kv_cache.mamba_cache_mode": Lack(
+            (), "all was removed in 0.33", "align, or leave it out", ("all",)
+        ),
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={

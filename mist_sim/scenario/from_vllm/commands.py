@@ -10,6 +10,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.command_texts import read
+from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
 from mist_sim.scenario.from_vllm.serve import read_server
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
 from mist_sim.scenario.from_vllm.wrappers.container_images import engine_of
@@ -170,7 +171,7 @@ class _Reader:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
         asked = self._sampling if self._workload else None
         servers = [
-            (_sampled(client, asked, self._engine or client.get("engine")), count)
+            (self._by_version(client, asked, self._engine or client.get("engine")), count)
             for client, count in self._servers
         ]
         keys = _clients(servers, gpu) if servers else {}
@@ -180,6 +181,13 @@ class _Reader:
         if self._limits:
             keys["workload"] = {**keys.get("workload", {}), **self._limits}
         return keys
+
+    def _by_version(
+        self, client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
+    ) -> dict[str, Any]:
+        """Return a server's client with what its version takes where its line says nothing."""
+        version = None if engine == "engine" else engine
+        return _sampled(with_state_cache(client, version), asked, engine)
 
 
 _GREEDY_BENCHMARKS = ("vllm-0.12", "vllm-0.14")

@@ -18,6 +18,7 @@ from mist_sim.scenario.from_vllm.handlers import (
     limit_flags,
     model_flags,
     nodes,
+    state_flags,
     transfer_flags,
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
@@ -51,6 +52,7 @@ _VALUES: Mapping[str, Handler] = {
     "--api-server-count": limit_flags.api_servers,
     "--kv-offloading-size": limit_flags.offloading_size,
     "--kv-offloading-backend": limit_flags.offloading_backend,
+    "--mamba-cache-mode": state_flags.cache_mode,
     "--generation-config": generation_flags.source,
     "--override-generation-config": generation_flags.override,
     "--nnodes": nodes.nnodes,

@@ -39,6 +39,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "kv_cache.tiers.loads_in_step": NO_COUNTERPART,
     "kv_cache.tiers.write_policy": NO_COUNTERPART,
     "kv_cache.enable_prefix_caching": "--enable-prefix-caching",
+    "kv_cache.mamba_cache_mode": "--mamba-cache-mode (0.15 to 0.32)",
     # sampling
     "sampling.temperature": "--override-generation-config",
     "sampling.top_p": "--override-generation-config",

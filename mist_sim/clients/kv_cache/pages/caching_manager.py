@@ -1,4 +1,4 @@
-"""The prefix cache of a model with windows, page by page."""
+"""The prefix cache of a model with windows or states, page by page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from mist_sim.clients.kv_cache.manager import Ahead
 from mist_sim.clients.kv_cache.pages.held_pages import HeldPages, name_more
 from mist_sim.clients.kv_cache.pages.hits import Hit, Hits
 from mist_sim.clients.kv_cache.pages.holding import Holding
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager, Turn
 from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
 from mist_sim.clients.kv_cache.pages.page_table import PageTable
+from mist_sim.clients.kv_cache.pages.state_pieces import Piece, end_of, saved_block
 from mist_sim.clients.prefixes.prefix_cache import Chain, one_token_up
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
@@ -22,8 +23,10 @@ class CachingPageManager(PageManager):
 
     It holds the very pages that it finds (see `Hits`), with others, if these hold them. Blocks get
     names in the turn whose tokens fill them; several pages may have one name, and the oldest is
-    found.
+    found. Where states are kept for others, pieces of prompts end where one is saved.
     """
+
+    _of: dict[SequenceState, HeldPages]  # type: ignore[assignment]
 
     caches_prefixes: ClassVar[bool] = True
     looks_ahead: ClassVar[bool] = False
@@ -44,6 +47,8 @@ class CachingPageManager(PageManager):
         self._hits = Hits(pool, self.table, rules)
         self._hashes_ahead = hashes_ahead
         self._latest: tuple[SequenceState, list[Hashable], Hit] | None = None  # look-up
+        self._fresh_in = 0  # plan of the table's fresh names
+        self._shared: dict[SequenceState, int] = {}  # tokens that full attention found, in all
 
     # --- what is found ------------------------------------------------------------------------
 
@@ -91,6 +96,71 @@ class CachingPageManager(PageManager):
             names += [(key, position) for position in range(len(names), end)]
         return names
 
+    # --- states that are kept for others ------------------------------------------------------
+
+    def piece(self, sequence: SequenceState, num_new: int) -> int:
+        if self.pool.groups.state_cache != "align" or not num_new:
+            return num_new
+        rules, size = self.pool.states, self.pool.block_size
+        shared = 0
+        if sequence not in self._of:
+            hit = self.hit(sequence)
+            begin = hit.num_blocks * size
+            if rules.shared_stop != "never" and hit.most > hit.num_blocks:
+                shared = hit.most * size
+        else:
+            begin = sequence.num_brought if sequence.is_brought else sequence.num_computed_tokens
+            shared = self._shared.get(sequence, 0)
+        end, num_prompt = begin + num_new, sequence.num_prompt_tokens
+        piece = Piece(begin, end, sequence.num_tokens, num_prompt, shared)
+        return end_of(piece, size, rules) - begin
+
+    def need(self, sequence: SequenceState, turn: Turn) -> int:
+        holding = self._of[sequence]
+        num_more = max(0, -(-turn.num_slots // self.pool.block_size) - holding.num_blocks)
+        groups, states = self.pool.groups, holding.states
+        if states is None:
+            return groups.num_groups * num_more
+        end = turn.num_computed + turn.num_new
+        saved = saved_block(turn.num_computed, end, self.pool.block_size, self.pool.states)
+        num_pages = (groups.num_groups - groups.num_kept_states) * num_more
+        return num_pages + states.num_lacking(end, saved)
+
+    def _have_turn(self, holding: Holding, turn: Turn) -> None:
+        if not (isinstance(holding, HeldPages) and holding.states is not None):
+            super()._have_turn(holding, turn)
+            return
+        holding.extend(turn.num_slots)
+        end, num_named = turn.num_computed + turn.num_new, holding.num_named
+        size, rules = self.pool.block_size, self.pool.states
+        holding.states.take(end, saved_block(turn.num_computed, end, size, rules))
+        super()._have_turn(holding, turn)
+        self._note_plan()
+        self.table.fresh.update(holding.saved(num_named))
+
+    def _note_plan(self) -> None:
+        """Forget which states were saved in a plan before this one."""
+        if self._fresh_in != self.num_plans:
+            self._fresh_in = self.num_plans
+            self.table.fresh.clear()
+
+    def _states_to_admit(self, hit: Hit, end: int) -> int:
+        """Return the pages of states that a waiting sequence takes up to a token."""
+        groups, pool = self.pool.groups, self.pool
+        needed = -(-end // pool.block_size) + pool.num_drafts - hit.num_blocks
+        if not pool.is_dense:
+            size = pool.block_size
+            saved = saved_block(hit.num_blocks * size, end, size, pool.states)
+            needed = min(needed, 1 + pool.num_drafts + (saved is not None))
+        return groups.num_kept_states * needed
+
+    def _waits_for_state(self, sequence: SequenceState, hit: Hit) -> bool:
+        """Tell whether the state that a sequence finds is saved in this plan."""
+        if not (hit.num_blocks and hit.states and self.pool.states.waits):
+            return False
+        self._note_plan()
+        return hit.states[0].name in self.table.fresh
+
     # --- sequences that come and go -----------------------------------------------------------
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
@@ -101,17 +171,48 @@ class CachingPageManager(PageManager):
         hit, groups = self.hit(sequence), pool.groups
         num_window = groups.num_window_groups * max(0, num_counted - hit.num_blocks)
         num_full = groups.num_full_groups * (num_blocks - hit.num_blocks)
-        return num_full + num_window + hit.num_free + pool.num_state_pages
+        num_pages = num_full + num_window + hit.num_free + pool.num_state_pages
+        if not groups.num_kept_states:
+            return num_pages
+        if self._waits_for_state(sequence, hit):
+            return pool.num_blocks + 1
+        end = most if num_tokens is None else num_tokens
+        return num_pages + self._states_to_admit(hit, end)
+
+    def num_first_tokens(self, sequence: SequenceState, first_piece: int) -> int:
+        num_tokens = super().num_first_tokens(sequence, first_piece)
+        num_cached = self.num_cached_tokens(sequence)
+        return num_cached + self.piece(sequence, num_tokens - num_cached)
 
     def _begin(self, sequence: SequenceState) -> Holding:
         hit = self.hit(sequence)
         self._latest = None  # once it ran, it has other names
-        sequence.num_computed_tokens = hit.num_blocks * self.pool.block_size
+        size = self.pool.block_size
+        sequence.num_computed_tokens = hit.num_blocks * size
         holding = HeldPages(self.pool, self.table, sequence, self._first_names(sequence))
         holding.begin_with(hit)
+        if self.pool.states.shared_stop == "always" and hit.most > hit.num_blocks:
+            self._shared[sequence] = hit.most * size
         return holding
 
     def _begin_alone(self, sequence: SequenceState, num_left: int) -> Holding:
         self._latest = None
         names = self._first_names(sequence)
-        return HeldPages(self.pool, self.table, sequence, names, num_left)
+        num_states_left = self.pool.num_states_left(sequence.num_brought)
+        return HeldPages(self.pool, self.table, sequence, names, num_left, num_states_left)
+
+    def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        num_pages = super().reserve(sequence, num_tokens)
+        if states := self._of[sequence].states:
+            states.take(num_tokens)
+        return num_pages
+
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        super().free(sequence, num_blocks, num_computed_tokens, num_unknown)
+        self._shared.pop(sequence, None)

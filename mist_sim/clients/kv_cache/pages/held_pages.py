@@ -9,6 +9,7 @@ from mist_sim.clients.kv_cache.pages.hits import Hit
 from mist_sim.clients.kv_cache.pages.holding import Holding
 from mist_sim.clients.kv_cache.pages.page_pool import PagePool
 from mist_sim.clients.kv_cache.pages.page_table import Page, PageTable
+from mist_sim.clients.kv_cache.pages.state_pages import StatePages
 from mist_sim.clients.sequence_state import SequenceState
 
 Pages = list[Page | None]
@@ -19,10 +20,11 @@ class HeldPages(Holding):
     """The pages of a sequence group by group, those of full attention first.
 
     Pages are taken of the first group for all blocks, then of the next; they come back group by
-    group, the last block first.
+    group, the last block first. states: those that are kept for others come after these; None
+    without any. num_named: first blocks that others can find.
     """
 
-    __slots__ = ("_groups", "_names", "_num_full", "_num_named", "_owner", "_table")
+    __slots__ = ("_groups", "_names", "_num_full", "_table", "num_named", "owner", "states")
 
     def __init__(
         self,
@@ -31,20 +33,29 @@ class HeldPages(Holding):
         owner: SequenceState,
         names: list[Hashable],
         num_left: int = 0,
+        num_states_left: int = 0,
     ) -> None:
-        """names: of its first blocks; the blocks behind have names that only `owner` knows."""
+        """names: of its first blocks; the blocks behind have names that only `owner` knows.
+
+        num_states_left: first blocks whose states it never has.
+        """
         super().__init__(pool, num_left)
         self._table = table
-        self._owner = owner
+        self.owner = owner
         self._names = names
-        self._num_full = pool.groups.num_full_groups
-        self._groups: list[Pages] = [[] for _ in range(pool.groups.num_groups)]
-        self._num_named = 0
+        groups = pool.groups
+        self._num_full = groups.num_full_groups
+        num_groups = groups.num_full_groups + groups.num_window_groups
+        self._groups: list[Pages] = [[] for _ in range(num_groups)]
+        self.num_named = 0
+        self.states: StatePages | None = None
+        if groups.num_kept_states:
+            self.states = StatePages(pool, table, num_states_left)
 
     def begin_with(self, hit: Hit) -> None:
         """Hold the pages that are found, with others."""
         self.num_left = hit.num_left
-        self.num_blocks = self._num_named = hit.num_blocks
+        self.num_blocks = self.num_named = hit.num_blocks
         for number, found in enumerate(hit.groups):
             num_left = hit.num_left if number >= self._num_full else 0
             pages = self._groups[number]
@@ -53,27 +64,47 @@ class HeldPages(Holding):
             for page in islice(found, num_left, None):
                 if self._table.hold(page):
                     self._pool.allocate(1)
+        if self.states is not None and hit.num_blocks:
+            self.states.begin_with(hit.states, hit.num_blocks)
+
+    def leave_behind(self, num_tokens: int) -> None:
+        super().leave_behind(num_tokens)
+        if self.states is not None:
+            self.states.leave_behind(num_tokens)
 
     def name_until(self, num_tokens: int) -> None:
         """Let others find the blocks that so many tokens fill."""
         num_full = min(num_tokens // self._pool.block_size, self.num_blocks)
-        if num_full <= self._num_named:
+        if num_full <= self.num_named:
             return
-        name_more(self._owner, self._names, num_full)
+        name_more(self.owner, self._names, num_full)
         for pages in self._groups:
-            for position in range(self._num_named, num_full):
+            for position in range(self.num_named, num_full):
                 page = pages[position]
                 if page is not None:
                     self._table.call(page, self._names[position])
-        self._num_named = num_full
+        if self.states is not None:
+            self.states.name(self._names, self.num_named, num_full)
+        self.num_named = num_full
+
+    def saved(self, first: int) -> list[Hashable]:
+        """Return the names of the blocks from a place on whose states others can find."""
+        found = self.states.places(first, self.num_named) if self.states is not None else ()
+        return [self._names[place] for place in found]
 
     def cut(self, num_blocks: int) -> None:
         """Return the pages of all blocks but the first `num_blocks`, and those with names."""
-        super().cut(max(num_blocks, self._num_named))
+        num_blocks = max(num_blocks, self.num_named)
+        super().cut(num_blocks)
+        if self.states is not None:
+            self.states.cut(num_blocks)
 
     def end(self) -> None:
-        self._num_named = 0
-        super().end()
+        self.num_named = 0
+        super().cut(0)
+        if self.states is not None:
+            self.states.end()
+        self._pool.release(self._pool.num_state_pages)
 
     def _take(self, first: int, first_window: int, end: int) -> None:
         super()._take(first, first_window, end)

@@ -31,6 +31,7 @@ class PageManager(KvCacheManager):
     it takes those of its new tokens. Blocks come and go in turns alone: `grow` and `give_back` do
     nothing.
 
+    keeps_states: whether states are kept for others.
     num_in_flight: returns the tokens of a sequence that batches in flight compute, of which there
         may be several; None: it is in one at most.
     """
@@ -42,6 +43,7 @@ class PageManager(KvCacheManager):
         super().__init__(pool)
         self.num_in_flight: Callable[[SequenceState], int] | None = None
         self._lags = lags
+        self.keeps_states = pool.groups.num_kept_states > 0
         self._of: dict[SequenceState, Holding] = {}
 
     # --- the turns of a plan ------------------------------------------------------------------
@@ -59,10 +61,14 @@ class PageManager(KvCacheManager):
             num_computed = holding.num_before + (0 if self._lags else holding.num_new)
         holding.leave_behind(num_computed)
 
-    def need(self, sequence: SequenceState, num_slots: int) -> int:
-        """Pages that a sequence lacks for so many tokens."""
-        num_more = -(-num_slots // self.pool.block_size) - self._of[sequence].num_blocks
+    def need(self, sequence: SequenceState, turn: Turn) -> int:
+        """Pages that a sequence lacks for a turn."""
+        num_more = -(-turn.num_slots // self.pool.block_size) - self._of[sequence].num_blocks
         return self.pool.groups.num_groups * max(0, num_more)
+
+    def piece(self, sequence: SequenceState, num_new: int) -> int:
+        """Tokens of a prompt's next piece, of so many that a step has for it; 0: it has to wait."""
+        return num_new
 
     def serve(self, sequence: SequenceState, turn: Turn) -> None:
         """Give a sequence its turn in a plan, unless it had that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.pages.state_pieces import StateRules
 from mist_sim.models.kv_groups import KvGroups
 
 
@@ -18,12 +19,14 @@ class PageRules(NamedTuple):
     num_again: last blocks of a hit that a drafting layer computes again. num_again_full: blocks of
         full attention that it loses before windows are asked. None: all of it
         (`EngineRules.hybrid_drops`).
+    states: where states are kept for others, with a prefix cache.
     """
 
     most_beside: int | None = None
     lags: bool = False
     num_again: int = 0
     num_again_full: int | None = 0
+    states: StateRules = StateRules()
 
 
 class PagePool(BlockPool):
@@ -32,11 +35,13 @@ class PagePool(BlockPool):
     A block of tokens takes a page in every group of full attention and every window group. A
     request returns its pages in window groups when the window has left them, and never those of
     full attention. A state takes one page from the first token on, and one more for each draft.
+    Where states are kept for others, it takes a page for a block, or for a piece, and returns all
+    but that of the last token.
     """
 
     groups: KvGroups
 
-    __slots__ = ("_most_window_blocks", "_window", "num_state_pages")
+    __slots__ = ("_most_window_blocks", "_window", "num_drafts", "num_state_pages", "states")
 
     def __init__(
         self,
@@ -50,7 +55,10 @@ class PagePool(BlockPool):
         """num_drafts: tokens that each decode verifies in a step."""
         super().__init__(num_blocks, block_size, num_reserved)
         self.groups = groups
-        self.num_state_pages = groups.num_state_groups * (1 + num_drafts)
+        self.states = rules.states._replace(saves_inside=groups.saves_inside)
+        self.num_drafts = num_drafts
+        num_standing = groups.num_state_groups - groups.num_kept_states
+        self.num_state_pages = num_standing * (1 + num_drafts)
         self._window = groups.sliding_window or 1
         self._most_window_blocks: int | None = None
         if rules.most_beside is not None:
@@ -70,8 +78,10 @@ class PagePool(BlockPool):
         return self.groups.num_groups * num_blocks + self.num_state_pages
 
     def blocks_of(self, num_tokens: int) -> int:
-        num_returned = self.groups.num_window_groups * self.num_left(num_tokens)
-        return self.blocks_for(num_tokens) - num_returned
+        groups, num_blocks = self.groups, -(-num_tokens // self.block_size)
+        num_pages = groups.num_full_groups * num_blocks + self.num_state_pages
+        num_pages += groups.num_window_groups * (num_blocks - self.num_left(num_tokens))
+        return num_pages + groups.num_kept_states * min(num_blocks, 1 + self.num_drafts)
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
         groups, num_left = self.groups, self.num_left(num_here)
@@ -79,12 +89,26 @@ class PagePool(BlockPool):
         in_window = after - before
         if in_pieces:
             in_window = max(0, self.counted(after - num_left) - (before - num_left))
-        return groups.num_full_groups * (after - before) + groups.num_window_groups * in_window
+        num_pages = groups.num_full_groups * (after - before) + groups.num_window_groups * in_window
+        return num_pages + groups.num_kept_states * self.states_of(after - before)
 
     def blocks_alone(self, num_tokens: int) -> int:
         num_blocks, groups = -(-num_tokens // self.block_size), self.groups
         in_window = groups.num_window_groups * self.counted(num_blocks)
-        return groups.num_full_groups * num_blocks + in_window + self.num_state_pages
+        num_pages = groups.num_full_groups * num_blocks + in_window + self.num_state_pages
+        if not groups.num_kept_states:
+            return num_pages
+        num_states = num_blocks if self.is_dense else min(num_blocks, 2 + self.states.saves_inside)
+        return num_pages + groups.num_kept_states * (num_states + self.num_drafts)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the state of every block is kept, rather than those at the ends of pieces."""
+        return self.groups.state_cache == "all"
+
+    def states_of(self, num_blocks: int) -> int:
+        """Pages of a state that so many blocks more take in one piece."""
+        return num_blocks if self.is_dense else min(num_blocks, 1)
 
     def counted(self, num_blocks: int) -> int:
         """Blocks in a window group that the admission of a whole prompt counts, of so many."""
@@ -98,3 +122,10 @@ class PagePool(BlockPool):
         `vllm/v1/core/single_type_kv_cache_manager.py`.
         """
         return max(0, num_tokens - self._window + 1) // self.block_size
+
+    def num_states_left(self, num_tokens: int) -> int:
+        """First blocks whose states the token behind so many tokens does not continue from.
+
+        Source: `MambaManager.get_num_skipped_tokens`.
+        """
+        return max(0, num_tokens - 1) // self.block_size

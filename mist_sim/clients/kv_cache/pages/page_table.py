@@ -29,6 +29,7 @@ class PageTable:
         on), rather than in the order of their return.
     watched: names that the latest look-up was for.
     changes: grows whenever a page with one of these comes or goes, or is held or free.
+    fresh: names of blocks whose states were saved in the present plan.
 
     Source: `BlockPool` in `vllm/v1/core/block_pool.py`.
     """
@@ -37,6 +38,7 @@ class PageTable:
         self.num_blank = num_pages
         self.watched: frozenset[Hashable] = frozenset()
         self.changes = 0
+        self.fresh: set[Hashable] = set()
         self._blank_first = blank_first
         self._free: OrderedDict[Page, None] = OrderedDict()  # the next one to be used first
         self._named: list[dict[Hashable, dict[Page, None]]] = [{} for _ in range(num_groups)]
