@@ -176,6 +176,9 @@ CLASSES = {
     "pipeline of 2, windows, scarce, conversations": WorkloadClass(
         conversations, scarce=True, num_ranks=2, num_window_groups=1
     ),
+    "pipeline of 2, windows, scarce, overlapping turns": WorkloadClass(
+        overlapping, scarce=True, num_ranks=2, num_window_groups=1
+    ),
     "pipeline of 2, windows in 3 groups, scarce, priority": WorkloadClass(
         plain, scarce=True, policy="priority", caching=False, num_ranks=2, num_window_groups=3
     ),

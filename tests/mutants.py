@@ -162,6 +162,18 @@ MUTANTS = [
         "if done < len(stay) - 2:",
     ),
     Mutant(
+        "drafts whose sequence was preempted still count as the longest",
+        "clients/decode/speculative_clock.py",
+        "self._find_longest(self._longest_by)",
+        "pass",
+    ),
+    Mutant(
+        "a page that the next in line needs is named, and the look-up stays",
+        f"{CACHE}/pages/page_table.py",
+        "if name in self.watched:",
+        "if name is self.watched:",
+    ),
+    Mutant(
         "copies do not wait for one another",
         f"{CACHE}/moves/lower_memory.py",
         "max(now, self._free_at) + seconds",

@@ -258,18 +258,10 @@ def _check_planning_ahead(config: EngineOptions) -> None:
                 )
 
 
-def check_speculation(config: EngineOptions, needs_longest_context: bool) -> None:
-    """Raise ScenarioError where drafts cannot be timed, or do not fit into a step.
-
-    needs_longest_context: whether the predictor does.
-    """
+def check_speculation(config: EngineOptions) -> None:
+    """Raise ScenarioError where drafts do not fit into a step."""
     drafting, scheduler = config.speculative_config, config.scheduler
     if drafting is None or scheduler is None:
         return
-    if needs_longest_context:
-        raise ScenarioError(
-            "speculative_config must be null with a predictor that asks for the longest "
-            "context, such as a profile of uneven decodes; roofline times drafts"
-        )
     if problem := scheduler.cannot_verify(drafting.num_speculative_tokens):
         raise ScenarioError(f"scheduler must {problem}")

@@ -123,7 +123,7 @@ class LlmClient(LaidOutClient):
         super().__init__(name, engine_traits(config, self.memory, form, machine, self._times))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
-            check_speculation(config, self.predictor.traits.needs_longest_context)
+            check_speculation(config)
         if config.step_loop == "plain" and (option := self.needs_general_loop):
             raise ScenarioError(
                 f"{name}: step_loop must not be plain with {option}; auto takes the general loop"

@@ -90,12 +90,13 @@ class StepGrowth:
         different numbers: item i is the sum over the first i steps, and item 0 is 0.
     window_sum: tokens that every step adds to `StepBatch.window_sum`, or an array as for
         `context_sum`.
-    longest_context: tokens that every step adds to `StepBatch.longest_context`.
+    longest_context: tokens that every step adds to `StepBatch.longest_context`, or an array as for
+        `context_sum`.
     """
 
     context_sum: int | NDArray[np.int64] = 0
     window_sum: int | NDArray[np.int64] = 0
-    longest_context: int = 0
+    longest_context: int | NDArray[np.int64] = 0
 
     def contexts(self, ahead: Sized, first: int = 0) -> NDArray[np.float64]:
         """Return `first` plus the growth of `context_sum` after `ahead` = 0, 1, ... steps.
@@ -110,6 +111,10 @@ class StepGrowth:
     def windows(self, ahead: Sized, first: int = 0) -> NDArray[np.float64]:
         """Return the same for `window_sum`."""
         return _sums(first, self.window_sum, len(ahead))
+
+    def longest(self, ahead: Sized, first: int = 0) -> NDArray[np.float64]:
+        """Return the same for `longest_context`."""
+        return _sums(first, self.longest_context, len(ahead))
 
 
 def _sums(first: int, added: int | NDArray[np.int64], num_steps: int) -> NDArray[np.float64]:
@@ -128,7 +133,7 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
         batch.num_decodes,
         batch.context_sum + _added(growth.context_sum, num_steps),
         None if window_sum is None else window_sum + _added(growth.window_sum, num_steps),
-        None if longest is None else longest + num_steps * growth.longest_context,
+        None if longest is None else longest + _added(growth.longest_context, num_steps),
         batch.num_drafts,
         batch.adapters,
         batch.replicas,

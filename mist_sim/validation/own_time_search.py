@@ -31,6 +31,7 @@ CHANGE = 0.05  # by which a figure is changed to see its effect: single steps ma
 _SHARES = (1.0, 0.5, 0.25)  # of what lacks, to begin at
 _GROUP = 8  # requests of a group, where there are enough
 _FEWEST_GROUPS, _MOST_GROUPS = 4, 16  # the fewest tell every figure
+_LEAST_SPREAD = 1e-3  # of logarithms, so that a run without chance has weights, too
 _NOTHING = 1e-9  # s: less is none
 _SHORT_OF = 0.05  # of a latency: a simulation that is so much slower has too slow steps
 _CHOICES = {True: ("exposed_step", "exposed_sequence"), False: ("step", "sequence")}
@@ -89,6 +90,7 @@ class Fit:
         self._load = _under_way(self._bare, measured)
         self.names = (self._step, "request", *self._told())
         self._groups = self._grouped()
+        self._weights = dict.fromkeys(METRICS, 1.0)
 
     def _told(self) -> Iterator[str]:
         """Yield the figures that only a varied run tells."""
@@ -128,7 +130,22 @@ class Fit:
         found |= _line(rest, ("request", "prompt_token"), prompts, self.names)
         first = np.array([found[name] for name in self.names])
         # slower steps are shared by more requests, so that all of the lack may be too much
-        return min((first * share for share in _SHARES), key=self._misfit)
+        start = min((first * share for share in _SHARES), key=self._misfit)
+        self._weights = self._weighed(start)
+        return start
+
+    def _weighed(self, values: Array) -> dict[str, float]:
+        """Return weights of the metrics: the less chance is in one, the more it counts.
+
+        TTFT depends on when in a step a request arrives, which TPOT does not.
+        """
+        logs = self._logs(values)
+        spreads = {
+            metric: max(_LEAST_SPREAD, _spread(logs[metric], groups))
+            for metric, groups in self._groups.items()
+        }
+        least = min(spreads.values())
+        return {metric: least / spread for metric, spread in spreads.items()}
 
     def _misfit(self, values: Array) -> float:
         return float(np.abs(self.residuals(values)).sum())
@@ -140,17 +157,24 @@ class Fit:
     def residuals(self, values: Array) -> Array:
         """Return mean logarithms of simulated over measured, by groups of the requests to fit.
 
-        TTFT is grouped by prompt, TPOT by load: which requests share a step is chance.
+        TTFT is grouped by prompt, TPOT by load: which requests share a step is chance. Each has the
+        weight of its metric.
         """
-        result = self._simulated(self._with(dict(zip(self.names, values, strict=True))))
         pieces = []
-        for metric, real in self._measured.seconds.items():
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logs = np.log(self._of(result, metric) / real)
+        for metric, logs in self._logs(values).items():
             for group in self._groups[metric]:
                 known = logs[group][np.isfinite(logs[group])]
-                pieces.append(known.mean() if len(known) else 0.0)
+                pieces.append(self._weights[metric] * known.mean() if len(known) else 0.0)
         return np.array(pieces)
+
+    def _logs(self, values: Array) -> dict[str, Array]:
+        """Return logarithms of simulated over measured, by metric."""
+        result = self._simulated(self._with(dict(zip(self.names, values, strict=True))))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {
+                metric: np.log(self._of(result, metric) / real)
+                for metric, real in self._measured.seconds.items()
+            }
 
     def found(self, values: Array) -> OwnTime:
         """Return the result for fitted values, with two digits fewer than they have."""
@@ -266,6 +290,13 @@ def _under_way(requests: pd.DataFrame, measured: Measured) -> Array:
     ends = np.sort(arrivals + ttft + answers * tpot)
     begun = np.searchsorted(np.sort(arrivals), arrivals, "right")
     return np.asarray(begun - np.searchsorted(ends, arrivals, "right"), dtype=np.float64)
+
+
+def _spread(logs: Array, groups: list[NDArray[np.int64]]) -> float:
+    """Return the standard deviation of logarithms from the means of their groups."""
+    known = [logs[group][np.isfinite(logs[group])] for group in groups]
+    apart = np.concatenate([each - each.mean() for each in known if len(each)] or [np.zeros(1)])
+    return float(np.sqrt(np.mean(apart**2)))
 
 
 def _line(

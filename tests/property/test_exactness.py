@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor, TablePredictor
 from mist_sim.models import SpeculativeConfig, load_model
 from mist_sim.simulation import Simulation
@@ -59,7 +59,19 @@ from tests.reference.stepwise import Job, Outcome, Step, Windows
 @cache
 def roofline() -> RooflinePredictor:
     model = replace(load_model("llama-3.1-8b"), num_nextn_predict_layers=1)
-    return RooflinePredictor(model, Cluster(load_gpu("h100-sxm")))
+    return RooflinePredictor(model, Cluster(without_l2("h100-sxm")))
+
+
+def without_l2(name: str) -> GpuSpec:
+    """Return a GPU in whose cache no pages of shared prefixes stay: the reference counts none."""
+    return replace(load_gpu(name), l2_cache=None, l2_bandwidth=None)
+
+
+@cache
+def groupless_roofline() -> RooflinePredictor:
+    """Time heads without groups where the longest context counts, the draft model's too."""
+    model = replace(load_model("llama-2-7b"), num_nextn_predict_layers=1)
+    return RooflinePredictor(model, Cluster(without_l2("a100-80gb-sxm"), 4))
 
 
 @cache
@@ -288,7 +300,8 @@ def test_early_rejection_of_prompts_that_begin_alike(case):
 @examples(60)
 @given(case=cases(max_jobs=8), data=st.data())
 def test_roofline(case, data):
-    predictor = windowed_roofline() if case.options.windows else roofline()
+    plain = data.draw(st.sampled_from([roofline(), groupless_roofline()]))
+    predictor = windowed_roofline() if case.options.windows else plain
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
@@ -495,6 +508,37 @@ def test_free_pages_are_those_in_the_queue(monkeypatch):
     jobs = [Job(0.005 * k, 60 + k, 80 + k, content=((k % 3, 50),)) for k in range(12)]
     assert_exact(Case(options, tuple(jobs)), AWKWARD)
     assert {"admit", "serve", "serve_next", "free", "swap_in"} <= set(checked)
+
+
+@pytest.mark.parametrize("window", [3, 30, 100])
+def test_a_look_up_that_stays_is_what_would_be_found_now(monkeypatch, window):
+    """The next in line waits for memory, while others name, hold and return what it may find."""
+    stayed, look_up = [], CachingPageManager.hit
+
+    def hit(self, sequence):
+        before = self._latest
+        found = look_up(self, sequence)
+        assert found[1:] == self._hits.find(self._names(sequence))[1:]
+        stayed.append(before is not None and found is before[2])
+        return found
+
+    monkeypatch.setattr(CachingPageManager, "hit", hit)
+    for num_blocks in (24, 26, 34, 44, 58):
+        windows = Windows(window, 1, 1)
+        options = EngineOptions(
+            "chunked",
+            num_blocks,
+            4,
+            8,
+            16,
+            threshold=8,
+            max_partial=4,
+            windows=windows,
+            caching=True,
+        )
+        jobs = [Job(0.0005 * k, 40 + 3 * k, 6, content=((k % 2, 40),)) for k in range(8)]
+        assert_exact(Case(options, tuple(jobs)), AWKWARD)
+    assert 10 < sum(stayed) < len(stayed)
 
 
 DRAFTS = SpeculativeConfig(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5)

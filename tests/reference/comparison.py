@@ -27,7 +27,6 @@ from mist_sim.hardware.predictors import (
     EngineOverhead,
     Predictor,
     RooflinePredictor,
-    traits_of,
     with_drafting,
 )
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
@@ -170,7 +169,6 @@ class EngineOptions:
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
         kind, _ = POLICIES[self.policy]
-        predictor = self._timed_by(predictor)
         more: dict[str, Any] = {}
         if self.policy == "chunked":
             more["long_prefill_token_threshold"] = self.threshold
@@ -268,7 +266,7 @@ class EngineOptions:
             client = self.stepwise_client(predictor)
             StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
             return self.cut_short(client, last_exit(client.outcomes))
-        lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0, self._elsewhere())
+        lane = self._lane(self._times(predictor).ranks[0], 0, self._elsewhere())
         lane.run(jobs)
         return self.cut_short(lane, last_exit(lane.outcomes))
 
@@ -284,7 +282,6 @@ class EngineOptions:
 
     def stepwise_client(self, predictor: Predictor) -> StepwiseClient:
         """Return the reference as a client of a cluster, with nothing to do yet."""
-        predictor = self._timed_by(predictor)
         times = self._times(predictor)
         if self.has_queue:
             return self._queued_client(times)
@@ -341,13 +338,6 @@ class EngineOptions:
         overhead = EngineOverhead(**asdict(self.host))
         first = overhead.around(predictor.ranks[0], overlapped=self.async_scheduling)
         return predictor.with_first(first)
-
-    def _timed_by(self, predictor: Predictor) -> Predictor:
-        """Return a predictor that asks for no more than the engine can tell."""
-        asks = traits_of(predictor).needs_longest_context
-        return (
-            replace(predictor, needs_longest_context=False) if self.drafting and asks else predictor
-        )
 
     @property
     def _preemption(self) -> Preemption:

@@ -58,7 +58,7 @@ class AffinePredictor:
         seconds += self.per_context_token * contexts
         windows = growth.windows(ahead.astype(float), batch.window_sum or 0)
         seconds += self.per_window_token * windows
-        longest = (batch.longest_context or 0) + growth.longest_context * ahead
+        longest = growth.longest(ahead, batch.longest_context or 0)
         return np.asarray(seconds + self.per_longest * longest)
 
 

@@ -1408,7 +1408,7 @@ class StepwiseEngine(ABC):
             seen = self.windows.size - 1
             batch.window_sum = sum(min(self.context(live), seen) for live in decodes)
         if self.needs_longest_context and decodes:
-            batch.longest_context = max(live.num_cached for live in decodes)
+            batch.longest_context = max(self.context(live) for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
         decodes = [live for live in decodes if live not in self.gone]
         self.memory.grow(

@@ -16,11 +16,13 @@ from mist_sim import (
     Simulation,
     SpeculativeConfig,
     Workload,
-    llm_client,
 )
 from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.predictors import EngineOverhead, ranks_of, traits_of, with_drafting
+from mist_sim.models import load_model
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import AWKWARD, ConstantPredictor
 
@@ -103,10 +105,12 @@ def test_drafting_keeps_everything():
     assert with_drafting(said, NGRAM, None).traits == said.traits
 
 
-def test_drafting_does_not_hide_that_the_longest_context_is_needed():
-    said = Saying(needs_longest_context=True, times_drafts=True)
-    with pytest.raises(ScenarioError, match="asks for the longest context"):
-        llm_client("llm", predictor=said, speculative_config=NGRAM)
+def test_drafting_asks_for_the_longest_context_if_either_model_does():
+    cluster = Cluster(load_gpu("a100-80gb-sxm"))
+    for groups in ("llama-2-7b", "llama-3.2-1b"):
+        model = Drafter(load_model(groups), cluster)
+        traits = with_drafting(Saying(times_drafts=True), NGRAM, model).traits
+        assert traits.needs_longest_context == (groups == "llama-2-7b")
 
 
 # --- ranks ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from mist_sim import Scenario, simulate
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.device_loading import gpu_from_table
+from mist_sim.hardware.devices.device_loading import gpu_from_table, gpu_names
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.explained import explained
 from mist_sim.models import load_model
@@ -23,6 +23,7 @@ from tests.effort import examples
 
 H100, L40S, A100 = load_gpu("h100-sxm"), load_gpu("l40s"), load_gpu("a100-80gb-sxm")
 MHA, GQA, LATENT = (load_model(name) for name in ("llama-2-7b", "llama-3.1-8b", "deepseek-v3"))
+CARDS = gpu_names()
 SMALLEST = {MHA.name: 1, GQA.name: 1, LATENT.name: 16}
 
 
@@ -196,10 +197,70 @@ def test_grouped_heads_and_kernels_that_split_wait_for_memory_alone(model, gpu):
     assert roofline(model, gpu, 8)._decodes.per_own_key == 0
 
 
+def decodes(contexts):
+    """Return the batch of decodes with such contexts."""
+    return StepBatch((), len(contexts), sum(contexts), longest_context=max(contexts))
+
+
+@examples(300)
+@given(
+    st.sampled_from(CARDS),
+    st.lists(st.integers(1, 30_000), min_size=1, max_size=128),
+    st.integers(0, 30_000),
+    st.integers(1, 5_000),
+    st.data(),
+)
+def test_more_context_or_more_decodes_never_make_a_step_shorter(card, contexts, other, more, data):
+    """Contexts of any lengths on every GPU: a sequence joins, or one context grows."""
+    ranks = 8 if load_gpu(card).interconnect is not None else 1
+    predictor = predictor_of(MHA.name, card, data.draw(st.sampled_from([1, ranks])))
+    chunks = data.draw(st.sampled_from([(), ((300, 20),)]))
+    now = predictor.step_time(replace(decodes(contexts), chunks=chunks))
+    joined = replace(decodes([*contexts, other]), chunks=chunks)
+    assert predictor.step_time(joined) >= now
+    at = data.draw(st.integers(0, len(contexts) - 1))
+    grown_one = [context + more * (place == at) for place, context in enumerate(contexts)]
+    assert predictor.step_time(replace(decodes(grown_one), chunks=chunks)) >= now
+
+
+def test_a_short_decode_beside_a_long_one_waits_for_it():
+    """The step was 6.86 ms with one long decode, and 5.56 with a short one more."""
+    predictor = roofline(MHA, A100, 4)
+    alone, both = (predictor.step_time(decodes(each)) for each in ([4_000], [4_000, 10]))
+    assert alone < both < 1.01 * alone
+
+
 @examples(100)
-@given(st.sampled_from([L40S, A100]), st.integers(1, 128), st.integers(1, 30_000))
-def test_more_context_or_more_decodes_never_make_a_step_shorter(gpu, number, context):
-    predictor = roofline(MHA, gpu)
-    now = predictor.step_time(StepBatch((), number, number * context))
-    assert predictor.step_time(StepBatch((), number, number * context + 1)) >= now
-    assert predictor.step_time(StepBatch((), number + 1, (number + 1) * context)) >= now
+@given(
+    st.sampled_from([(), ((300, 20),), ((40, 9_000), (7, 0))]),
+    st.lists(st.integers(1, 30_000), min_size=1, max_size=40),
+    st.integers(0, 5),
+    st.data(),
+)
+def test_runs_wait_for_the_longest_context_as_their_steps_do(chunks, contexts, num_drafts, data):
+    """Steps that give each sequence one token, or another number where drafts are verified."""
+    predictor, steps = roofline(MHA, A100), 12
+    batch = replace(decodes(contexts), chunks=chunks, num_drafts=num_drafts)
+    growth = StepGrowth(len(contexts), 0, 1)
+    if num_drafts:
+        gained = data.draw(st.lists(st.integers(1, 1 + num_drafts), min_size=steps, max_size=steps))
+        tokens = np.cumsum([0, *gained[1:]])
+        growth = StepGrowth(len(contexts) * tokens, longest_context=tokens)
+    every = [predictor.step_time(grown(batch, growth, step)) for step in range(steps)]
+    assert predictor.run(batch, growth, steps).tolist() == every
+    parts = sum(operator.seconds for operator in explained(predictor, batch))
+    assert parts == pytest.approx(every[0], rel=1e-12)
+
+
+def test_there_is_no_line_where_the_longest_context_counts():
+    assert roofline(MHA, A100).decode_line(12) is None
+    assert roofline(MHA, L40S).decode_line(12) is not None  # 32 blocks fill its memory's bandwidth
+    assert [roofline(MHA, card).traits.needs_longest_context for card in (A100, L40S)] == [1, 0]
+
+
+def test_contexts_that_are_not_told_count_as_equal():
+    predictor = roofline(MHA, A100)
+    batch, growth = StepBatch((), 3, 9_000), StepGrowth(3, 0, 1)
+    assert predictor.step_time(batch) == predictor.step_time(replace(batch, longest_context=3_000))
+    every = [predictor.step_time(grown(batch, growth, step)) for step in range(50)]
+    assert predictor.run(batch, growth, 50).tolist() == every

@@ -107,6 +107,8 @@ class SpeculativeClock(DecodeClock):
     __slots__ = (
         "_blocks_by",
         "_first",
+        "_longest_by",
+        "_overrun_contexts",
         "_speculation",
         "_tokens_by",
     )
@@ -119,6 +121,16 @@ class SpeculativeClock(DecodeClock):
         self._first = 0
         self._tokens_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
         self._blocks_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
+        # the longest context before step _first + i, without decodes that have ended
+        self._longest_by: Vector | None = None
+        self._overrun_contexts: list[int] = []
+
+    @property
+    def tells_longest(self) -> bool:
+        return self._longest_by is not None
+
+    def watch_longest(self) -> None:
+        self._longest_by = np.zeros_like(self._tokens_by)
 
     def join(self, sequence: SequenceState) -> None:
         """Add a sequence; its path says how many tokens each step will give it."""
@@ -129,6 +141,8 @@ class SpeculativeClock(DecodeClock):
         start = self._place(len(stay))
         add_ahead(self._tokens_by, start, stay)
         add_ahead(self._blocks_by, start, self._blocks(context, stay, sequence.num_ahead))
+        if self._longest_by is not None:
+            _raise_to(self._longest_by, start, context + stay[:-1])
 
     def leave(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock; return its slots, those of drafts included."""
@@ -142,9 +156,20 @@ class SpeculativeClock(DecodeClock):
             blocks = self._blocks(first_context, stay, sequence.num_ahead)
             add_ahead(self._tokens_by, start, stay[done] - stay[done:])
             add_ahead(self._blocks_by, start, blocks[done] - blocks[done:])
+            if self._longest_by is not None:
+                self._find_longest(self._longest_by)
         num_slots = self._slots(sequence, first_context, stay, done)
         sequence.num_ahead = 0
         return num_slots
+
+    def _find_longest(self, longest_by: Vector) -> None:
+        """Find the longest contexts anew, since a sequence has left before its end."""
+        start = self.steps - self._first
+        longest_by[start:] = 0
+        for _, ticket, sequence in self.heap:
+            if sequence.ticket == ticket:
+                ahead = self._path(sequence, 0).stay[self.steps - sequence.join_step : -1]
+                _raise_to(longest_by, start, sequence.num_tokens - 1 + ahead)
 
     def slots(self, sequence: SequenceState, num_steps: int = 0) -> int:
         stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
@@ -180,12 +205,19 @@ class SpeculativeClock(DecodeClock):
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
         batch = super().batch(chunks)
         batch.num_drafts = self._speculation.num_drafts
+        if self._longest_by is not None:
+            longest = self._longest_by.item(self.steps - self._first)
+            batch.longest_context = max(longest, *self._overrun_contexts, 0)
         return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
+        """Return the batch's growth; with decodes that have ended there is one step only."""
         start = self.steps - self._first
-        tokens = self._tokens_by
-        return StepGrowth(tokens[start : start + num_steps] - tokens[start])
+        tokens, longest = self._tokens_by, self._longest_by
+        growth = StepGrowth(tokens[start : start + num_steps] - tokens[start])
+        if longest is not None:
+            growth.longest_context = longest[start : start + num_steps] - longest[start]
+        return growth
 
     def blocks_needed_now(self) -> int:
         blocks, start = self._blocks_by, self.steps - self._first
@@ -244,12 +276,14 @@ class SpeculativeClock(DecodeClock):
         """
         self.num_decodes += 1
         self.context_sum += context
+        self._overrun_contexts.append(context)
         self._blocks_by[self.steps - self._first + 1 :] += num_blocks
 
     def end_overrun(self, context: int, num_blocks: int) -> None:
         """Remove a decode that `begin_overrun` added."""
         self.num_decodes -= 1
         self.context_sum -= context
+        self._overrun_contexts.remove(context)
         self._blocks_by[self.steps - self._first + 1 :] -= num_blocks
 
     def _place(self, num_steps: int) -> int:
@@ -260,6 +294,8 @@ class SpeculativeClock(DecodeClock):
         size = max(_FIRST_HORIZON, 2 * num_steps)
         self._tokens_by = moved(self._tokens_by[start:], size)
         self._blocks_by = moved(self._blocks_by[start:], size)
+        if self._longest_by is not None:
+            self._longest_by = moved(self._longest_by[start:], size)
         self._first = self.steps
         return 0
 
@@ -269,6 +305,12 @@ def add_ahead(sums: Vector, start: int, more: Vector) -> None:
     end = start + len(more)
     sums[start:end] += more
     sums[end:] += more[-1]
+
+
+def _raise_to(longest: Vector, start: int, contexts: Vector) -> None:
+    """Let the longest contexts from index `start` on be no shorter than a sequence's."""
+    ahead = longest[start : start + len(contexts)]
+    np.maximum(ahead, contexts, out=ahead)
 
 
 def moved(ahead: Vector, size: int) -> Vector:

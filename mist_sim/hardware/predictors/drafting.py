@@ -61,8 +61,15 @@ class _WithDrafting:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Those of the target, without its `step_time_on_the_spot`, which leaves drafting out."""
-        return replace(traits_of(self.target), step_time_on_the_spot=None)
+        """Those of the target, without its `step_time_on_the_spot`, which leaves drafting out.
+
+        They ask for the longest context if either model does.
+        """
+        inside = traits_of(self.target)
+        asks = inside.needs_longest_context
+        if self.passes is not None:
+            asks = asks or self.passes.needs_longest_context
+        return replace(inside, needs_longest_context=asks, step_time_on_the_spot=None)
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.target.step_time(batch) + self.host
@@ -94,6 +101,11 @@ class DraftPasses:
         self._num_later = num_passes - 1
         self._model = RooflinePredictor(drafter.model, drafter.cluster)
         self._joining = Joining(drafter) if drafter.is_target_layer else None
+
+    @property
+    def needs_longest_context(self) -> bool:
+        """Whether the draft model's predictor asks for the longest context."""
+        return self._model.traits.needs_longest_context
 
     def add(self, seconds: float, batch: StepBatch) -> float:
         """Return `seconds` with the passes on top."""
@@ -160,13 +172,23 @@ def _later(batch: StepBatch) -> StepBatch:
 
     Only the first of a decode's tokens counts as read, as if no draft had been accepted.
     """
-    context_sum = batch.context_sum + batch.num_decodes
-    context_sum += sum([new + context for new, context in batch.chunks])
-    return StepBatch((), batch.num_decodes + len(batch.chunks), context_sum)
+    prompts = [new + context for new, context in batch.chunks]
+    context_sum = batch.context_sum + batch.num_decodes + sum(prompts)
+    later = StepBatch((), batch.num_decodes + len(prompts), context_sum)
+    if batch.longest_context is not None or not batch.num_decodes:
+        mine = [] if batch.longest_context is None else [batch.longest_context + 1]
+        later.longest_context = max([*mine, *prompts], default=None)
+    return later
 
 
 def _later_growth(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepGrowth:
-    num_prefill_tokens = batch.num_prefill_tokens
-    if not num_prefill_tokens or isinstance(growth.context_sum, int):
-        return StepGrowth(growth.context_sum + num_prefill_tokens)
-    return StepGrowth(growth.context_sum[:num_steps] + num_prefill_tokens * np.arange(num_steps))
+    num_new, ahead = batch.num_prefill_tokens, np.arange(num_steps)
+    if not num_new:
+        return growth
+    added = growth.context_sum
+    sums = added + num_new if isinstance(added, int) else added[:num_steps] + num_new * ahead
+    longest = np.max([ahead * new + (new + context) for new, context in batch.chunks], axis=0)
+    if batch.longest_context is not None:
+        of_decodes = growth.longest(ahead, batch.longest_context + 1).astype(int)
+        longest = np.maximum(longest, of_decodes)
+    return StepGrowth(sums, longest_context=longest - longest[0])

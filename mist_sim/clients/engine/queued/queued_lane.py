@@ -12,6 +12,7 @@ from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.kv_cache.pages.page_manager import PageManager
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.scheduling.preemption import num_to_compute
 from mist_sim.clients.sequence_state import SequenceState
@@ -141,8 +142,11 @@ class QueuedLane(Lane):
             state.waiting.stale.discard(sequence)
             state.taken.pop(sequence, None)
         if state.ahead and state.kv_cache.caches_prefixes:
-            state.group = group
-            self._enter_known(group)
+            state.group, answers = group, state.kv_cache.answers
+            if isinstance(answers, EagerAnswers):
+                answers.note_return()
+            elif state.pages is not None:
+                self._name_known(group, state.pages)
         ended = [each for each in found.ending if each.phase != OUT]
         for sequence in ended:
             state.finish_with(sequence)
@@ -151,16 +155,12 @@ class QueuedLane(Lane):
         if self.given_up:
             self.let_go(ended)
 
-    def _enter_known(self, group: Group) -> None:
-        """Let others find blocks of decodes whose token ids are known now."""
+    def _name_known(self, group: Group, pages: PageManager) -> None:
+        """Let others find pages of decodes whose token ids are known now."""
         state = self.state
-        if state.pages is not None:
-            decodes = [each for each, its in state.group_of.items() if its is group]
-            for sequence in state.in_turn(decodes):
-                num_known = group.clock.context(sequence) - state.num_due(sequence)
-                state.pages.know(sequence, num_known)
-        elif isinstance(state.kv_cache.answers, EagerAnswers):
-            state.kv_cache.answers.note_return()
+        decodes = [each for each, its in state.group_of.items() if its is group]
+        for sequence in state.in_turn(decodes):
+            pages.know(sequence, group.clock.context(sequence) - state.num_due(sequence))
 
     def _emit(self, found: Pass) -> None:
         """Hand out the first tokens of answers."""

@@ -56,7 +56,7 @@ class CachingPageManager(PageManager):
         return self.hit(sequence).num_blocks * self.pool.block_size
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
-        return self._find(probe, self._first_names(probe)).num_blocks * self.pool.block_size
+        return self._hits.find(self._names(probe)).num_blocks * self.pool.block_size
 
     def watch(self, watcher: ContentWatcher) -> bool:
         return False  # windows may shorten what full attention has
@@ -71,20 +71,21 @@ class CachingPageManager(PageManager):
         """Return the cached pages that a waiting sequence finds."""
         latest = self._latest
         if latest is None or latest[0] is not sequence:
-            names = self._first_names(sequence)
+            names = self._names(sequence)
+            self.table.watched = frozenset(names)
         elif latest[2].changes == self.table.changes:
             return latest[2]
         else:
             names = latest[1]
-        hit = self._find(sequence, names)
+        hit = self._hits.find(names)
         self._latest = sequence, names, hit
         return hit
 
-    def _find(self, sequence: SequenceState, names: list[Hashable]) -> Hit:
-        """Look a waiting sequence up; its last token is always computed."""
-        most = (sequence.num_tokens - 1) // self.pool.block_size
+    def _names(self, sequence: SequenceState) -> list[Hashable]:
+        """Return the names of the blocks that it may find; its last token is always computed."""
+        names, most = self._first_names(sequence), (sequence.num_tokens - 1) // self.pool.block_size
         name_more(sequence, names, most)
-        return self._hits.find(names[:most])
+        return names[:most]
 
     def _first_names(self, sequence: SequenceState) -> list[Hashable]:
         """Return the names of the blocks whose content other requests may share."""
@@ -185,6 +186,7 @@ class CachingPageManager(PageManager):
 
     def _begin(self, sequence: SequenceState) -> Holding:
         hit = self.hit(sequence)
+        self._latest = None  # once it ran, it has other names
         size = self.pool.block_size
         sequence.num_computed_tokens = hit.num_blocks * size
         holding = HeldPages(self.pool, self.table, sequence, self._first_names(sequence))
@@ -194,6 +196,7 @@ class CachingPageManager(PageManager):
         return holding
 
     def _begin_alone(self, sequence: SequenceState, num_left: int) -> Holding:
+        self._latest = None
         names = self._first_names(sequence)
         num_states_left = self.pool.num_states_left(sequence.num_brought)
         return HeldPages(self.pool, self.table, sequence, names, num_left, num_states_left)

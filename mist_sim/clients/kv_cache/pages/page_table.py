@@ -27,7 +27,8 @@ class PageTable:
     num_blank: free pages in which nothing is found and which are used before all others.
     blank_first: whether returned pages without a name are used before the others (vLLM from 0.24
         on), rather than in the order of their return.
-    changes: grows whenever a named page comes or goes, or is held or free.
+    watched: names that the latest look-up was for.
+    changes: grows whenever a page with one of these comes or goes, or is held or free.
     fresh: names of blocks whose states were saved in the present plan.
 
     Source: `BlockPool` in `vllm/v1/core/block_pool.py`.
@@ -35,6 +36,7 @@ class PageTable:
 
     def __init__(self, num_pages: int, num_groups: int, *, blank_first: bool) -> None:
         self.num_blank = num_pages
+        self.watched: frozenset[Hashable] = frozenset()
         self.changes = 0
         self.fresh: set[Hashable] = set()
         self._blank_first = blank_first
@@ -67,18 +69,20 @@ class PageTable:
         if is_free:
             del self._free[page]
         page.holders += 1
-        self.changes += 1
+        if page.name in self.watched:
+            self.changes += 1
         return is_free
 
     def call(self, page: Page, name: Hashable) -> None:
         """Name a page by the tokens in it."""
         page.name = name
         self._named[page.group].setdefault(name, {})[page] = None
-        self.changes += 1
+        if name in self.watched:
+            self.changes += 1
 
     def let_go(self, pages: Iterable[Page | None]) -> int:
         """Take pages back from a request, in this order; return how many are free now."""
-        num_free = 0
+        num_free, watched = 0, self.watched
         for page in pages:
             if page is None:
                 continue
@@ -86,12 +90,12 @@ class PageTable:
             if page.holders:
                 continue
             num_free += 1
+            if page.name in watched:
+                self.changes += 1
             if page.name is None and self._blank_first:
                 self.num_blank += 1
             else:
                 self._free[page] = None
-        if num_free:
-            self.changes += 1
         return num_free
 
     def _forget(self, page: Page) -> None:
@@ -101,5 +105,6 @@ class PageTable:
         del copies[page]
         if not copies:
             del self._named[page.group][page.name]
+        if page.name in self.watched:
+            self.changes += 1
         page.name = None
-        self.changes += 1

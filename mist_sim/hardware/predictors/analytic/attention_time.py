@@ -6,7 +6,7 @@ both give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -32,6 +32,20 @@ def decode_pairs(batch: StepBatch, keys: Keys) -> Keys:
     return keys * (1 + num_drafts) - batch.num_decode_queries * num_drafts // 2
 
 
+def longest_decode(batch: StepBatch) -> float:
+    """Return the longest context of a step's decodes; if it is not counted, that of equal ones."""
+    longest = batch.longest_context
+    return batch.context_sum / batch.num_decodes if longest is None else longest
+
+
+def longest_decodes(batch: StepBatch, growth: StepGrowth, ahead: Sized) -> Array:
+    """Return the same for the steps `ahead` = 0, 1, ..."""
+    longest = batch.longest_context
+    if longest is None:
+        return growth.contexts(ahead, batch.context_sum) / batch.num_decodes
+    return growth.longest(ahead, longest)
+
+
 def seen_in_window(window: int, new: int, context: int) -> tuple[int, float]:
     """Return the keys and the (query, key) pairs of a prompt's new tokens in a sliding window."""
     before = max(context - window, 0)  # queries of the context that missed keys
@@ -54,9 +68,9 @@ class DecodeAttention:
     """Seconds that the attention of decodes takes in all layers: the slower of memory and compute.
 
     fixed: independent of the number of decodes. beside_prompts: factor on the time of keys in a
-    step with prompts. per_own_key: for each key of a decode, whose context one block of the kernel
-    reads; 0 where several share it. `add_run` performs the same operations on arrays as `add` on
-    numbers.
+    step with prompts. per_own_key: for each key of the longest context, which one block of the
+    kernel reads from its first key to its last; 0 where several blocks share it, or where that is
+    never the slower. `add_run` performs the same operations on arrays as `add` on numbers.
     """
 
     fixed: float
@@ -78,25 +92,26 @@ class DecodeAttention:
             beside_prompts=1.0,
         )
 
-    def key_time(self, num_decodes: int) -> float:
-        """Return the seconds of each key in a step of so many decodes.
-
-        Blocks that read a context each share the memory's bandwidth; few of them do not fill it.
-        """
-        return max(self.per_key, self.per_own_key / num_decodes)
-
     def add(
-        self, seconds: float, batch: StepBatch, keys: int, pairs: float, num_read_again: int = 0
+        self,
+        seconds: float,
+        batch: StepBatch,
+        keys: int,
+        pairs: float,
+        num_read_again: int = 0,
+        longest: float = 0.0,
     ) -> float:
         """Return `seconds` with the attention of a step's decodes to so many keys on top.
 
-        num_read_again: keys among them that come from the GPU's cache.
+        num_read_again: keys among them that come from the GPU's cache. longest: the longest of
+            their contexts before the step, which counts with `per_own_key` only.
         """
-        queries, per_key = batch.num_decodes * (1 + batch.num_drafts), self.per_key
-        if self.per_own_key:
-            per_key = self.key_time(batch.num_decodes)
+        queries = batch.num_decodes * (1 + batch.num_drafts)
         begun = seconds + self.fixed
-        memory = (keys - num_read_again) * per_key + (queries * self.per_query + begun)
+        memory = (keys - num_read_again) * self.per_key
+        if self.per_own_key:
+            memory = max(memory, (longest + (1 + batch.num_drafts)) * self.per_own_key)
+        memory += queries * self.per_query + begun
         compute = pairs * self.per_pair + begun
         return memory if memory > compute else compute  # max() would be a call  # noqa: FURB136
 
@@ -107,17 +122,18 @@ class DecodeAttention:
         keys: Array,
         pairs: Array,
         num_read_again: int = 0,
+        longest: Array | None = None,
     ) -> Array:
         """Do the same for arrays; `keys` is overwritten."""
         queries, per_key = batch.num_decode_queries, self.per_key
-        if self.per_own_key:
-            per_key = self.key_time(batch.num_decodes)
         begun = seconds + self.fixed
         waits_for_memory = pairs is keys and per_key >= self.per_pair and not num_read_again
         compute = None if waits_for_memory else pairs * self.per_pair + begun
         if num_read_again:
             add(keys, -num_read_again, keys)
         multiply(keys, per_key, keys)  # half the time of `*=` for a short array
+        if longest is not None:
+            np.maximum(keys, (longest + (1 + batch.num_drafts)) * self.per_own_key, out=keys)
         add(keys, queries * self.per_query + begun, keys)
         return keys if compute is None else np.maximum(keys, compute, out=keys)
 
@@ -197,7 +213,8 @@ class WindowAttentionTime:
             if batch.num_drafts:
                 pairs = min(pairs, queries * window)
             decode = self.decode_beside if batch.chunks else self.decode
-            seconds = decode.add(seconds, batch, keys, pairs)
+            longest = min(longest_decode(batch), window - 1) if decode.per_own_key else 0.0
+            seconds = decode.add(seconds, batch, keys, pairs, 0, longest)
         return seconds
 
     def _prompts(self, before_all: float, chunks: Sequence[tuple[int, int]]) -> float:
@@ -232,7 +249,10 @@ class WindowAttentionTime:
             if batch.num_drafts:
                 pairs = np.minimum(pairs, queries * window)
             decode = self.decode_beside if batch.chunks else self.decode
-            seconds = decode.add_run(seconds, batch, keys, pairs)
+            own: Array | None = None
+            if decode.per_own_key:
+                own = np.minimum(longest_decodes(batch, growth, ahead), window - 1)
+            seconds = decode.add_run(seconds, batch, keys, pairs, 0, own)
         return seconds
 
     def seen(self, batch: StepBatch) -> int:

@@ -211,7 +211,8 @@ def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeA
         return times
     kernel, *_ = phase.rates(name)
     in_serial = kernel.serial / 1e3 * model.head_dim / SERIAL_HEAD
-    return replace(times, per_own_key=layers * in_serial / parts)
+    own = layers * in_serial / parts
+    return replace(times, per_own_key=own if own > times.per_key else 0.0)
 
 
 def decode_times(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.cluster import Cluster
@@ -11,6 +12,7 @@ from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
     PromptAttention,
     decode_pairs,
+    longest_decode,
     seen_in_window,
 )
 from mist_sim.hardware.predictors.analytic.compile import Phase, attention_kernel
@@ -157,7 +159,11 @@ class Attention:
             pairs = min(pairs, queries * window)
         compute = pairs * times.per_pair
         read = keys if window is not None else keys - batch.num_read_again
-        memory = read * times.key_time(batch.num_decodes) + queries * times.per_query
+        memory = read * times.per_key
+        if times.per_own_key:
+            longest = min(longest_decode(batch), inf if window is None else window - 1)
+            memory = max(memory, (longest + (1 + batch.num_drafts)) * times.per_own_key)
+        memory += queries * times.per_query
         return self._operator((queries, keys, pairs), (compute, memory, times.fixed), prefill=False)
 
     def _operator(

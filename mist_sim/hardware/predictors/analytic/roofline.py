@@ -21,6 +21,8 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.analytic.attention_time import (
     WindowAttentionTime,
     decode_pairs,
+    longest_decode,
+    longest_decodes,
     longest_prompt,
 )
 from mist_sim.hardware.predictors.analytic.compile import (
@@ -81,6 +83,9 @@ class RooflinePredictor:
             self._windows = differing_times(model, cluster)
         else:
             self._windows = window_attention(model, cluster)
+        in_windows = isinstance(self._windows, WindowAttentionTime) and self._windows.decode
+        own = self._decodes.per_own_key or (in_windows and in_windows.per_own_key)
+        self._needs_longest = bool(own)
         self._graphs = captured(
             MOST_CAPTURED
             if self.max_cudagraph_capture_size is None
@@ -123,6 +128,7 @@ class RooflinePredictor:
             compared_as="" if self.enforce_eager else "roofline",
             kernels_only=True,
             sums_over_links=True,
+            needs_longest_context=self._needs_longest,
             times_drafts=True,
             reads_again=self._reads_again,
         )
@@ -137,7 +143,8 @@ class RooflinePredictor:
         if queries:
             keys = batch.context_sum + queries
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
-            seconds = decodes.add(seconds, batch, keys, pairs, batch.num_read_again)
+            longest = longest_decode(batch) if decodes.per_own_key else 0.0
+            seconds = decodes.add(seconds, batch, keys, pairs, batch.num_read_again, longest)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
         return seconds if seconds > floor else floor  # max() would be a call  # noqa: FURB136
@@ -157,9 +164,12 @@ class RooflinePredictor:
                 pairs = new * (contexts + (new + 1) * 0.5)
                 seconds = prompts.add(seconds, new, contexts + new, pairs)
         if queries:
-            keys = growth.contexts(range(num_steps), batch.context_sum + queries)
+            steps, again, longest = range(num_steps), batch.num_read_again, None
+            keys = growth.contexts(steps, batch.context_sum + queries)
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
-            seconds = decodes.add_run(seconds, batch, keys, pairs, batch.num_read_again)
+            if decodes.per_own_key:
+                longest = longest_decodes(batch, growth, steps)
+            seconds = decodes.add_run(seconds, batch, keys, pairs, again, longest)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, _ahead(num_steps))
         if isinstance(seconds, float):  # an empty batch
@@ -169,15 +179,17 @@ class RooflinePredictor:
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
         """Return the line of times of steps with so many decodes.
 
-        None with windows, or if compute counts.
+        None with windows, or if compute or the longest context counts.
         """
         cls, decodes = type(self), self._decodes
         is_own = cls.step_time is RooflinePredictor.step_time and cls.run is RooflinePredictor.run
-        if not is_own or self._windows or decodes.per_key < decodes.per_pair:
+        if not is_own or self._windows or self._needs_longest:
+            return None
+        if decodes.per_key < decodes.per_pair:
             return None
         seconds, floor = self._fixed((), num_decodes)
         fixed = num_decodes * decodes.per_query + (seconds + decodes.fixed)
-        return DecodeLine(decodes.key_time(num_decodes), fixed, floor)
+        return DecodeLine(decodes.per_key, fixed, floor)
 
     def parts(self, batch: StepBatch) -> dict[str, float]:
         """Return the seconds of a step of prompts alone or decodes alone, by kind of kernel.

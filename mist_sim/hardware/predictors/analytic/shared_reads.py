@@ -32,13 +32,12 @@ class SharedReads:
     """The keys of shared prefixes that come from the cache.
 
     held: keys of a layer that the cache holds. least: seconds of a key in all layers that neither
-        the cache's bandwidth nor arithmetic falls below.
-    decodes: seconds of a step's keys.
+        the cache's bandwidth nor arithmetic falls below. per_key: of a key from memory.
     """
 
     held: float
     least: float
-    decodes: DecodeAttention
+    per_key: float
 
     def __call__(self, shared: Mapping[int, int], num_decodes: int, num_keys: int) -> int:
         """Return the keys, of `num_keys` that a step's decodes read, that come from the cache.
@@ -52,9 +51,7 @@ class SharedReads:
         for readers, tokens in shared.items():
             again = readers if readers < most else most  # noqa: FURB136
             saved += tokens * (readers - 1 - (again - 1) * beyond**again)
-        least = self.decodes.per_own_key / num_decodes
-        least = max(least, self.least)
-        allowed = (1 - least / self.decodes.per_key) * num_keys
+        allowed = (1 - self.least / self.per_key) * num_keys
         return int(saved if saved < allowed else allowed) if allowed > 0 else 0  # noqa: FURB136
 
 
@@ -71,4 +68,4 @@ def shared_reads(
     t = cluster.tensor_parallel_size // parts
     num_bytes = operators.attention(model, 0, 1 / parts, 0, t, prefill=False).bytes
     least = max(layers * num_bytes / gpu.l2_bandwidth, decodes.per_pair)
-    return SharedReads(float(gpu.l2_cache / num_bytes), float(least), decodes)
+    return SharedReads(float(gpu.l2_cache / num_bytes), float(least), decodes.per_key)

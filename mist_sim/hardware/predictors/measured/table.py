@@ -281,6 +281,6 @@ def _even_contexts(
     """Return the same for every step of a run."""
     if weights is None or not batch.longest_context:
         return means
-    longest = batch.longest_context + growth.longest_context * np.arange(float(len(means)))
+    longest = growth.longest(means, batch.longest_context)
     weight = weights.along(batch.num_decodes, means / longest)
     return np.asarray(means + (longest - means) * weight)

@@ -35,6 +35,10 @@ _GONE = "vLLM's v1 engine, which is what is simulated, does not use it"
 _SAMPLING = "requests say how many tokens they take; top-p and top-k are sampling.top_p and top_k"
 _TOKENIZER = "tokenizing is in front_end.request, and front_end.prompt_token for each token"
 _KERNELS = "step times are those of vLLM's default kernels"
+_CASCADE = (
+    "each decode reads its own keys here; vLLM to 0.14 reads a prefix that all requests share once "
+    "unless this is given, 0.19 to 0.24 with --no-disable-cascade-attn, and 0.33 never does"
+)
 _EXPERTS = (
     "experts are as evenly loaded as expert_load_imbalance says, 1.0 by default; moving them takes "
     "no time, and copies of them no memory"
@@ -103,7 +107,8 @@ _ASSUMED_VALUES: Mapping[str, str] = {
     "tokens count when they are computed; clients see bundles of them": "stream-interval",
 }
 _ASSUMED_SWITCHES: Mapping[str, str] = {
-    _KERNELS: "disable-cascade-attn calculate-kv-scales",
+    _CASCADE: "disable-cascade-attn",
+    _KERNELS: "calculate-kv-scales",
     _EXPERTS: "enable-eplb",
 }
 
