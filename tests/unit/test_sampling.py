@@ -140,6 +140,9 @@ def test_one_run_is_enough_to_begin(method):
 # ---------------------------------------------------------------------- the model of effects
 
 
+CATEGORIES = np.zeros(3, dtype=bool)
+
+
 def places():
     return np.array(list(product(range(3), range(4), range(2))))
 
@@ -153,7 +156,7 @@ def test_the_model_finds_what_is_a_product_of_effects():
     )
     tried = rng.choice(len(values), 10, replace=False)
     assert all({*places()[tried, axis]} == set(range(n)) for axis, n in enumerate((3, 4, 2)))
-    found = predicted(places(), tried, values[tried])
+    found = predicted(places(), tried, values[tried], CATEGORIES)
     assert np.argmin(found) == np.argmin(values)
     assert np.corrcoef(found, np.log(values))[0, 1] > 0.99
 
@@ -161,18 +164,37 @@ def test_the_model_finds_what_is_a_product_of_effects():
 def test_the_model_leads_away_from_what_keeps_no_constraint():
     tried = np.arange(24)
     values = np.where(places()[:, 0] == 1, np.inf, 1.0)
-    found = predicted(places(), tried, values)
+    found = predicted(places(), tried, values, CATEGORIES)
     assert found[places()[:, 0] == 1].min() > found[places()[:, 0] != 1].max()
 
 
 def test_the_model_knows_nothing_of_what_was_all_lost():
-    found = predicted(places(), np.arange(3), np.full(3, np.inf))
+    found = predicted(places(), np.arange(3), np.full(3, np.inf), CATEGORIES)
     assert not found.any()
 
 
 def test_a_figure_of_zero_is_the_best_and_no_infinity():
-    found = predicted(
-        places(), np.arange(24), np.where(places()[:, 2] == 0, 0.0, 1.0 + places()[:, 1])
-    )
+    values = np.where(places()[:, 2] == 0, 0.0, 1.0 + places()[:, 1])
+    found = predicted(places(), np.arange(24), values, CATEGORIES)
     assert np.isfinite(found).all()
     assert np.argmin(found) % 2 == 0
+
+
+@pytest.mark.parametrize("unseen", [0, 1, 3])
+def test_a_number_that_was_not_tried_lies_on_a_line_through_those_that_were(unseen):
+    """Twice as many of something cost twice as much: the model says so of a count it never saw."""
+    values = 2.0 ** places()[:, 1]
+    tried = np.flatnonzero(places()[:, 1] != unseen)
+    is_ordered = np.array([False, True, False])
+    found = predicted(places(), tried, values[tried], is_ordered)
+    steps = [float(found[places()[:, 1] == k].mean()) for k in range(4)]
+    assert np.diff(steps) == pytest.approx(np.log(2), rel=0.02)
+
+
+def test_a_category_that_was_not_tried_counts_as_the_best_of_its_axis():
+    values = 1.0 + places()[:, 0]
+    tried = np.flatnonzero(places()[:, 0] != 2)
+    found = predicted(places(), tried, values[tried], CATEGORIES)
+    best = found[places()[:, 0] == 0].mean()
+    assert found[places()[:, 0] == 2].mean() == pytest.approx(best)
+    assert best < found[places()[:, 0] == 1].mean() - 0.5

@@ -246,7 +246,8 @@ class _Axes:
         """
         tried = np.flatnonzero(self._tried)
         costs = np.array([_costs(self._several[row], evaluation) for row in tried.tolist()])
-        told = np.array([predicted(self._places, tried, each) for each in costs.T])
+        ordered = np.array(list(self._is_ordered.values()))
+        told = np.array([predicted(self._places, tried, each, ordered) for each in costs.T])
         told -= told.min(axis=1, keepdims=True)
         told /= np.maximum(told.max(axis=1, keepdims=True), _SMALL)
         left = ~self._tried
