@@ -721,6 +721,12 @@ MUTANTS = [
         "num_known += 1",
     ),
     Mutant(
+        "an answer in a pipeline hides its blocks once its last token is on its way",
+        "clients/engine/queued/state.py",
+        "if last.group is group and sequence in leaving:",
+        "if False:",
+    ),
+    Mutant(
         "with windows, answers go on as if every block had one page",
         "clients/kv_cache/pages/page_pool.py",
         "        in_window = after - before\n",

@@ -9,6 +9,7 @@ from mist_sim.clients.kv_cache.reusable_decodes import Answers
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.queued.state import QueuedState
+    from mist_sim.clients.sequence_state import SequenceState
 
 
 class EagerAnswers(Answers):
@@ -22,20 +23,26 @@ class EagerAnswers(Answers):
 
     def note_step(self) -> None:
         """Enter blocks that the plan's decodes fill, as far as their token ids are known."""
-        self._enter_filled(ahead=1)
+        state = self.state
+        context, group_of = state.group.clock.context, state.group_of
+        self._enter_filled(
+            {each: context(each) + 1 for each in self.writers if group_of.get(each) is state.group}
+        )
 
     def note_return(self) -> None:
         """Enter blocks whose token ids are known now that a batch has returned."""
-        self._enter_filled(ahead=0)
+        if self.writers:
+            contexts = self.state.contexts(self.state.group)
+            self._enter_filled({each: contexts[each] for each in self.writers if each in contexts})
 
-    def _enter_filled(self, ahead: int) -> None:
+    def _enter_filled(self, contexts: dict[SequenceState, int]) -> None:
+        """Enter blocks of sequences with so many tokens, without those on their way."""
         state = self.state
-        writers = [each for each in self.writers if state.group_of.get(each) is state.group]
-        for sequence in state.in_turn(writers) if len(writers) > 1 else writers:
+        for sequence in state.in_turn(list(contexts)) if len(contexts) > 1 else contexts:
             chain = sequence.chain
             if chain is None:
                 continue
-            num_tokens = state.group.clock.context(sequence) + ahead - len(state.giving(sequence))
+            num_tokens = contexts[sequence] - len(state.giving(sequence))
             num_full = min(num_tokens // self._block_size, chain.num_shared)
             if num_full > chain.num_held:
                 self.cache.enter(chain, num_full)

@@ -156,11 +156,11 @@ class QueuedLane(Lane):
             self.let_go(ended)
 
     def _name_known(self, group: Group, pages: PageManager) -> None:
-        """Let others find pages of decodes whose token ids are known now."""
+        """Let others find pages of answers whose token ids are known now."""
         state = self.state
-        decodes = [each for each, its in state.group_of.items() if its is group]
-        for sequence in state.in_turn(decodes):
-            pages.know(sequence, group.clock.context(sequence) - state.num_due(sequence))
+        contexts = state.contexts(group)
+        for sequence in state.in_turn(list(contexts)):
+            pages.know(sequence, contexts[sequence] - state.num_due(sequence))
 
     def _emit(self, found: Pass) -> None:
         """Hand out the first tokens of answers."""

@@ -85,6 +85,18 @@ class QueuedState(LaneState):
         """Return the tokens of a sequence on their way."""
         return len(self.giving(sequence))
 
+    def contexts(self, group: Group) -> dict[SequenceState, int]:
+        """Return the tokens that the cache holds for each answer of a group, as planned.
+
+        Answers whose last token is on its way are among them.
+        """
+        clock, leaving = group.clock, self.leaving
+        found = {each: clock.context(each) for each, its in self.group_of.items() if its is group}
+        for sequence, last in self.ends_with.items():
+            if last.group is group and sequence in leaving:
+                found[sequence] = leaving[sequence][1]
+        return found
+
     def num_in_flight(self, sequence: SequenceState) -> int:
         """Return the tokens of a sequence that batches in flight compute."""
         found = self.computing(sequence, self.giving(sequence))
