@@ -721,6 +721,12 @@ MUTANTS = [
         "num_known += 1",
     ),
     Mutant(
+        "a preempted sequence finds what it found before it ran",
+        "clients/kv_cache/pages/caching_manager.py",
+        " or len(latest[1]) != num_blocks:",
+        ":",
+    ),
+    Mutant(
         "an answer in a pipeline hides its blocks once its last token is on its way",
         "clients/engine/queued/state.py",
         "if last.group is group and sequence in leaving:",

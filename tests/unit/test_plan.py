@@ -132,7 +132,40 @@ def test_hybrids_are_all_looked_at_before_one_runs_long(monkeypatch):
     order = [each.candidate.design for each in hunt._undecided()]
     assert order == sorted(order)
     assert set(order) == {"apart", "hybrid"}
-    assert all(each.is_short for each in hunt.tried.values())
+    assert {each.may_tell for each in hunt.tried.values()} == {30_000}
+
+
+@pytest.mark.parametrize(
+    ("needs", "most_requests", "lengths"),
+    [
+        (45_000, None, [6_000, 30_000, 120_000]),
+        (200_000, None, [6_000, 30_000]),  # more than the longest run would have
+        (None, None, [6_000, 30_000]),
+        (45_000, 30_000, [6_000, 30_000]),  # the user has said how long a run may be
+    ],
+)
+@pytest.mark.parametrize("seems", [True, False])
+def test_one_that_seems_to_keep_runs_longer_where_that_may_tell(
+    needs, most_requests, lengths, seems, monkeypatch
+):
+    options = PlanOptions(
+        gpus=("h100-sxm",), max_gpus=1, tensor_parallel_sizes=(1,), most_requests=most_requests
+    )
+    question, shop, space = measured(asked(), options)
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+    margins = (-0.2, 0.1) if seems else (-0.1, 0.2)
+    near = Trial(1.0, 0, None, 0.91, is_whole=True, margins=margins, needs=needs)
+    runs = []
+
+    def trials(chosen, most, rate):
+        runs.append(most)
+        return dict.fromkeys(chosen, near)
+
+    monkeypatch.setattr(hunt, "_trials", trials)
+    hunt.run(space)
+    while hunt._lengthen():
+        pass
+    assert sorted(set(runs)) == (lengths if seems else lengths[:2])
 
 
 def test_what_a_bound_leaves_out_misses():

@@ -10,7 +10,7 @@ runs, so that the result does not depend on the number of cores.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan
 from time import monotonic
@@ -37,21 +37,22 @@ _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
 # designs whose runs take ten times as long: others settle first
 _SLOW = ("hybrid", "afd", "reshard")
+_LONGER = 4  # times the requests of a usual longest run, for a cheaper one that seems to keep
 
 
 @dataclass
 class Tried:
     """A candidate that was simulated, or that proved impossible.
 
-    trial: None if impossible; `problem` gives the reason. is_short: whether a longer run may decide
-        it. room: largest multiple of the rate that it served, in the race among candidates of its
-        price; last: distance below its limits there, as `slack`.
+    trial: None if impossible; `problem` gives the reason. may_tell: requests of a longer run that
+        may decide it; 0: none may. room: largest multiple of the rate that it served, in the race
+        among candidates of its price; last: distance below its limits there, as `slack`.
     """
 
     candidate: Candidate
     trial: Trial | None
     problem: str = ""
-    is_short: bool = False
+    may_tell: int = 0
     room: float = 1.0
     last: float = 0.0
 
@@ -289,32 +290,51 @@ class Hunt:
         best = self.best
         price = best.candidate.rank[0] if best else float("inf")
         found = [
-            each for each in self.tried.values() if each.is_short and each.candidate.rank[0] < price
+            each for each in self.tried.values() if each.may_tell and each.candidate.rank[0] < price
         ]
-        return sorted(found, key=lambda each: (each.slack, each.candidate.rank))
+        return sorted(found, key=lambda each: (each.may_tell, each.slack, each.candidate.rank))
 
     def _lengthen(self) -> bool:
         """Run undecided candidates longer; return whether there were any."""
-        most = self._question.options.longest
-        chosen = [each.candidate for each in self._undecided()][:_ROUND]
-        self._try(chosen, most)
+        chosen = self._undecided()[:_ROUND]
+        self._run({each.candidate: each.may_tell for each in chosen})
         return bool(chosen)
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
-        """Simulate candidates at the required rate, and note the results."""
-        longest = self._question.options.longest
-        by_length: dict[int, list[Candidate]] = {}
+        """Simulate candidates with at most so many requests, slow designs with fewer at first."""
+        lengths = {}
         for candidate in chosen:
             is_brief = most == _SHORT and candidate.design in _SLOW
-            length = min(_SHORTER if is_brief else most, longest)
+            lengths[candidate] = min(_SHORTER if is_brief else most, self._question.options.longest)
+        self._run(lengths)
+
+    def _run(self, lengths: Mapping[Candidate, int]) -> None:
+        """Simulate candidates with at most so many requests at the required rate; note results."""
+        by_length: dict[int, list[Candidate]] = {}
+        for candidate, length in lengths.items():
             by_length.setdefault(length, []).append(candidate)
         for length, several in by_length.items():
             for candidate, found in self._trials(several, length, None).items():
                 if isinstance(found, Trial):
-                    is_short = found.attained is None and length < longest
-                    self.tried[candidate] = Tried(candidate, found, is_short=is_short)
+                    self.tried[candidate] = Tried(
+                        candidate, found, may_tell=self._next(found, length)
+                    )
                 else:
                     self.tried[candidate] = Tried(candidate, None, found)
+
+    def _next(self, trial: Trial, length: int) -> int:
+        """Return the requests of a longer run that may decide one of `length`; 0: none may.
+
+        One that seems to keep the limits may run longer than is usual, as the ends of a goodput do.
+        """
+        options = self._question.options
+        if trial.attained is not None:
+            return 0
+        if length < options.longest:
+            return options.longest
+        most = _LONGER * options.longest
+        can_tell = trial.seems_attained and trial.needs is not None and length < trial.needs <= most
+        return most if can_tell and options.most_requests is None else 0
 
     def _trials(
         self, chosen: Iterable[Candidate], most: int, rate: float | None

@@ -69,9 +69,9 @@ class CachingPageManager(PageManager):
 
     def hit(self, sequence: SequenceState) -> Hit:
         """Return the cached pages that a waiting sequence finds."""
-        latest = self._latest
-        if latest is None or latest[0] is not sequence:
-            names = self._names(sequence)
+        latest, num_blocks = self._latest, (sequence.num_tokens - 1) // self.pool.block_size
+        if latest is None or latest[0] is not sequence or len(latest[1]) != num_blocks:
+            names = self._names(sequence)  # others, too, once it has run and was preempted
             self.table.watched = frozenset(names)
         elif latest[2].changes == self.table.changes:
             return latest[2]
@@ -186,7 +186,6 @@ class CachingPageManager(PageManager):
 
     def _begin(self, sequence: SequenceState) -> Holding:
         hit = self.hit(sequence)
-        self._latest = None  # once it ran, it has other names
         size = self.pool.block_size
         sequence.num_computed_tokens = hit.num_blocks * size
         holding = HeldPages(self.pool, self.table, sequence, self._first_names(sequence))
@@ -196,7 +195,6 @@ class CachingPageManager(PageManager):
         return holding
 
     def _begin_alone(self, sequence: SequenceState, num_left: int) -> Holding:
-        self._latest = None
         names = self._first_names(sequence)
         num_states_left = self.pool.num_states_left(sequence.num_brought)
         return HeldPages(self.pool, self.table, sequence, names, num_left, num_states_left)
