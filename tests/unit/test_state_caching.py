@@ -89,7 +89,8 @@ def test_modes_of_a_config():
         ("vllm-0.24", "--enable-prefix-caching --mamba-cache-mode all", "align"),
         ("vllm-0.24", "--mamba-cache-mode align", None),
         ("vllm-0.14", "--enable-prefix-caching", None),
-        ("vllm-0.33", "--enable-prefix-caching --mamba-cache-mode all", None),
+        ("vllm-0.33", "--enable-prefix-caching --mamba-cache-mode all", "align"),
+        ("vllm-0.33", "--enable-prefix-caching", None),
     ],
 )
 def test_flags(engine, flags, mode):

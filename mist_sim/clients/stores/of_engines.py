@@ -65,7 +65,8 @@ class EngineStores:
         if self._ways is not None:
             if tier.in_step:
                 raise ScenarioError(
-                    f"tier {tier.name} must have loads_in_step: false on a network with a topology"
+                    f"{seat.client}: tier {tier.name} of kv_cache.tiers must have loads_in_step: "
+                    "false on a network with a topology"
                 )
             return TierOfTopology(self._ways, seat, tier, self._block_bytes)
         link = self._link(seat, f"tier {tier.name}")

@@ -41,13 +41,12 @@ def cache_mode(flag: Flag, server: Server) -> None:
 def with_state_cache(client: Mapping[str, Any], engine: str | None) -> dict[str, Any]:
     """Return a server's client with the states that its version keeps where it is to cache.
 
-    From 0.33 on there is one mode, and the flag has no effect.
+    From 0.33 on that is the default.
     """
-    kv_cache, rules = {**client.get("kv_cache", {})}, version_of(engine).rules
-    if rules.states_go_on:
-        said = kv_cache.pop("mamba_cache_mode", None)
-        return {**client, "kv_cache": kv_cache} if said else {**client}
-    if not kv_cache.get("enable_prefix_caching") or "mamba_cache_mode" in kv_cache:
+    kv_cache, rules = client.get("kv_cache", {}), version_of(engine).rules
+    if rules.states_go_on or not kv_cache.get("enable_prefix_caching"):
+        return {**client}
+    if "mamba_cache_mode" in kv_cache:
         return {**client}
     try:
         kinds = _kinds(load_model(str(client.get("model"))))
