@@ -28,7 +28,8 @@ def computed_head(head_dim: Sizes) -> Sizes:
     Source: flash-attention, `round_up_headdim` in `hopper/flash_api.cpp` (64, 96, 128, ...) and
     `head_size_rounded` in `csrc/flash_attn/flash_api.cpp` (multiples of 32).
     """
-    return np.maximum(-(-head_dim // _STEP) * _STEP, _LEAST)
+    found: Sizes = np.maximum(-(-head_dim // _STEP) * _STEP, _LEAST)
+    return found
 
 
 def tower_attention(phase: Phase, layers: int, heads: float, head_dim: int) -> PromptAttention:
