@@ -154,9 +154,11 @@ class CachingPageManager(PageManager):
             needed = min(needed, 1 + pool.num_drafts + (saved is not None))
         return groups.num_kept_states * needed
 
-    def _waits_for_state(self, sequence: SequenceState, hit: Hit) -> bool:
-        """Tell whether the state that a sequence finds is saved in this plan."""
-        if not (hit.num_blocks and hit.states and self.pool.states.waits):
+    def waits_for_state(self, sequence: SequenceState) -> bool:
+        if not (self.keeps_states and self.pool.states.waits) or sequence.is_brought:
+            return False
+        hit = self.hit(sequence)
+        if not (hit.num_blocks and hit.states):
             return False
         self._note_plan()
         return hit.states[0].name in self.table.fresh
@@ -174,8 +176,6 @@ class CachingPageManager(PageManager):
         num_pages = num_full + num_window + hit.num_free + pool.num_state_pages
         if not groups.num_kept_states:
             return num_pages
-        if self._waits_for_state(sequence, hit):
-            return pool.num_blocks + 1
         end = most if num_tokens is None else num_tokens
         return num_pages + self._states_to_admit(hit, end)
 
