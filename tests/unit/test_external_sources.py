@@ -233,6 +233,18 @@ def test_models_of_2026_are_what_the_package_says(name, hub):
 
 
 @AISIMULATE
+def test_towers_are_what_the_tables_say():
+    """Rows of the tables of vLLM 0.24 on an H100, in ms, and none of heads of 88 values."""
+    source = Silicon(**parts("qwen3.5-27b", ranks=2), engine="vllm", package="aisimulate")
+    found = source.tower_attention([(16, 72, 1, 4096), (16, 72, 4, 576)])
+    assert found == pytest.approx([0.1935e-3, 0.0302e-3], rel=0.01)
+    with pytest.raises(ScenarioError, match="no times for qwen3.5-27b"):
+        source.tower_attention([(16, 88, 1, 576)])
+    timed = SiliconPredictor(**parts("qwen3.5-27b", ranks=2), package="aisimulate")
+    assert timed.traits.tower_attention(16, 72, 4, 576) == found[1]
+
+
+@AISIMULATE
 def test_operators_without_tables_are_named():
     chosen = {"engine": "vllm", "package": "aisimulate"}
     nano = Silicon(**parts("nemotron-3-nano-30b-a3b-bf16", "h200", ranks=8), **chosen)

@@ -93,6 +93,8 @@ class SiliconPredictor(SampledSteps):
         )
         super().__init__(source, points, store)
         self._assumed = not_measured(source, store)
+        self._source, self._store = source, store
+        self._towers: dict[tuple[int, int, int, int], float] = {}
 
     @property
     def traits(self) -> PredictorTraits:
@@ -104,7 +106,18 @@ class SiliconPredictor(SampledSteps):
             kernels_only=True,
             beyond_kernels=_BEYOND_KERNELS,
             assumed=self._assumed,
+            tower_attention=self._tower if self.package == "aisimulate" else None,
         )
+
+    def _tower(self, heads: int, head_dim: int, images: int, patches: int) -> float:
+        """Return the seconds of a vision tower's attention in one layer, as measured."""
+        sizes = heads, head_dim, images, patches
+        if sizes not in self._towers:
+            identity = {**self._source.identity, "of": "tower attention"}
+            name = " ".join(map(str, sizes))
+            (found,) = self._store.timed(identity, {name: sizes}, self._source.tower_attention)
+            self._towers[sizes] = found
+        return self._towers[sizes]
 
 
 def check_blocks(model: ModelSpec, cluster: Cluster, package: Package) -> None:
@@ -197,6 +210,26 @@ class Silicon:
     def names_not_measured(self, batch: StepBatch) -> list[str]:
         """Return the operators of a batch that the package computes itself."""
         return [name for name, _, origin in self._rows(batch) if origin in _NOT_MEASURED]
+
+    def tower_attention(self, towers: Sequence[tuple[int, int, int, int]]) -> list[float]:
+        """Return the seconds of the attention of vision towers in one layer.
+
+        towers: of each, heads of a rank, values of a head, images, and patches of each image.
+        Raises ScenarioError where there are no data.
+        """
+        try:
+            self._handle = self._handle or self._compile()
+            return [self._of_tower(*sizes) for sizes in towers]
+        except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
+            raise self._unknown(error) from error
+
+    def _of_tower(self, heads: int, head_dim: int, images: int, patches: int) -> float:
+        kernels = import_module("aisimulate_core.sdk.operations.attention")
+        engine = import_module(_SDK[self._package])
+        kernel = kernels.EncoderAttention("tower_attention", 1, heads, head_dim)
+        ask, written = self._handle.evaluate_ops_json, engine.build_ops_json([kernel])
+        ((_, ms, *_),) = ask(written, is_context=True, batch_size=images, s=patches)
+        return float(ms) / 1e3
 
     def by_operator(self, batch: StepBatch) -> dict[str, float]:
         """Return the seconds of a chunk alone or of decodes alone by the package's operators.
