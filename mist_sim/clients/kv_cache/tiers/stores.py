@@ -95,6 +95,7 @@ class WriteThroughStore(TierStore):
         self.cache = PrefixCache(tier.num_blocks, below) if content is None else content
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return the end of the first blocks that it has without a gap; `start` at least."""
         return max(start, self.cache.find(_chain(spans), end).num_found)
 
     def use(self, spans: Spans, num_blocks: int) -> None:
@@ -112,6 +113,7 @@ class WriteThroughStore(TierStore):
         self.cache.release(chain)
 
     def fill(self, num_blocks: int) -> None:
+        """Queue the blocks, which push out older ones; each may go at any time."""
         num_blocks = min(num_blocks, self.tier.num_blocks)
         if num_blocks > 0:
             self.cache.evict(num_blocks)
