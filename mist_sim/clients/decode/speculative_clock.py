@@ -319,7 +319,7 @@ def add_ahead(sums: Vector, start: int, more: Vector) -> None:
 
 
 def _raise_to(longest: Vector, start: int, contexts: Vector) -> None:
-    """Let the longest contexts from index `start` on be no shorter than a sequence's."""
+    """Raise the longest contexts from index `start` on to a sequence's, where that is longer."""
     ahead = longest[start : start + len(contexts)]
     np.maximum(ahead, contexts, out=ahead)
 

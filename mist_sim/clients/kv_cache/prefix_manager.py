@@ -258,7 +258,7 @@ class PrefixCachingManager(KvCacheManager):
         self.pool.release(num_freed)
 
     def _queue_own(self, num_blocks: int, num_full: int) -> None:
-        """Queue blocks in which no other sequence finds anything, the first of them full."""
+        """Queue blocks as free that no other sequence can find; `num_full` of them are full."""
         num_first = num_blocks - num_full if self.uncached_first else 0
         if num_first:
             self.cache.queue.prepend(num_first)

@@ -67,11 +67,11 @@ class TierStore(ABC):
 
     @abstractmethod
     def reach(self, spans: Spans, start: int, end: int) -> int:
-        """Return up to where, at most `end`, all blocks are there from position `start` on."""
+        """Return the end of the blocks held without a gap from `start` on, at most `end`."""
 
     @abstractmethod
     def use(self, spans: Spans, num_blocks: int) -> None:
-        """Note that a sequence is admitted, or loaded, that has the first blocks."""
+        """Note that a sequence uses the first blocks: it is admitted with them, or loads them."""
 
     @abstractmethod
     def compute(self, spans: Spans, num_blocks: int) -> None:
