@@ -37,14 +37,8 @@ from mist_sim.traces import Retries
 TARGET = Path(__file__).parent / "reference" / "scenario.md"
 
 KINDS = (  # what keys of this version hold
-    units.DURATION,
-    units.RATE,
-    units.SIZE,
-    units.BANDWIDTH,
-    units.POWER,
-    units.RENT,
-    units.ELECTRICITY,
-    units.TOKEN_PRICE,
+    *(units.DURATION, units.RATE, units.SIZE, units.BANDWIDTH),
+    *(units.POWER, units.RENT, units.ELECTRICITY, units.TOKEN_PRICE),
 )
 MEANINGS = {
     "workload": "which requests, when they are sent, which stages they walk",
@@ -52,6 +46,8 @@ MEANINGS = {
     "type": "which kind of client",
 }
 
+DRAWN_AT = "`prompt`, `output` and `suffix` of drawn lengths"
+LAWS_AT = "`workload.patience`, `lifecycle.start_up.time`, `base_time` and `time_per_token`"
 # (heading, family, where it stands in a file, properties of the schema that hold its choices)
 SECTIONS = (
     ("Routers", "routers", "`router` and `routers.STAGE`", ("router",)),
@@ -59,19 +55,9 @@ SECTIONS = (
     ("Predictors", "predictors", "`clients.N.predictor`", ("predictor",)),
     ("Traces", "trace_readers", "`workload.trace`", ("trace",)),
     ("Lengths that are drawn", "samplers", "`workload.lengths`", ("lengths",)),
-    (
-        "Length distributions",
-        "lengths",
-        "`prompt`, `output` and `suffix` of drawn lengths",
-        ("prompt", "output", "suffix"),
-    ),
+    ("Length distributions", "lengths", DRAWN_AT, ("prompt", "output", "suffix")),
     ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
-    (
-        "Laws of times",
-        "durations",
-        "`workload.patience`, `lifecycle.start_up.time`, `base_time` and `time_per_token`",
-        ("patience", "base_time", "time_per_token", "time"),
-    ),
+    ("Laws of times", "durations", LAWS_AT, ("patience", "base_time", "time_per_token", "time")),
     ("Autoscalers", "autoscalers", "`policy` of `lifecycle.autoscaling.N`", ("policy",)),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
     ("Connectors", "connectors", "`network.connector`", ("connector",)),
@@ -119,6 +105,9 @@ A quantity is a number and a unit: `500 ms`. Bare numbers are refused where a un
 | kind | units | written back as |
 |---|---|---|
 """
+LONG = 12  # words of a meaning that is not written again
+Above = dict[str, str]  # rows of a section, and the title of the first table that has each
+
 LIFE_GUIDE = "[Failures, starts and autoscaling](../guides/failures_and_autoscaling.md) shows how."
 SLIDERS_GUIDE = """\
 [Prefill and decode apart](../guides/prefill_and_decode_apart.md#sliders-that-move)
@@ -189,8 +178,10 @@ def default_of(name: str, schema: dict[str, Any], required: list[str]) -> str:
     return f"`{text}`"
 
 
-def table(schema: dict[str, Any], meanings: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a table of a mapping's keys."""
+def table(
+    schema: dict[str, Any], meanings: dict[str, str], title: str = "", above: Above | None = None
+) -> Iterator[str]:
+    """Yield the lines of a table of a mapping's keys; a long row that is above names its title."""
     properties = schema["properties"]
     if not properties:
         return
@@ -200,7 +191,11 @@ def table(schema: dict[str, Any], meanings: dict[str, str]) -> Iterator[str]:
         default = default_of(name, inner, schema.get("required", []))
         meaning = meanings.get(name, "")
         meaning = markdown(meaning) + offered(name, inner)
-        yield f"| `{name}` | {type_of(name, inner)} | {default} | {meaning} |"
+        row = f"| `{name}` | {type_of(name, inner)} | {default} |"
+        known = title if above is None else above.setdefault(row + meaning, title)
+        if known != title and len(meaning.split()) >= LONG:
+            meaning = f"as of `{known}`"
+        yield f"{row} {meaning} |"
     yield ""
 
 
@@ -234,14 +229,16 @@ def first_sentence(text: str) -> str:
     return re.split(r"\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
-def plugin(cls: type, schema: dict[str, Any]) -> Iterator[str]:
-    """Yield a class's docstring and the table of its parameters."""
+def plugin(
+    cls: type, schema: dict[str, Any], title: str = "", above: Above | None = None
+) -> Iterator[str]:
+    """Yield a class's docstring and the table of its parameters; title, above: of `table`."""
     shown = {name: inner for name, inner in schema["properties"].items() if name != "type"}
     text, meanings = documented_with_bases(cls, shown)
     for paragraph in text:
         yield markdown(paragraph)
         yield ""
-    yield from table({**schema, "properties": shown}, meanings)
+    yield from table({**schema, "properties": shown}, meanings, title, above)
 
 
 def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -368,10 +365,11 @@ def families(schema: dict[str, Any]) -> Iterator[str]:
         yield f"## {heading}"
         yield f"At {place}; the family `{family}` of `mist list`."
         yield ""
-        plugins = choices(schema, properties)
+        plugins, above = choices(schema, properties), Above()
         for name, cls in FAMILIES[family].registry.items():
             if cls.__module__.startswith("mist_sim."):
-                yield from section(f"### {name}", cls, plugins[name])
+                yield f"### {name}"
+                yield from plugin(cls, plugins[name], name, above)
 
 
 def with_parts(
