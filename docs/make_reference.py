@@ -83,7 +83,7 @@ LINKS = {
     "reranker": "[mapping](#embedder-reranker) or null",
     "passage_tokens": "whole number or one of [length distributions](#length-distributions)",
 }
-FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
+CHOOSING = {name for section in SECTIONS for name in section[3]}  # keys whose value is a plugin
 
 INTRO = """\
 # Scenario files: all keys
@@ -131,8 +131,8 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
     of_names = name == "clients" and "type" in schema.get("items", {})
     if name in LINKS and not of_names:
         return LINKS[name]
-    if name in FAMILY_OF and "anyOf" in schema:  # an API's `output` is a price
-        heading = FAMILY_OF[name][0]
+    if name in CHOOSING and "anyOf" in schema:  # an API's `output` is a price
+        heading = section_of(name, schema)[0]
         null = " or null" if {"type": "null"} in schema.get("anyOf", ()) else ""
         time = "duration or " if unit_of(schema) else ""
         return f"{time}one of [{heading.lower()}](#{anchor(heading)}){null}"
@@ -148,6 +148,13 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
         return next(kind.name for kind in KINDS if kind.base == unit)
     words = {"string": "text", "integer": "whole number", "boolean": "true or false"}
     return words.get(schema["type"], schema["type"])
+
+
+def section_of(name: str, schema: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return the section of a key's plugins; of several sections, the one that has them all."""
+    names = set(choices({"properties": {name: schema}}, (name,)))
+    possible = [each for each in SECTIONS if name in each[3]]
+    return next(each for each in possible if names <= set(FAMILIES[each[1]].registry))
 
 
 def unit_of(schema: dict[str, Any]) -> str:
@@ -212,21 +219,14 @@ def described(schema: dict[str, Any]) -> dict[str, str]:
 
 
 def offered(name: str, inner: dict[str, Any]) -> str:
-    """Return the plugins that a key chooses from, each with what it is in a sentence.
+    """Return the names of the plugins that a key chooses from; the sections say what they are.
 
     Distributions of lengths and times stand at several keys, and in their own section only.
     """
-    if name not in FAMILY_OF or FAMILY_OF[name][1] in ("lengths", "durations"):
+    if name not in CHOOSING or section_of(name, inner)[1] in ("lengths", "durations"):
         return ""
-    return "".join(
-        f"<br>`{choice}`: {markdown(first_sentence(option['description']))}"
-        for choice, option in choices({"properties": {name: inner}}, (name,)).items()
-    )
-
-
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a summary, in one line and without its full stop."""
-    return re.split(r"\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
+    names = choices({"properties": {name: inner}}, (name,))
+    return "; plugins: " + ", ".join(f"`{choice}`" for choice in names) if names else ""
 
 
 def plugin(
