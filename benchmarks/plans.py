@@ -2,7 +2,8 @@
 
 For each task every candidate that costs no more than the choice of `plan` is simulated until its
 verdict is known, in runs of up to 30,000 requests, without bounds, estimates or families; and the
-choice itself in a run of up to 100,000. `python -m benchmarks.plans [FIRST [LAST]]` prints a row of
+choice itself in a run of up to 100,000. The choice's `vllm serve` lines are read back as a
+scenario. `python -m benchmarks.plans [FIRST [LAST]]` prints a row of
 a table as each task is done. Processor times are of one core.
 """
 
@@ -10,16 +11,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
 
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning import PlanOptions, plan
+from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.search.verdicts.trials import Trial, try_rate
+from tests.reference.deployed import read_back
 
 # model, lengths, requests a second, TTFT and TPOT in ms, GPUs
 TASKS = (
@@ -62,6 +67,18 @@ def trial(candidate: Candidate, question: Question, most: int) -> Trial:
     return try_rate(as_data(scenario), {}, scenario.seed, rate, target, 400, most)
 
 
+def reads_back(candidate: Candidate, question: Question) -> str:
+    """Tell whether the `vllm serve` lines of a choice give its scenario again."""
+    scenario = scenario_of(candidate, question)
+    deployment = deployment_of(scenario)
+    with TemporaryDirectory() as folder:
+        again = read_back(scenario, deployment, Path(folder) / "deploy.sh")
+    data = as_data(scenario)
+    differ = sorted(key for key in data | again if again.get(key) != data.get(key))
+    differ = [key for key in differ if key != "model"]  # the hub's name of the same model
+    return f"differ in {', '.join(differ)}" if differ else "the same"
+
+
 def row(number: int, task: tuple[Any, ...]) -> Iterator[str]:
     """Yield the cells of a task's row: the plan, its cost and the cheapest that attains."""
     model, profile, rate, ttft, tpot, gpus = task
@@ -96,6 +113,7 @@ def row(number: int, task: tuple[Any, ...]) -> Iterator[str]:
     yield f"{more:.0f} %"
     yield f"{undecided}"
     yield f"{long.verdict}, {100 * long.attainment:.1f} % of {long.num_requests:,}"
+    yield reads_back(chosen, question)
     yield f"{took:.0f} s"
     yield f"{exhaustive:.0f} s"
 

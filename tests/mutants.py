@@ -194,8 +194,8 @@ MUTANTS = [
     Mutant(
         "the last who need a block get it, and the first sit out",
         f"{SCHEDULING}/preemption.py",
-        "for sequence in lane.running:",
-        "for sequence in reversed(lane.running):",
+        "for sequence in lane.running:\n        if sequence.ticket",
+        "for sequence in reversed(lane.running):\n        if sequence.ticket",
     ),
     Mutant(
         "room in host memory is free before blocks are back",

@@ -69,6 +69,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   the next step even if it has ended: with its blocks and seat in the plan, and with what it would
   have computed in the step, of which nobody gets anything. What a step gave is cached as the next
   one ends, but for the newest token that the plan of the step after knows.
+- Decodes have tokens of a step before prompts. Only where states are kept, and pieces end at
+  blocks, each has them before those admitted after it; decodes for which none are left sit it out.
 - A piece of a prompt has blocks for the lookahead behind it, too, where prompts take blocks in
   turn; the first piece only as an option.
 - As an option, who is admitted there with only its last token to compute has drafts, too, unless
@@ -1707,7 +1709,7 @@ class StepwiseChunked(StepwiseEngine):
         if not disturbed:
             self.join(sum(number for _, _, number in self.needs_of_pieces()))
             num_new_of = [(live, num_new) for live, num_new, _ in self.needs_of_pieces()]
-            served = [(live, 1) for live in self.decodes] + num_new_of
+            served = [(live, 1) for live in self.with_tokens] + num_new_of
             for live in self.running:
                 for other, num_new in served:
                     if other is live and num_new:
@@ -1716,14 +1718,35 @@ class StepwiseChunked(StepwiseEngine):
             before = len(self.running)
             served = [(live, num_new) for live, num_new, _ in self.one_by_one()]
             disturbed = len(self.running) < before
-            for live in [*self.decodes]:
-                if live not in [each for each, _ in served]:
-                    self.sit_turn_out(live)
+        for live in [*self.decodes]:
+            if live not in [each for each, _ in served]:
+                self.sit_turn_out(live)
         decodes = [live for live in self.decodes if live in [each for each, _ in served]]
         chunks = [(live, num_new) for live, num_new in served if not live.decoding and num_new]
         chunks.sort(key=lambda chunk: self.active.index(chunk[0]))
         self.carries = self.carries or bool(chunks)
         return disturbed, [self.chunk(*chunk) for chunk in chunks], decodes
+
+    def in_order(self) -> list[tuple[Live, int]]:
+        """Who gets how many tokens of a step, if each has them before those admitted after it."""
+        left, found = self.max_num_batched_tokens, []
+        for live in self.running:
+            if live in self.late or self.is_in_flight(live):
+                continue
+            if left <= 0:
+                break
+            num_new = 1 if live.decoding else self.running_piece(live, left)
+            left -= 1 + self.num_drafts if live.decoding else num_new
+            found.append((live, num_new))
+        return found
+
+    @property
+    def with_tokens(self) -> list[Live]:
+        """The decodes that prompts admitted before them leave tokens of the step."""
+        if not isinstance(self.memory, StateMemory):
+            return self.decodes
+        found = [live for live, _ in self.in_order()]
+        return [live for live in self.decodes if live in found]
 
     def sit_turn_out(self, live: Live) -> None:
         if live in self.late:
@@ -1791,7 +1814,13 @@ class StepwiseChunked(StepwiseEngine):
             if (live in self.late and not has_overrun) or self.is_in_flight(live):
                 continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
-            num_new = 1 if live.decoding else self.running_piece(live, self.budget - new)
+            left = self.budget - new
+            if isinstance(self.memory, StateMemory):
+                num_decodes = len([other for other, *_ in served if other.decoding])
+                left = self.max_num_batched_tokens - new - num_decodes * (1 + self.num_drafts)
+                if left <= 0:
+                    break
+            num_new = 1 if live.decoding else self.running_piece(live, left)
             if isinstance(self.memory, PageMemory) and num_new:
                 self.memory.give_behind(live, self.num_processed(live))
             need, missed = self.blocks_in_turn(live, num_new), 0
@@ -1836,10 +1865,13 @@ class StepwiseChunked(StepwiseEngine):
 
     def fits_all(self) -> bool:
         need = sum(number for _, _, number in self.needs_of_pieces())
-        return self.decode_need() + need <= self.num_free
+        return sum(map(self.next_blocks, self.with_tokens)) + need <= self.num_free
 
     def needs_of_pieces(self) -> list[tuple[Live, int, int]]:
         budget, needs = self.budget, []
+        if isinstance(self.memory, StateMemory):
+            prompts = [(live, new) for live, new in self.in_order() if not live.decoding]
+            return [(live, new, self.blocks_in_turn(live, new)) for live, new in prompts]
         for live in self.active:
             if not live.decoding:
                 num_new = self.running_piece(live, budget)

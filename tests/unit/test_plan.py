@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from math import inf, nan
 
@@ -18,7 +17,6 @@ from mist_sim.errors import first_problem
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
-from mist_sim.scenario.from_vllm.commands import from_vllm
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.demand import Demand, demand_of
@@ -31,6 +29,7 @@ from mist_sim.search.planning.space import candidates, scenario_of
 from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
 from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.driver import Driver
+from tests.reference.deployed import read_back
 from tests.reference.scenarios import of_profile
 
 ASKED = {
@@ -349,14 +348,8 @@ def test_the_commands_read_back_give_the_same_clients(
     ]
     planned = scenario_of(candidate, question)
     deployment = deployment_of(planned)
-    script = tmp_path / "deploy.sh"
-    script.write_text(deployment.text)
-    keys = from_vllm([str(script)], gpu="h100-sxm").keys
-    words = shlex.split(deployment.read_back)
-    sets = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
     data = as_data(planned)
-    rest = {key: data[key] for key in ("workload", "slo", "cost")}
-    again = as_data(Scenario.from_dict(rest | keys, dict(each.split("=", 1) for each in sets)))
+    again = read_back(planned, deployment, tmp_path / "deploy.sh")
     assert again["model"] == "meta-llama/Llama-3.1-8B"
     assert again | {"model": data["model"]} == data
     assert len(deployment.commands) == first + second

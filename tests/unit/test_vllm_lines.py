@@ -297,7 +297,9 @@ def client_of(arguments, **said):
             f"-tp 2 {LMCACHE}",
             {
                 "tensor_parallel_size": 2,
-                "kv_cache": {"tiers": [{"name": "lmcache", "capacity": "10 GB"}]},
+                "kv_cache": {
+                    "tiers": [{"name": "lmcache", "capacity": "10 GB", "loads_in_step": True}]
+                },
             },
         ),
     ],
@@ -371,7 +373,8 @@ def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
     variables = "LMCACHE_LOCAL_CPU=True LMCACHE_MAX_LOCAL_CPU_SIZE=20"
     sized = f"{variables} vllm serve qwen3-8b -tp 4 {LMCACHE}"
     (client,) = from_vllm([sized]).keys["clients"]
-    assert client["kv_cache"] == {"tiers": [{"name": "lmcache", "capacity": "80 GB"}]}
+    tier = {"name": "lmcache", "capacity": "80 GB", "loads_in_step": True}
+    assert client["kv_cache"] == {"tiers": [tier]}
     remote = f"LMCACHE_REMOTE_URL=redis://cache vllm serve qwen3-8b {LMCACHE}"
     with pytest.raises(ScenarioError, match="a size and a bandwidth; instead: --set"):
         from_vllm([remote])
@@ -379,6 +382,24 @@ def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
     assert from_vllm([remote], overrides=["clients.0.kv_cache.tiers"]).keys["clients"]
     with pytest.raises(ScenarioError, match="instead: --enable-prefix-caching"):
         from_vllm([f"vllm serve qwen3-8b --no-enable-prefix-caching {LMCACHE}"])
+
+
+@pytest.mark.parametrize(
+    ("connector", "more", "in_step"),
+    [
+        ("LMCacheConnectorV1", "", True),
+        ("LMCacheMPConnector", "", False),  # between steps, as the OffloadingConnector
+        ("LMCacheConnectorV1", '-sc \'{"method": "ngram", "num_speculative_tokens": 2}\'', False),
+        ("LMCacheConnectorV1", "--prefill-schedule-interval 2", False),
+    ],
+)
+def test_the_connector_says_whether_a_step_waits_for_its_loads(connector, more, in_step):
+    line = f"vllm serve qwen3-8b {more} {LMCACHE.replace('LMCacheConnectorV1', connector)}"
+    found = from_vllm([line])
+    (client,) = found.keys["clients"]
+    (tier,) = client["kv_cache"]["tiers"]
+    assert tier.get("loads_in_step", False) is in_step
+    assert ("steps that wait are not simulated" in str(found.account)) is bool(more)
 
 
 def test_a_cap_of_answers_is_the_workloads(capsys):

@@ -190,7 +190,7 @@ class Lane:
         """Let the first step wait for copies of blocks, for adapters and for images."""
         state = self.state
         if num_copied:
-            plan.swap_time += state.swaps.copy_time(num_copied)
+            plan.wait_time += state.swaps.copy_time(num_copied)
         if state.adapters is not None:
             state.adapters.begin(state, plan)
         if state.images is not None:

@@ -88,7 +88,7 @@ class LockstepEngine(Engine):
         parts, times_each = [], []
         for (lane, ahead, plan), batch in zip(plans, batches, strict=True):
             if ahead.latest is None:  # planned on the spot, so it is a single step
-                times = np.array([ahead.step_time(batch) + plan.swap_time])
+                times = np.array([ahead.step_time(batch) + plan.wait_time])
             else:
                 times = self._times(lane, plan, batch, num_steps)
             parts.append((lane, plan, batch))
@@ -101,7 +101,7 @@ class LockstepEngine(Engine):
     def _times(self, lane: Lane, plan: StepPlan, batch: StepBatch, num_steps: int) -> Array:
         """Return the seconds of a lane's steps."""
         times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
-        times[0] += plan.swap_time
+        times[0] += plan.wait_time
         return times
 
     def _together(

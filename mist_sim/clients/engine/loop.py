@@ -139,7 +139,7 @@ class Engine:
         if plan.num_steps > 1:
             return self._several(lane, plan, batch)
         now = self.env.now
-        end = now + (self.predictor.step_time(batch) + plan.swap_time)
+        end = now + (self.predictor.step_time(batch) + plan.wait_time)
         return Run(((lane, plan, batch),), now, end, 1, end)
 
     def _start_until_flow(self, start: Callable[[], Run | None]) -> Run | None:
@@ -157,8 +157,8 @@ class Engine:
         """Return the run of a plan with several steps."""
         now, num_steps = self.env.now, plan.num_steps
         times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
-        if plan.swap_time:
-            times[0] += plan.swap_time
+        if plan.wait_time:
+            times[0] += plan.wait_time
         times[0] += now
         ends = _accumulate(times, out=times).tolist()  # from the start on, as step by step
         return Run(((lane, plan, batch),), now, ends, num_steps, ends[-1])
@@ -172,7 +172,7 @@ class Engine:
         if ahead.num_steps(plan) > 1:
             ahead.latest = run = self._several(lane, plan, batch)
         else:
-            end = now + (ahead.step_time(batch) + plan.swap_time)
+            end = now + (ahead.step_time(batch) + plan.wait_time)
             ahead.latest = run = Run(((lane, plan, batch),), now, end, 1, end)
         return run
 

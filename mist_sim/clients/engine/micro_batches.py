@@ -83,7 +83,7 @@ class PipelineLane:
         for member, plan, batch in parts:
             growth = growth_of(member.state, plan)
             times.append(_times(predictor, batch, growth, num_steps))
-            times[-1][0] += plan.swap_time  # every rank copies its part
+            times[-1][0] += plan.wait_time  # every rank copies its part
         if len(plans) < len(self.members):
             times.append(_times(predictor, idle, StepGrowth(), num_steps))
         self.times = times[0] if len(times) == 1 else np.maximum.reduce(times)

@@ -124,9 +124,9 @@ class AdapterSlots:
         adapters = dict.fromkeys(adapter for adapter, _ in work)
         for adapter in adapters:
             if self._in_host.use(adapter):
-                plan.swap_time += self._moves.read
+                plan.wait_time += self._moves.read
             if self._on_gpu.use(adapter):
-                plan.swap_time += self._moves.copy
+                plan.wait_time += self._moves.copy
         plan.adapters = AdapterWork(len(adapters), sum([number for _, number in work]))
 
 

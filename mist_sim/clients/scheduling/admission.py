@@ -52,7 +52,7 @@ def next_to_admit(
         lane.waiting.take()
         plan.moves += tuple(moves)
         if tiers is not None and tiers.in_step and not sequence.is_brought:
-            plan.swap_time += tiers.load_time([(move.source, move.num_blocks) for move in moves])
+            plan.wait_time += tiers.load_time([(move.source, move.num_blocks) for move in moves])
             lane.coming.loaded.append(sequence)
         else:
             lane.coming.loading[sequence] = None
@@ -118,6 +118,8 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     first_piece: tokens of its prompt that have to fit, at most; None: all.
     """
     if not lane.has_seat():
+        return False
+    if lane.pages is not None and lane.pages.waits_for_state(sequence):
         return False
     kv_cache, num_tokens = lane.kv_cache, None
     if first_piece is not None and not _comes_whole(lane, sequence):

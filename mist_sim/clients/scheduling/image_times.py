@@ -33,4 +33,4 @@ class ImageTimes:
             reached += [images.each] * number
             if plan.num_steps > 1 and start + num_new < images.num_tokens:
                 plan.num_steps = 1
-        plan.swap_time += self._times.seconds(reached)
+        plan.wait_time += self._times.seconds(reached)

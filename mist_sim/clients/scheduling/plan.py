@@ -23,7 +23,7 @@ class StepPlan:
     dropped: sequences that can never run again, because they outgrew the whole cache.
     paused: running decodes that skip the plan's only step.
     padded: admitted prompts that have drafts beside their last token (`EngineRules.pads_prompts`).
-    swap_time: seconds that the first step waits for swaps, loads, adapters and images.
+    wait_time: seconds that the first step waits for swaps, loads, adapters and images.
     adapters: adapters of its tokens; None: the engine serves none.
     batch: of its only step, in which some take part that have ended; None: follows from the others.
     num_overruns: how many do.
@@ -39,7 +39,7 @@ class StepPlan:
     dropped: tuple[SequenceState, ...] = ()
     paused: tuple[SequenceState, ...] = ()
     padded: tuple[SequenceState, ...] = ()
-    swap_time: float = 0.0
+    wait_time: float = 0.0
     adapters: AdapterWork | None = None
     batch: StepBatch | None = None
     num_overruns: int = 0

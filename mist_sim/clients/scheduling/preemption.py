@@ -10,6 +10,11 @@ preempted, so the sequence after it is skipped. The same holds for each victim e
 that has ended with the step in flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every
 sequence gets a turn.
 
+Decodes take their tokens of a step first. Only where a prefix cache keeps states
+(`PageManager.keeps_states`) may a prompt leave tokens over, to end at a block, so that younger ones
+decode while it is not computed: it then has its turn before them, and they sit the step out if it
+leaves them none.
+
 With tiers and steps planned ahead, 0.33 preempts no sequence whose blocks a step in flight may
 write (`EngineRules.spares_in_flight`): a sequence that finds no blocks then, and all after it, sit
 the step out.
@@ -134,7 +139,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         if lane.in_flight.idle:
             lane.in_flight.idle = set()
         return False, budget - clock.num_decodes * clock.num_queries_each
-    pieces = _pieces(lane, budget, cut)
+    pieces = _pieces(lane, plan, budget, cut)
     disturbed = _need(lane, pieces) > num_free
     if disturbed:
         num_before = len(lane.running)
@@ -142,7 +147,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         disturbed = len(lane.running) < num_before
     elif lane.coming.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
-        pieces = _pieces(lane, budget, cut)
+        pieces = _pieces(lane, plan, budget, cut)
     if lane.pages is not None:
         serve_rest(lane, lane.pages, {sequence: num_new for sequence, num_new, _ in pieces})
     if lane.in_flight.defers:
@@ -167,8 +172,10 @@ def _take(lane: LaneState, num_blocks: int) -> None:
         lane.kv_cache.answers.note_step()
 
 
-def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
+def _pieces(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Return the pieces of the running prompts within a budget, beside the decodes."""
+    if lane.pages is not None and lane.pages.keeps_states:
+        return _in_order(lane, plan, budget, cut)
     budget -= lane.clock.num_queries
     pieces = []
     for sequence in lane.prefilling:
@@ -177,6 +184,36 @@ def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
             pieces.append((sequence, num_new, lane.needs.of_piece(sequence, num_new)))
             budget -= num_new
     return pieces
+
+
+def _in_order(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
+    """Return the pieces where each has its turn between older and younger decodes.
+
+    Decodes for which no tokens are left pause.
+    """
+    _end_pause(lane, plan)
+    prompts, pieces = set(lane.prefilling), []
+    missed: list[SequenceState] = []
+    for sequence in lane.running:
+        if sequence in prompts:
+            num_new = _piece(lane, sequence, budget, cut)
+            if num_new:
+                pieces.append((sequence, num_new, lane.needs.of_piece(sequence, num_new)))
+                budget -= num_new
+        elif budget <= 0:
+            missed.append(sequence)
+        elif not lane.is_busy(sequence):
+            budget -= lane.clock.num_queries_each
+    if missed:
+        _sit_turn_out(lane, plan, missed)
+    return pieces
+
+
+def _end_pause(lane: LaneState, plan: StepPlan) -> None:
+    """Let decodes that were to sit the step out take part in it after all."""
+    if lane.paused:
+        lane.end_pause()
+        plan.paused = ()
 
 
 def _piece(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> int:
@@ -202,15 +239,17 @@ def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pie
             plan.paused = ()  # nothing is computed, and the next plan follows at once
         return pieces
     # the victim is always the last in order of admission here, so pieces are planned all at once
-    pieces = _pieces(lane, budget, cut)
+    pieces = _pieces(lane, plan, budget, cut)
     while _need(lane, pieces) > lane.pool.num_free:
         preempt(lane, plan, lane.waiting.victim(lane.running))
-        pieces = _pieces(lane, budget, cut)
+        pieces = _pieces(lane, plan, budget, cut)
     return pieces
 
 
 def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Give each running sequence its turn, preempting if needed; return the served pieces."""
+    _end_pause(lane, plan)
+    in_order = lane.pages is not None and lane.pages.keeps_states
     turns, goes_on = list(lane.running), lane.rules.pass_goes_on
     served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
     missed: list[SequenceState] = []  # sequences that lost their turn
@@ -219,7 +258,10 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         if lane.is_busy(sequence) and not _goes_beyond(lane, sequence):
             del turns[0]
             continue
-        left = budget - lane.clock.num_queries - _prompt_tokens(lane, served)
+        left = _left(lane, budget, served)
+        if left <= 0 and in_order:
+            missed += turns
+            break
         num_new, num_blocks = _turn(lane, sequence, left, cut)
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
@@ -286,8 +328,14 @@ def _goes_beyond(lane: LaneState, sequence: SequenceState) -> bool:
     return lane.pages is not None and bool(lane.overruns and lane.overruns.of(sequence))
 
 
-def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:
-    return sum(served[each][0] for each in lane.prefilling if each in served)
+def _left(lane: LaneState, budget: int, served: dict[SequenceState, tuple[int, int]]) -> int:
+    """Return the tokens of a step that are left for the next prompt, or for the next one at all."""
+    prompts = [each for each in lane.prefilling if each in served]
+    num_decodes = lane.clock.num_decodes
+    if lane.pages is not None and lane.pages.keeps_states:
+        num_decodes = len(served) - len(prompts)
+    num_decoded = num_decodes * lane.clock.num_queries_each
+    return budget - num_decoded - sum(served[each][0] for each in prompts)
 
 
 # --- where prompts have all their blocks --------------------------------------------------------

@@ -30,7 +30,7 @@ class LinkedTier(KvStore):
     def fetch(self, move: KvMove) -> Transit:
         """Load blocks over the tier's own link, or within the step that needs them."""
         tier, num_blocks = self._tier, move.num_blocks
-        seconds = tier.latency + num_blocks * tier.seconds_per_block
+        seconds = tier.load_time(num_blocks)
         if tier.in_step:
             return Transit(num_blocks * self._block_bytes, None, seconds)
         end = self._link.send(seconds, self._env.now)

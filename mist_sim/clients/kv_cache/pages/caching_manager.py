@@ -160,9 +160,12 @@ class CachingPageManager(PageManager):
             needed = min(needed, 1 + pool.num_drafts + (saved is not None))
         return groups.num_kept_states * needed
 
-    def _waits_for_state(self, sequence: SequenceState, hit: Hit) -> bool:
-        """Tell whether the state that a sequence finds is saved in this plan."""
-        if not (hit.num_blocks and hit.states and self.pool.states.waits):
+    def waits_for_state(self, sequence: SequenceState) -> bool:
+        """Tell whether the state that ends a sequence's hit is saved in this plan."""
+        if not (self.keeps_states and self.pool.states.waits) or sequence.is_brought:
+            return False
+        hit = self.hit(sequence)
+        if not (hit.num_blocks and hit.states):
             return False
         self._note_plan()
         return hit.states[0].name in self.table.fresh
@@ -170,7 +173,7 @@ class CachingPageManager(PageManager):
     # --- sequences that come and go -----------------------------------------------------------
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
-        """Free pages that it takes beside shared ones; above the pool's if it waits for a state."""
+        """Free pages that an admission takes: those that no other sequence holds, and states."""
         pool = self.pool
         whole, most = num_tokens is None, sequence.num_tokens
         num_blocks = -(-(most if num_tokens is None else num_tokens) // pool.block_size)
@@ -181,8 +184,6 @@ class CachingPageManager(PageManager):
         num_pages = num_full + num_window + hit.num_free + pool.num_state_pages
         if not groups.num_kept_states:
             return num_pages
-        if self._waits_for_state(sequence, hit):
-            return pool.num_blocks + 1
         end = most if num_tokens is None else num_tokens
         return num_pages + self._states_to_admit(hit, end)
 

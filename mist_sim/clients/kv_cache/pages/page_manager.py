@@ -118,6 +118,10 @@ class PageManager(KvCacheManager):
 
     # --- sequences that come and go -----------------------------------------------------------
 
+    def waits_for_state(self, sequence: SequenceState) -> bool:
+        """Tell whether a waiting sequence finds a state that the present plan saves."""
+        return False
+
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
         """Pages that an admission takes; where all of a prompt has to fit, as a version counts."""
         if num_tokens is None:

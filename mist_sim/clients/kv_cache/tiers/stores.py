@@ -21,6 +21,7 @@ class CacheTier:
         bytes/s; None: as much as the links carry.
     shared: whether engines share its content.
     in_step: whether the step that admits a sequence waits for its blocks, and not the sequence.
+        Such a load has the link to itself: lanes that load at one time do not slow each other down.
     """
 
     name: str
@@ -32,6 +33,10 @@ class CacheTier:
     read_bandwidth: float | None = None
     shared: bool = False
     in_step: bool = False
+
+    def load_time(self, num_blocks: int) -> float:
+        """Return the seconds of a load of so many blocks that has the link to itself."""
+        return self.latency + num_blocks * self.seconds_per_block
 
     def divided_by(self, num_lanes: int) -> CacheTier:
         """Return the part of a lane, of so many that share the tier equally; a shared one is whole.

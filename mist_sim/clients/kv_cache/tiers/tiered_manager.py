@@ -90,7 +90,7 @@ class TieredManager(PrefixCachingManager):
     def load_time(self, loads: list[tuple[str, int]]) -> float:
         """Return the sum of the tiers' latencies and of the time of each block, in seconds."""
         tiers = {store.tier.name: store.tier for store in self.stores}
-        return sum(tiers[name].latency + n * tiers[name].seconds_per_block for name, n in loads)
+        return sum(tiers[name].load_time(num_blocks) for name, num_blocks in loads)
 
     def end_load(self, sequence: SequenceState) -> None:
         """Let others find the loaded blocks of a sequence."""

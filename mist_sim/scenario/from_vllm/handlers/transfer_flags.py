@@ -3,7 +3,8 @@
 Sources: `KVTransferConfig` in vllm/config/kv_transfer.py; `lmcache` in
 `VllmConfig._post_init_kv_transfer_config` of vllm/config/vllm.py (0.19), where LMCache's size is
 that of each rank; its variables, and 5 GB of host memory unless one says otherwise, as in the
-LMCache examples of vLLM's documentation.
+LMCache examples of vLLM's documentation. `get_num_new_matched_tokens` of a connector tells whether
+it loads between steps: `LMCacheConnectorV1` never does.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ _OTHERS = {
     "REMOTE_SERDE": "entries keep their size on the way",
 }
 _DEFAULT_SIZE = 5.0
+_IN_STEP = "LMCacheConnectorV1"  # the step that admits a request waits for its blocks
+_NOT_IN_STEP = {
+    "speculative_config": ("--speculative-config", "drafts"),
+    "scheduler.prefill_schedule_interval": ("--prefill-schedule-interval", "a cadence of prefills"),
+    "scheduler.max_num_partial_prefills": (
+        "--max-num-partial-prefills",
+        "a limit of prompts in pieces",
+    ),
+}
 _ENDS = "how connectors find each other; the network and the tier determine how fast they are"
 _STORES = ("MooncakeStoreConnector", "FlexKVConnectorV1", "HF3FSKVConnector")
 _SHARED = (
@@ -54,7 +64,7 @@ def transfer(flag: Flag, server: Server) -> None:
     if role in roles:
         server.set("role", roles[str(role)], f"{written} {role}")
     elif connector.startswith("LMCache"):
-        _lmcache(written, said, server)
+        _lmcache(written, said, server, in_step=connector == _IN_STEP)
     elif connector in _STORES:
         _shared(written, server)
     elif connector == "OffloadingConnector":
@@ -69,8 +79,11 @@ def transfer(flag: Flag, server: Server) -> None:
         )
 
 
-def _lmcache(written: str, said: Mapping[str, Any], server: Server) -> None:
-    """Give the engine LMCache's host memory, or the store that servers share."""
+def _lmcache(written: str, said: Mapping[str, Any], server: Server, *, in_step: bool) -> None:
+    """Give the engine LMCache's host memory, or the store that servers share.
+
+    in_step: whether the connector loads within the step that admits a request.
+    """
     values = _settings(said, server)
     for name, why in _OTHERS.items():
         if _LMCACHE + name in server.variables:
@@ -96,7 +109,7 @@ def _lmcache(written: str, said: Mapping[str, Any], server: Server) -> None:
     elif str(values.get(_LOCAL, "True")).lower() in ("false", "0"):
         server.account.refused(written, "LMCache without host memory and store keeps nothing")
     else:
-        _local(written, values.get(_SIZE), server)
+        _local(written, values.get(_SIZE), server, in_step=in_step)
 
 
 def _settings(said: Mapping[str, Any], server: Server) -> dict[str, Any]:
@@ -112,23 +125,40 @@ def _settings(said: Mapping[str, Any], server: Server) -> dict[str, Any]:
     return found
 
 
-def _local(written: str, size: object, server: Server) -> None:
+def _local(written: str, size: object, server: Server, *, in_step: bool) -> None:
     try:
         each = _DEFAULT_SIZE if size is None else float(str(size))
     except ValueError:
         server.account.refused(f"{_LMCACHE}{_SIZE}", f"must be a number of GB, got {brief(size)}")
         return
     capacity = f"{each * server.num_ranks:g} GB"
-    server.set(_TIERS, [{"name": "lmcache", "capacity": capacity}], written)
+    tier: dict[str, Any] = {"name": "lmcache", "capacity": capacity}
+    why_not = _why_not_in_step(server)
+    if in_step and not why_not:
+        tier["loads_in_step"] = True
+    server.set(_TIERS, [tier], written)
     if size is None:
         server.account.items.pop()
         server.account.taken(
             written, f"{_TIERS}.0.capacity: {capacity}, {each:g} GB a rank, LMCache's default"
         )
+    if in_step and why_not:
+        server.account.assumed(
+            written,
+            f"a request waits for its loads; with {why_not} steps that wait are not simulated",
+        )
     for name in (_SIZE, _LOCAL):
         if _LMCACHE + name in server.variables:
             server.handled.add(_LMCACHE + name)
             server.account.applied(_LMCACHE + name, f"{_TIERS}.0.capacity: {capacity}")
+
+
+def _why_not_in_step(server: Server) -> str:
+    """Return what keeps `loads_in_step` from being simulated; empty: nothing."""
+    for key, (flag, what) in _NOT_IN_STEP.items():
+        if flag in server.said or server.is_set_elsewhere(key):
+            return what
+    return ""
 
 
 def _shared(written: str, server: Server) -> None:
