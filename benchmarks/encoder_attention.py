@@ -1,87 +1,90 @@
-"""Attention of vision towers: the roofline beside measured kernels of vLLM 0.24.
+"""Attention of vision towers: the catalog's figures beside measured kernels of vLLM.
 
     python -m benchmarks.encoder_attention .../aisimulate_core/systems/data
 
-The folder is in the wheel of aisimulate (Apache-2.0; see `benchmarks/family_steps.py`). Every
-`EVERY`th row counts, of sequences of 64 patches and more, in heads of 64, 72 and 80 values as
-Qwen3-VL, SigLIP and others have them.
+The folder is in the wheel of aisimulate (Apache-2.0; see `benchmarks/family_steps.py`). All rows of
+64 patches and more count, in heads of 64, 72, 80 and 104 values as Qwen3-VL, SigLIP and others have
+them. `docs/make_backends.py` fits the figures to these rows; "left out" is the score of rows under
+figures that are fitted without their head size. No figure is fitted to rows of vLLM 0.25.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 import typer
 
-from mist_sim.core.batch import StepBatch
-from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.models import ModelSpec
+from benchmarks.kernel_grid import SYSTEMS
+from mist_sim.calibration.kernels.kernel_fit import fit_kernel
+from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
+from mist_sim.calibration.kernels.tower_rows import read_towers
+from mist_sim.hardware import GpuSpec, load_gpu
+from mist_sim.hardware.devices.kernels import FIGURES, kernel_of
 
-GPUS = {
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200",
-    "b200_sxm": "b200",
-    "b300_sxm": "b300",
-    "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000",
-}
-EVERY, SHORTEST = 5, 64
-_TABLE = "encoder_attention/vllm/0.24.0/encoder_attention_perf.parquet"
+FITTED, NEWER = "0.24.0", "0.25.0"
+_SIZES = {"up to 512 patches": (0, 512), "up to 4,096": (513, 4096), "more": (4097, 10**9)}
 
 
-def layer(heads: int, head_dim: int) -> ModelSpec:
-    """Return a tower of one layer."""
-    size = heads * head_dim
-    return ModelSpec(
-        name="a tower's layer",
-        num_layers=1,
-        hidden_size=size,
-        intermediate_size=size,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim,
-        vocab_size=1,
-        max_position_embeddings=1,
-        has_embedding=False,
-        has_head=False,
-        is_encoder=True,
-    )
+def of_catalog(gpu: GpuSpec) -> dict[str, float]:
+    """Return the figures with which the catalog times towers on a GPU."""
+    kernel = kernel_of(gpu.kernels, "tower_attention")
+    return {name: value for name in FIGURES if (value := getattr(kernel, name)) is not None}
 
 
-def ratios(table: pd.DataFrame, gpu: str) -> pd.DataFrame:
-    """Return computed over measured of a GPU's rows, with their sizes."""
-    rows = table[table["isl"].ge(SHORTEST)].iloc[::EVERY]
-    heads_and_sizes = rows[["num_heads", "head_dim"]].drop_duplicates().to_numpy(dtype=int)
+def errors(rows: KernelRows, figures: Mapping[str, float]) -> pd.DataFrame:
+    """Return patches and absolute relative error of each row."""
+    off = np.abs(rows.times(dict(figures)) / rows.seconds - 1)
+    return pd.DataFrame({"patches": 1e3 * rows.depth, "error": off})
+
+
+def left_out(parts: Mapping[str, KernelRows]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the errors of the GPUs of an architecture, each head size under figures without it."""
+    every = joined(list(parts.values()))
+    fits = {size: fit_kernel(every, [size]) for size in np.unique(every.shape).tolist()}
+    for gpu, rows in parts.items():
+        for size, fit in fits.items():
+            chosen = rows.only(rows.shape == size)
+            if fit and len(chosen):
+                yield gpu, errors(chosen, fit.values)
+
+
+def scores(data: Path) -> pd.DataFrame:
+    """Return the error of each row: GPU, patches, and how it was scored."""
     found = []
-    for heads, head_dim in heads_and_sizes.tolist():
-        part = rows[rows["num_heads"].eq(heads) & rows["head_dim"].eq(head_dim)]
-        cluster = Cluster(load_gpu(gpu))
-        timed = RooflinePredictor(layer(heads, head_dim), cluster, enforce_eager=True)
-        sizes = part[["batch_size", "isl"]].to_numpy(dtype=int)
-        measured = part["latency"].to_numpy(dtype=float) / 1e3
-        for (batch, patches), theirs in zip(sizes.tolist(), measured.tolist(), strict=True):
-            step = StepBatch(((patches, 0),) * batch)
-            ours = sum(each.seconds for each in timed.explain(step) if "attention" in each.name)
-            found.append((gpu, patches, ours / theirs))
-    return pd.DataFrame(found, columns=["gpu", "patches", "ratio"])
+    for systems in SYSTEMS.values():
+        parts = {}
+        for gpu, folder in systems.items():
+            card = load_gpu(gpu)
+            for version, name in ((FITTED, "fitted"), (NEWER, "vLLM 0.25")):
+                for rows in read_towers(data / folder, version, card):
+                    found.append(errors(rows, of_catalog(card)).assign(gpu=gpu, how=name))
+                    if version == FITTED:
+                        parts[gpu] = rows
+        if parts:
+            found += [of.assign(gpu=gpu, how="left out") for gpu, of in left_out(parts)]
+    return pd.concat(found)
+
+
+def score(error: pd.Series) -> str:
+    """Return the median error, and that of nine in ten."""
+    return f"{error.median():.1%}, {error.quantile(0.9):.1%}".replace("%", " %")
 
 
 def main(data: Annotated[Path, typer.Argument(help="aisimulate_core/systems/data")]) -> None:
     """Print the errors by GPU and by patches of an image."""
-    found = pd.concat([ratios(pd.read_parquet(data / f / _TABLE), gpu) for f, gpu in GPUS.items()])
-    found["size"] = pd.cut(
-        found["patches"], [0, 512, 4096, 10**9], labels=["<=512", "<=4096", ">4096"]
-    )
-    for keys in (["gpu"], ["gpu", "size"]):
-        for name, part in found.groupby(keys, observed=True):
-            error = (part["ratio"] - 1).abs()
-            print(name, len(part), f"{error.median():.1%} {error.quantile(0.9):.1%}", end=" ")
-            print(f"ratio {part['ratio'].median():.2f}")
-    error = (found["ratio"] - 1).abs()
-    print("all", len(found), f"{error.median():.1%} {error.quantile(0.9):.1%}")
+    found = scores(data)
+    print("| left out: median, nine in ten | all |", " | ".join(_SIZES), "|")
+    for gpu, part in found[found["how"].eq("left out")].groupby("gpu", sort=False):
+        sizes = [
+            part.loc[part["patches"].round().between(*each), "error"] for each in _SIZES.values()
+        ]
+        print(f"| {gpu} |", " | ".join(map(score, [part["error"], *sizes])), "|")
+    for how, part in found.groupby("how"):
+        print(f"{how}: {len(part):,} rows, {score(part['error'])}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Fits kernels of experts by back end, and writes `mist_sim/hardware/backends/*.toml`.
 
-And products in FP8 with scales of blocks, in `mist_sim/hardware/architectures/*.toml`.
+And products in FP8 with scales of blocks, and the attention of vision towers, in
+`mist_sim/hardware/architectures/*.toml`.
 
     python docs/make_backends.py .../aisimulate_core/systems/data
 
@@ -16,15 +17,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.kernel_grid import BLOCKS, BLOCKS_OF, SYSTEMS, block_rows
+from benchmarks.kernel_grid import BLOCKS_OF, SYSTEMS, block_rows
 from mist_sim.calibration.kernels.expert_rows import backend_rows
 from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernels.kernel_rows import joined
+from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
 from mist_sim.calibration.kernels.kernel_tables import written
+from mist_sim.calibration.kernels.tower_rows import read_towers
 from mist_sim.hardware import load_gpu
 
 HARDWARE = Path(__file__).parent.parent / "mist_sim" / "hardware"
 VERSION = "aisimulate 0.13.0.dev202610270000000085"
+TOWERS_OF = "0.24.0"  # the version of vLLM that all cards have
 LEAST = 500  # rows: those of fewer sizes leave figures open
 _DENSE = ("prefill_attention", "decode_attention")
 _NARROW = tuple(f"{name}_fp8" for name in _DENSE)
@@ -106,16 +109,42 @@ def cards_of(architecture: str) -> str:
     return " and ".join(name.split("_")[0].upper() for name in SYSTEMS[architecture].values())
 
 
-def with_blocks(text: str, fit: KernelFit, architecture: str) -> str:
-    """Return the table of an architecture with its products in FP8 with scales of blocks."""
-    text = re.sub(rf"^\[{BLOCKS}\]\n(?:[^\[\n].*\n)+\n", "", text, flags=re.MULTILINE)
-    text = re.sub(rf"^{BLOCKS} = .*\n", "", text, flags=re.MULTILINE)
-    body = "\n".join([f"[{BLOCKS}]", *_entries(fit)])
-    source = _source(fit, f"gemm tables of vLLM {BLOCKS_OF} on {cards_of(architecture)}")
-    text = text.replace("[prefill_attention]", f"{body}\n\n[prefill_attention]", 1)
-    return text.replace(
-        "\nprefill_attention = ", f'\n{BLOCKS} = "{source}"\nprefill_attention = ', 1
-    )
+def with_kernel(text: str, fit: KernelFit, of: str, before: str) -> str:
+    """Return the table of an architecture with a kind of kernels before another kind.
+
+    of: the tables that it was fitted to, in words.
+    """
+    kind = fit.kind
+    text = re.sub(rf"^\[{kind}\]\n(?:[^\[\n].*\n)+\n", "", text, flags=re.MULTILINE)
+    text = re.sub(rf"^{kind} = .*\n", "", text, flags=re.MULTILINE)
+    body = "\n".join([f"[{kind}]", *_entries(fit)])
+    text = text.replace(f"[{before}]", f"{body}\n\n[{before}]", 1)
+    line = f'\n{kind} = "{_source(fit, of)}"\n{before} = '
+    return text.replace(f"\n{before} = ", line, 1)
+
+
+def tower_rows(folder: Path, architecture: str, version: str = TOWERS_OF) -> KernelRows | None:
+    """Return the attention of vision towers of an architecture; None without a table."""
+    found: list[KernelRows] = []
+    for gpu, system in SYSTEMS[architecture].items():
+        found += read_towers(folder / system, version, load_gpu(gpu))
+    return joined(found) if found else None
+
+
+def _written(folder: Path, architecture: str) -> None:
+    """Write the kernels of an architecture that are not by back end."""
+    path = HARDWARE / "architectures" / f"{architecture}.toml"
+    text, cards = path.read_text("utf-8"), cards_of(architecture)
+    blocks = [rows for part in block_rows(architecture, folder) for rows in part]
+    if blocks and (fit := fit_kernel(joined(blocks))):
+        of = f"gemm tables of vLLM {BLOCKS_OF} on {cards}"
+        text = with_kernel(text, fit, of, "prefill_attention")
+    towers = tower_rows(folder, architecture)
+    if towers and (fit := fit_kernel(towers)):
+        of = f"encoder_attention tables of vLLM {TOWERS_OF} on {cards}"
+        text = with_kernel(text, fit, of, "vector")
+    path.write_text(text, "utf-8")
+    print(f"{architecture}: {len(blocks)} tables of blocks, {len(towers or ())} rows of towers")
 
 
 def main() -> None:
@@ -128,11 +157,8 @@ def main() -> None:
         (HARDWARE / "backends" / f"{architecture}.toml").write_text(
             text(architecture, fits), "utf-8"
         )
-        blocks = [rows for part in block_rows(architecture, folder) for rows in part]
-        if blocks and (fit := fit_kernel(joined(blocks))):
-            table = HARDWARE / "architectures" / f"{architecture}.toml"
-            table.write_text(with_blocks(table.read_text("utf-8"), fit, architecture), "utf-8")
-        print(f"{architecture}: {len(fits)} fits, {len(blocks)} tables of blocks")
+        print(f"{architecture}: {len(fits)} fits")
+        _written(folder, architecture)
 
 
 if __name__ == "__main__":

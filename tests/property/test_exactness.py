@@ -53,6 +53,7 @@ from tests.reference.measured import measured_experts, measured_layers
 from tests.reference.memory import SwapSpace, Tier
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
+from tests.reference.state_memory import Kept
 from tests.reference.stepwise import Job, Outcome, Step, Windows
 
 
@@ -326,6 +327,19 @@ def test_pages_of_states(case, groups, data):
 @given(case=alike_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_where_states_are_kept(case, predictor):
     assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("num_blocks", [8, 9, 10, 11, 12, 60])
+def test_a_prompt_before_younger_decodes_where_states_are_kept(num_blocks, asynchronous):
+    """Every second piece ends at a block; the one behind it takes all tokens of its step."""
+    kept = Kept(dense=False, waits=True, shared="always", goes_on=True)
+    windows = Windows(1, 1, 0, 1, kept)
+    options = EngineOptions("chunked", num_blocks, 8, 4, 6, windows=windows, caching=True)
+    options = replace(options, async_scheduling=asynchronous, pass_goes_on=True)
+    jobs = (Job(0.0, 40, 3), Job(0.0, 2, 15), Job(0.0, 2, 15))
+    assert_exact(Case(options, jobs), AWKWARD)
 
 
 @cache

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.calibration.kernels.kernel_fit import fit_kernel
+from mist_sim.calibration.kernels.tower_rows import tower_rows
 from mist_sim.clients.image_encoder import ImageEncoderClient
+from mist_sim.core.batch import StepBatch
 from mist_sim.core.images import Image, Images
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.devices.kernels import kernel_of
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.predictors.analytic.compile import Phase
+from mist_sim.hardware.predictors.analytic.tower_attention import tower_attention
 from mist_sim.hardware.predictors.tower_times import TowerTimes, tower_bytes
 from mist_sim.models import load_model
 from mist_sim.models.vision import ImagesConfig
@@ -99,6 +108,67 @@ def test_the_first_token_waits_for_the_tower():
     more = 1e3 * times.seconds([image])
     assert with_image["mean_ttft_ms"] - text["mean_ttft_ms"] == pytest.approx(more, rel=1e-6)
     assert with_image["mean_tpot_ms"] == pytest.approx(text["mean_tpot_ms"])
+
+
+MEASURED = pd.DataFrame(
+    [
+        (number, patches, heads, size, 1.0)
+        for number in (1, 4, 64)
+        for patches in (64, 576, 4096, 30_000)
+        for heads in (2, 16)
+        for size in (64, 72, 80, 104)
+    ],
+    columns=["batch_size", "isl", "num_heads", "head_dim", "latency"],
+)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "b200", "b300", "l40s", "rtx-pro-6000"])
+def test_towers_are_timed_as_the_rows_that_were_fitted(name):
+    gpu = load_gpu(name)
+    kernel = gpu.kernels["tower_attention"]
+    figures = {each: getattr(kernel, each) for each in ("floor", "mfu", "serial")}
+    figures |= {"per_pair": kernel.per_pair, "padding": kernel.padding}
+    expected = tower_rows(MEASURED, gpu).times(figures)
+    phase = Phase(gpu, gpu.prefill)
+    found = [
+        tower_attention(phase, 1, row.num_heads, row.head_dim).of_step(
+            0.0, [(row.isl, 0)] * row.batch_size
+        )
+        for row in MEASURED.itertuples()
+    ]
+    assert found == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+def test_a_fit_finds_the_figures_of_towers():
+    gpu = load_gpu("h100-sxm")
+    made = {"floor": 9e-6, "mfu": 0.8, "serial": 4e-6, "per_pair": 150.0, "padding": 600.0}
+    seconds = tower_rows(MEASURED, gpu).times(made)
+    found = fit_kernel(tower_rows(MEASURED.assign(latency=1e3 * seconds), gpu))
+    assert found.values == pytest.approx(made, rel=0.02)
+    assert set(found.values) == set(made)
+    few = tower_rows(MEASURED.assign(isl=np.where(MEASURED["isl"] == 64, 63, 576)), gpu)
+    assert len(few) == len(MEASURED) * 3 // 4
+
+
+def test_heads_of_towers_are_padded():
+    """72 values cost as much as 96, and more than 64."""
+    gpu = load_gpu("h100-sxm")
+    seconds = [
+        tower_attention(Phase(gpu, gpu.prefill), 1, 16, size).of_step(0.0, [(4096, 0)])
+        for size in (32, 64, 72, 96, 97)
+    ]
+    assert seconds[0] == seconds[1] < seconds[2] == seconds[3] < seconds[4]
+
+
+def test_only_towers_have_their_kernels():
+    """GPUs without figures of towers take those of prompts, and so does a text in an encoder."""
+    a100 = load_gpu("a100-80gb-sxm")
+    assert kernel_of(a100.kernels, "tower_attention") == a100.kernels["prefill_attention"]
+    encoder = load_model("bge-reranker-v2-m3")
+    timed = RooflinePredictor(encoder, Cluster(load_gpu("h100-sxm")))
+    kernels = {each.kernel for each in timed.explain(StepBatch(((512, 0),)))}
+    assert "prefill_attention" in kernels
+    assert "tower_attention" not in kernels
 
 
 def test_each_gpu_may_have_the_whole_tower():

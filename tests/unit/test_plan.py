@@ -167,6 +167,27 @@ def test_one_that_seems_to_keep_runs_longer_where_that_may_tell(
     assert sorted(set(runs)) == (lengths if seems else lengths[:2])
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_longer_runs_are_one_a_core_before_the_clock_is_asked_again(jobs, monkeypatch):
+    question, shop, space = measured(
+        asked(), PlanOptions(gpus=("h100-sxm",), max_gpus=4, tensor_parallel_sizes=(1,))
+    )
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", jobs))
+    near = Trial(1.0, 0, None, 0.91, is_whole=True, margins=(0.1, -0.1))
+    runs = []
+
+    def trials(chosen, most, rate):
+        runs.append(len(chosen))
+        return dict.fromkeys(chosen, near)
+
+    monkeypatch.setattr(hunt, "_trials", trials)
+    hunt.run(space)
+    assert len(hunt._undecided()) > 2
+    runs.clear()
+    assert hunt._lengthen()
+    assert runs == [jobs]
+
+
 def test_what_a_bound_leaves_out_misses():
     excluded = 0
     for number in range(20, 26):

@@ -30,6 +30,7 @@ _RANGES: Mapping[str, tuple[float, float, float]] = {
     "padding": (30.0, 0.01, 500.0),
     "per_pair": (100.0, 0.1, 5000.0),
 }
+_OF_TOWERS = {**_RANGES, "padding": (100.0, 0.01, 5000.0)}
 
 
 _ON_TOP = ("serial", "per_input", "padding", "per_pair")  # may be empty
@@ -39,6 +40,8 @@ def figures_of(kind: str) -> tuple[str, ...]:
     """Return the figures that a kind of kernels has."""
     if kind.startswith("experts_"):
         return "floor", "mfu", "mbu", "padding", "per_input"
+    if kind == "tower_attention":
+        return "floor", "mfu", "serial", "per_pair", "padding"
     if "prefill_attention" in kind:
         return ("floor", "mfu", "serial") + (() if kind.startswith("latent") else ("per_pair",))
     if kind == "latent_decode_attention":
@@ -100,7 +103,8 @@ def _fitted(rows: KernelRows, names: Sequence[str], given: Mapping[str, float]) 
     """Fit some figures. given: the others."""
     fitted = rows.only(slice(None, None, -(-len(rows) // _MOST_ROWS)))
     logs = np.log(fitted.seconds)
-    start, low, high = (np.log([_RANGES[name][place] for name in names]) for place in range(3))
+    ranges = _OF_TOWERS if rows.kind == "tower_attention" else _RANGES
+    start, low, high = (np.log([ranges[name][place] for name in names]) for place in range(3))
 
     def residuals(values: Array) -> Array:
         figures = {**given, **dict(zip(names, np.exp(values).tolist(), strict=True))}

@@ -29,8 +29,9 @@ class KernelRows:
     launches: kernels that a row's time is the sum of. depth, inputs: thousands of steps that a
     block takes one after the other, millions of values put in. compute: seconds of the FLOPs at
     the peak rate, of one kernel; padded: the same for each row of padding, softmax: for each FLOP
-    of an exponential. memory: seconds of the bytes at the peak bandwidth, of one kernel. known:
-    seconds of what else a row has in it. shape: names what belongs to one model, to leave it out.
+    of an exponential, padded_softmax: for each of those in a row of padding. memory: seconds of
+    the bytes at the peak bandwidth, of one kernel. known: seconds of what else a row has in it.
+    shape: names what belongs to one model, to leave it out.
     combined: how compute and memory are: the root of their squares, their sum (attention of
     prompts), or the longer of the two (attention of decodes).
     """
@@ -43,6 +44,7 @@ class KernelRows:
     compute: Array
     padded: Array
     softmax: Array
+    padded_softmax: Array
     memory: Array
     known: Array
     shape: NDArray[np.str_]
@@ -58,8 +60,9 @@ class KernelRows:
 
     def times(self, figures: dict[str, float]) -> Array:
         """Return the time of each row with the given figures of `Kernel`, in seconds."""
-        extra = figures.get("padding", 0.0) * self.padded
-        extra = extra + figures.get("per_pair", 0.0) * self.softmax
+        per_pair = figures.get("per_pair", 0.0)
+        extra = figures.get("padding", 0.0) * (self.padded + per_pair * self.padded_softmax)
+        extra = extra + per_pair * self.softmax
         compute = (self.compute + extra) / figures.get("mfu", 1.0)
         memory = self.memory / figures.get("mbu", 1.0)
         one_by_one = figures.get("serial", 0.0) * self.depth
@@ -80,6 +83,7 @@ _COLUMNS = (
     "compute",
     "padded",
     "softmax",
+    "padded_softmax",
     "memory",
     "known",
     "shape",
@@ -106,6 +110,7 @@ def kernel_rows(
     inputs: Array | float = 0.0,
     padded_flops: Array | float = 0.0,
     pairs: Array | float = 0.0,
+    padded_pairs: Array | float = 0.0,
     known: Array | float = 0.0,
     combined: Combined = "root",
 ) -> KernelRows:
@@ -124,6 +129,7 @@ def kernel_rows(
         compute=flops / peak,
         padded=full(padded_flops) / peak,
         softmax=full(pairs) / peak,
+        padded_softmax=full(padded_pairs) / peak,
         memory=num_bytes / gpu.memory_bandwidth,
         known=full(known),
         shape=shape,

@@ -36,14 +36,16 @@ KERNELS = (
     "decode_attention_fp8",
     "latent_prefill_attention",
     "latent_decode_attention",
+    "tower_attention",
     *(f"{kind}_{phase}_attention" for kind in _CHOSEN for phase in ("prefill", "decode")),
     *(f"{kind}_{phase}" for kind in STATES for phase in ("prefill", "decode")),
 )
 """Kinds of kernels. `experts_*`: grouped products of experts; `vector`: norms, activations,
-embeddings, rotary embeddings; `*_attention_fp8`: with cache entries of 8 bits; `sparse_*`:
-attention to entries that were chosen; `compressed_*`: to a window and to entries of several tokens;
-`blocks_*`: to blocks of keys; `index_*`, `block_index_*`: scores of entries and the choice among
-them; `gdn_*`, `kda_*`, `mamba2_*`: recurrences over a state."""
+embeddings, rotary embeddings; `*_attention_fp8`: with cache entries of 8 bits; `tower_attention`:
+of the patches of an image to one another; `sparse_*`: attention to entries that were chosen;
+`compressed_*`: to a window and to entries of several tokens; `blocks_*`: to blocks of keys;
+`index_*`, `block_index_*`: scores of entries and the choice among them; `gdn_*`, `kda_*`,
+`mamba2_*`: recurrences over a state."""
 
 DIFFERING = frozenset(
     name for name in KERNELS if name.startswith(_CHOSEN) or name.startswith(STATES)
@@ -62,6 +64,7 @@ _INSTEAD = {
     "decode_attention_fp8": "decode_attention",
     "latent_prefill_attention": "prefill_attention",
     "latent_decode_attention": "decode_attention",
+    "tower_attention": "prefill_attention",
     "kda_prefill": "gdn_prefill",
     "kda_decode": "gdn_decode",
     "mamba2_prefill": "gdn_prefill",
@@ -146,7 +149,7 @@ def figures_of(kernels: Mapping[str, Kernel], name: str) -> str:
 FIGURES = tuple(item.name for item in fields(Kernel))
 
 _EXPERTS = tuple(name for name in KERNELS if name.startswith("experts_"))
-_PROMPTS = tuple(name for name in KERNELS if "prefill_attention" in name)
+_PROMPTS = (*(name for name in KERNELS if "prefill_attention" in name), "tower_attention")
 _DECODES = tuple(name for name in KERNELS if "decode_attention" in name)
 _ONLY_OF = {
     "serial": (

@@ -1,7 +1,8 @@
 """Seconds in which a vision tower makes tokens of images: its layers, and the products behind them.
 
-The layers are those of an encoder, timed by the roofline without CUDA graphs, as vLLM runs them by
-default; all images that are encoded together are one batch.
+The layers are those of an encoder, timed by the roofline, with attention of their own kernels and
+without CUDA graphs, as vLLM runs them by default; all images that are encoded together are one
+batch.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from mist_sim.core.batch import StepBatch
 from mist_sim.core.images import Image
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.analytic.compile import Phase
+from mist_sim.hardware.predictors.analytic.compile import Phase, phase_time
+from mist_sim.hardware.predictors.analytic.cuda_graphs import launch_time
 from mist_sim.hardware.predictors.analytic.phase_time import Term
-from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
+from mist_sim.hardware.predictors.analytic.tower_attention import tower_attention
 from mist_sim.models.operators import Operator
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.vision import VisionTower
@@ -44,9 +45,12 @@ class TowerTimes:
         one = Cluster(cluster.gpu, 1 if is_spread else ranks)
         self.encoder = encoder = _encoder(name, tower)
         encoder.check_tensor_parallel(one.tensor_parallel_size)
-        self._layers = RooflinePredictor(encoder, one, enforce_eager=True)
         phase = Phase(cluster.gpu, cluster.gpu.prefill)
-        shared = one.tensor_parallel_size
+        shared, layers = one.tensor_parallel_size, tower.num_layers
+        self._matrices = phase_time(encoder, one, prefill=True)
+        heads = tower.num_heads / shared
+        self._attention = tower_attention(phase, layers, heads, tower.head_dim)
+        self._launch = launch_time(cluster.gpu.dispatch, layers, eager=True)
         first = (tower.patch_values, tower.hidden_size)
         per_patch, per_token = _terms(phase, [first], 1), _terms(phase, tower.products, shared)
         self._behind = [(term, tower.merge**2) for term in per_patch]
@@ -62,7 +66,9 @@ class TowerTimes:
     def _pass(self, images: Sequence[Image]) -> float:
         parts = [(each.patches, 0) for each in images for _ in range(each.parts)]
         tokens = sum([each.tokens for each in images])
-        found = self._layers.step_time(StepBatch(tuple(parts)))
+        patches = sum([number for number, _ in parts])
+        layers = self._attention.of_step(self._matrices.time(patches, len(parts)), parts)
+        found = max(layers, self._launch)
         for term, rows in self._behind:
             compute = tokens * rows * term.work
             memory = term.weights + tokens * rows * term.traffic

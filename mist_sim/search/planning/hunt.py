@@ -295,8 +295,11 @@ class Hunt:
         return sorted(found, key=lambda each: (each.may_tell, each.slack, each.candidate.rank))
 
     def _lengthen(self) -> bool:
-        """Run undecided candidates longer; return whether there were any."""
-        chosen = self._undecided()[:_ROUND]
+        """Run undecided candidates longer, one a core; return whether there were any.
+
+        Such a run may take as long as all that came before it, so the clock is asked after each.
+        """
+        chosen = self._undecided()[: self._driver.jobs]
         self._run({each.candidate: each.may_tell for each in chosen})
         return bool(chosen)
 

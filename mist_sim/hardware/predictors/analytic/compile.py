@@ -145,11 +145,16 @@ def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptA
         heads=model.num_attention_heads / t,
         expanded=operators.expand_context(model, 1, t),
     )
-    if not model.is_encoder:
-        return found
-    # all n^2 pairs of a text: two times the n (n + 1) / 2 of a prompt, less n
-    per_query, per_pair = found.per_query - found.per_pair, 2 * found.per_pair
-    return replace(found, per_query=per_query, per_pair=per_pair)
+    return of_all_pairs(found) if model.is_encoder else found
+
+
+def of_all_pairs(prompts: PromptAttention) -> PromptAttention:
+    """Return the times of attention without a causal mask.
+
+    All n^2 pairs of n tokens count: two times the n (n + 1) / 2 of a prompt, less n.
+    """
+    per_query, per_pair = prompts.per_query - prompts.per_pair, 2 * prompts.per_pair
+    return replace(prompts, per_query=per_query, per_pair=per_pair)
 
 
 def prompt_times(
