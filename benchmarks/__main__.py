@@ -303,6 +303,7 @@ def parsed(words: Sequence[str] | None = None) -> Namespace:
 
 
 def main() -> None:
+    """Print the tables named on the command line, or all."""
     said = parsed()
     console = Console(width=WIDTH)
     for name in said.tables or TABLES:

@@ -91,6 +91,7 @@ def _percent(value: float) -> str:
 
 
 def main() -> None:
+    """Print measured and simulated runs side by side; with `--fit`, the fitted times."""
     parser = ArgumentParser(
         prog="python -m benchmarks.closed_loop",
         description="Print sixty closed-loop runs of real H100s beside simulated ones.",

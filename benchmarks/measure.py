@@ -30,10 +30,12 @@ class Measurement:
 
     @property
     def t_per_request(self) -> float:
+        """Processor time of a request, in units of T."""
         return self.cpu_s / self.t_s / self.num_requests
 
     @property
     def requests_per_s(self) -> float:
+        """Requests simulated per second of processor time."""
         return self.num_requests / self.cpu_s
 
     @property

@@ -45,6 +45,7 @@ LONG, LONGEST = 30_000, 100_000
 
 
 def scenario_for(task: tuple[Any, ...]) -> Scenario:
+    """Return the scenario of a task, on one of its first GPU."""
     model, profile, rate, ttft, tpot, gpus = task
     return Scenario.from_dict(
         {
@@ -60,6 +61,7 @@ def scenario_for(task: tuple[Any, ...]) -> Scenario:
 
 
 def trial(candidate: Candidate, question: Question, most: int) -> Trial:
+    """Try the question's rate on a candidate, for at most `most` requests."""
     scenario = scenario_of(candidate, question)
     rate, target = question.rate, question.target
     return try_rate(as_data(scenario), {}, scenario.seed, rate, target, 400, most)
@@ -78,6 +80,7 @@ def reads_back(candidate: Candidate, question: Question) -> str:
 
 
 def row(number: int, task: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the cells of a task's row: the plan, its cost and the cheapest that attains."""
     model, profile, rate, ttft, tpot, gpus = task
     options = PlanOptions(gpus=gpus, max_gpus=MAX_GPUS, designs=DESIGNS)
     scenario = scenario_for(task)
@@ -116,6 +119,7 @@ def row(number: int, task: tuple[Any, ...]) -> Iterator[str]:
 
 
 def main() -> None:
+    """Print a row for each task, from the first to the last named on the command line."""
     first, last = map(int, (*sys.argv[1:], *("1", str(len(TASKS)))[len(sys.argv) - 1 :]))
     for number, task in enumerate(TASKS, start=1):
         if first <= number <= last:

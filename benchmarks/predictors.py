@@ -112,6 +112,7 @@ class _MadeTimes:
     identity: ClassVar[dict[str, object]] = {"source": "made"}
 
     def seconds(self, batches: list[StepBatch]) -> list[float]:
+        """Return seconds of each batch that grow with its tokens and its context."""
         return [
             1e-2 + 1e-5 * (batch.num_prefill_tokens + batch.num_decodes) + 1e-8 * batch.context_sum
             for batch in batches

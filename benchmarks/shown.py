@@ -121,6 +121,7 @@ ROWS: dict[str, Callable[[Path], str]] = {
 
 
 def main() -> None:
+    """Print the rows named on the command line, or all."""
     for name in sys.argv[1:] or ROWS:
         with tempfile.TemporaryDirectory() as folder:
             print(f"{name:18} {ROWS[name](Path(folder))}", flush=True)

@@ -201,6 +201,7 @@ def put(lines: Sequence[str], begin: str, end: str) -> None:
 
 
 def main() -> None:
+    """Print the tables; with `--write`, put them into the page too."""
     quick = "--quick" in sys.argv
     lines = []
     for line in tables(*((100, 2) if quick else (1000, 12))):

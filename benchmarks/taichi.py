@@ -79,6 +79,7 @@ def costs(scenario: Scenario) -> Iterator[tuple[str, float, float]]:
 
 
 def main() -> None:
+    """Print what TaiChi's flows cost a request in two scenarios."""
     scenarios = {
         "Azure conversations, 4 + 4 clients": Scenario.from_dict(flowing()),
         "preset taichi-hybrid": Scenario.load("taichi-hybrid"),

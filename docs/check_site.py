@@ -24,6 +24,7 @@ class Page(HTMLParser):
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect the links and the ids of a tag."""
         for name, value in attrs:
             if name in ("href", "src") and value:
                 self.links.add(value)
@@ -50,6 +51,7 @@ def broken_links(site: Path) -> list[str]:
 
 
 def main() -> None:
+    """Print broken links of the site; exit with 1 if there are any."""
     site = Path(sys.argv[1])
     broken = broken_links(site)
     print("\n".join([*broken, f"{len(list(site.rglob('*.html')))} pages, {len(broken)} broken"]))

@@ -109,6 +109,7 @@ def draw(results: dict[str, mist.Result]) -> None:
 
 
 def main() -> None:
+    """Print and draw a trace under each strategy, or under one that is named."""
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     results = dict(runs(*sys.argv[1:]))

@@ -43,6 +43,7 @@ SHORT = "10,000 requests in all, fresh"
 
 
 def spec(slots: int = 256, prefill: float = 100, decode: float = 500, batches: int = 2):
+    """Return the bundle of the pictures, with these slots, mean lengths and batches."""
     load = geometric_slot_load(prefill, prefill * (prefill - 1), decode)
     return BundleSpec(C, load, slots, batches)
 
@@ -57,6 +58,7 @@ def simulated(
     batches: int = 2,
     start: str = "stationary",
 ) -> BundleRun:
+    """Return a simulated run of a bundle, with so many requests per attention worker."""
     rng = Streams(1).generator(f"{ratio} {slots} {prefill} {decode} {batches} {start}")
     config = BundleConfig(coefficients=C, attention_workers=ratio, slots=slots, batches=batches)
     n = max(num_requests * ratio, 2 * config.num_slots)
@@ -178,6 +180,7 @@ def ablations() -> None:
 
 
 def curve(axes: Axes, colour: str, name: str, **changes: float) -> None:
+    """Draw the throughput over the ratio: predicted as a line, simulated as points."""
     theory: list[Prediction] = [predict(spec(**changes), ratio) for ratio in FINE]
     runs = [simulated(ratio, 2000, **changes) for ratio in GRID]
     axes.plot(FINE, [p.throughput for p in theory], "--", color=colour, lw=1)
@@ -207,6 +210,7 @@ def laws() -> None:
 
 
 def save(figure: plt.Figure, panels: tuple[Axes, ...], name: str) -> None:
+    """Tidy the panels and write the figure as a PNG."""
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.title.set_fontsize(9)
@@ -219,6 +223,7 @@ def save(figure: plt.Figure, panels: tuple[Axes, ...], name: str) -> None:
 
 
 def main() -> None:
+    """Simulate the sweep, print its rows and draw all pictures."""
     begun = time.process_time()
     two = {ratio: simulated(ratio, NUM_REQUESTS) for ratio in GRID}
     print(f"the paper's sweep: {time.process_time() - begun:.0f} s of CPU time")

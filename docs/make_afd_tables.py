@@ -47,6 +47,7 @@ def drawn(ratio: int, num_requests: int, batches: int) -> Lengths:
 
 
 def run(lengths: Lengths, ratio: int, **options: int | bool) -> BundleRun:
+    """Return a simulated run of a bundle of so many attention workers."""
     config = BundleConfig(coefficients=C, attention_workers=ratio, slots=256, **options)
     return simulate_bundle(config, *lengths, Streams(2).generator("start"))
 
@@ -132,6 +133,7 @@ def azure(folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
+    """Print the tables; with a folder of traces, that of the Azure trace too."""
     for table in (figure_3, layers, scenario):
         print("\n".join(table()), flush=True)
     if len(sys.argv) > 1:

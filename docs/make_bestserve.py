@@ -353,6 +353,7 @@ def write(tables: dict[str, Iterator[str]]) -> None:
 
 
 def main() -> None:
+    """Run all studies; write the tables and draw the pictures."""
     draw_metrics()
     runs = oscillations()
     draw_oscillations(runs)

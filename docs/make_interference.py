@@ -369,6 +369,7 @@ def capacity_table() -> Iterator[str]:
 
 
 def main() -> None:
+    """Simulate every case, write the page's tables and draw its pictures."""
     cases = every_case()
     with ProcessPoolExecutor(2) as pool:
         runs = dict(zip(cases, pool.map(simulated, cases), strict=True))

@@ -277,6 +277,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main() -> None:
+    """Make the tables named on the command line, or all; print them and write them."""
     for name in sys.argv[1:] or PARTS:
         lines = "\n".join(PARTS[name]())
         print(lines, flush=True)

@@ -141,6 +141,7 @@ def draw_strategies() -> None:
 
 
 def main() -> None:
+    """Draw both pictures."""
     draw_load()
     draw_strategies()
 

@@ -38,6 +38,7 @@ _SHARES = ("idle", "active", "memory", "compute", "experts", "peers", "lockstep"
 
 
 def main(folder: Path) -> None:
+    """Write the page's tables, from the measurements in `folder`."""
     runs = {name: runs_on(folder, name.lower()) for name in GPUS}
     tables = {
         "shares": shares(),

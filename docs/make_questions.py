@@ -22,6 +22,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main() -> None:
+    """Run the scripts named on the command line, or all, and photograph what they draw."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         sys.exit(f"needs one of {', '.join(BROWSERS)}")

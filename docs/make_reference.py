@@ -37,14 +37,8 @@ from mist_sim.traces import Retries
 TARGET = Path(__file__).parent / "reference" / "scenario.md"
 
 KINDS = (  # what keys of this version hold
-    units.DURATION,
-    units.RATE,
-    units.SIZE,
-    units.BANDWIDTH,
-    units.POWER,
-    units.RENT,
-    units.ELECTRICITY,
-    units.TOKEN_PRICE,
+    *(units.DURATION, units.RATE, units.SIZE, units.BANDWIDTH),
+    *(units.POWER, units.RENT, units.ELECTRICITY, units.TOKEN_PRICE),
 )
 MEANINGS = {
     "workload": "which requests, when they are sent, which stages they walk",
@@ -52,6 +46,8 @@ MEANINGS = {
     "type": "which kind of client",
 }
 
+DRAWN_AT = "`prompt`, `output` and `suffix` of drawn lengths"
+LAWS_AT = "`workload.patience`, `lifecycle.start_up.time`, `base_time` and `time_per_token`"
 # (heading, family, where it stands in a file, properties of the schema that hold its choices)
 SECTIONS = (
     ("Routers", "routers", "`router` and `routers.STAGE`", ("router",)),
@@ -59,59 +55,35 @@ SECTIONS = (
     ("Predictors", "predictors", "`clients.N.predictor`", ("predictor",)),
     ("Traces", "trace_readers", "`workload.trace`", ("trace",)),
     ("Lengths that are drawn", "samplers", "`workload.lengths`", ("lengths",)),
-    (
-        "Length distributions",
-        "lengths",
-        "`prompt`, `output` and `suffix` of drawn lengths",
-        ("prompt", "output", "suffix"),
-    ),
+    ("Length distributions", "lengths", DRAWN_AT, ("prompt", "output", "suffix")),
     ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
-    (
-        "Laws of times",
-        "durations",
-        "`workload.patience`, `lifecycle.start_up.time`, `base_time` and `time_per_token`",
-        ("patience", "base_time", "time_per_token", "time"),
-    ),
+    ("Laws of times", "durations", LAWS_AT, ("patience", "base_time", "time_per_token", "time")),
     ("Autoscalers", "autoscalers", "`policy` of `lifecycle.autoscaling.N`", ("policy",)),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
     ("Connectors", "connectors", "`network.connector`", ("connector",)),
     ("Policies of disaggregation", "hand_over_policies", "`hand_over.policy`", ("policy",)),
 )
+PLAIN = ("workload", "slo", "power", "hand_over", "on_failure", "kv_cache", "overhead", "admission")
+NULLABLE = (
+    *("cost", "api", "network", "lifecycle", "start_up", "reconfigure", "on_change", "store"),
+    *("latency_table", "retries", "speculative_config", "resharding"),
+)
+SEVERAL = ("failures", "drains", "autoscaling")
 LINKS = {
-    "workload": "[mapping](#workload)",
+    **{name: f"[mapping](#{name})" for name in PLAIN},
+    **{name: f"[mapping](#{name}) or null" for name in NULLABLE},
+    **{name: f"[mapping](#{name}), or a list of them" for name in SEVERAL},
     "clients": "list of [clients](#clients)",
     "pipeline": "list of [stages](#stages)",
     "routers": "mapping of stages to [routers](#routers)",
-    "slo": "[mapping](#slo)",
-    "power": "[mapping](#power)",
-    "cost": "[mapping](#cost) or null",
-    "api": "[mapping](#api) or null",
-    "network": "[mapping](#network) or null",
-    "hand_over": "[mapping](#hand_over)",
-    "lifecycle": "[mapping](#lifecycle) or null",
-    "failures": "[mapping](#failures), or a list of them",
-    "on_failure": "[mapping](#on_failure)",
-    "drains": "[mapping](#drains), or a list of them",
-    "autoscaling": "[mapping](#autoscaling), or a list of them",
-    "start_up": "[mapping](#start_up) or null",
-    "reconfigure": "[mapping](#reconfigure) or null",
     "schedule": "list of [mappings](#schedule)",
-    "on_change": "[mapping](#on_change) or null",
-    "kv_cache": "[mapping](#kv_cache)",
-    "overhead": "[mapping](#overhead)",
-    "admission": "[mapping](#admission)",
     "index": "one of [indexes](#index) or null",
     "search": "one of [these](#search) or null",
     "embedder": "[mapping](#embedder-reranker) or null",
     "reranker": "[mapping](#embedder-reranker) or null",
-    "store": "[mapping](#store) or null",
-    "latency_table": "[mapping](#latency_table) or null",
     "passage_tokens": "whole number or one of [length distributions](#length-distributions)",
-    "retries": "[mapping](#retries) or null",
-    "speculative_config": "[mapping](#speculative_config) or null",
-    "resharding": "[mapping](#resharding) or null",
 }
-FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
+CHOOSING = {name for section in SECTIONS for name in section[3]}  # keys whose value is a plugin
 
 INTRO = """\
 # Scenario files: all keys
@@ -133,6 +105,13 @@ A quantity is a number and a unit: `500 ms`. Bare numbers are refused where a un
 | kind | units | written back as |
 |---|---|---|
 """
+LONG = 12  # words of a meaning that is not written again
+Above = dict[str, str]  # rows of a section, and the title of the first table that has each
+
+LIFE_GUIDE = "[Failures, starts and autoscaling](../guides/failures_and_autoscaling.md) shows how."
+SLIDERS_GUIDE = """\
+[Prefill and decode apart](../guides/prefill_and_decode_apart.md#sliders-that-move)
+shows how."""
 
 
 def anchor(heading: str) -> str:
@@ -152,8 +131,8 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
     of_names = name == "clients" and "type" in schema.get("items", {})
     if name in LINKS and not of_names:
         return LINKS[name]
-    if name in FAMILY_OF and "anyOf" in schema:  # an API's `output` is a price
-        heading = FAMILY_OF[name][0]
+    if name in CHOOSING and "anyOf" in schema:  # an API's `output` is a price
+        heading = section_of(name, schema)[0]
         null = " or null" if {"type": "null"} in schema.get("anyOf", ()) else ""
         time = "duration or " if unit_of(schema) else ""
         return f"{time}one of [{heading.lower()}](#{anchor(heading)}){null}"
@@ -169,6 +148,13 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
         return next(kind.name for kind in KINDS if kind.base == unit)
     words = {"string": "text", "integer": "whole number", "boolean": "true or false"}
     return words.get(schema["type"], schema["type"])
+
+
+def section_of(name: str, schema: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return the section of a key's plugins; of several sections, the one that has them all."""
+    names = set(choices({"properties": {name: schema}}, (name,)))
+    possible = [each for each in SECTIONS if name in each[3]]
+    return next(each for each in possible if names <= set(FAMILIES[each[1]].registry))
 
 
 def unit_of(schema: dict[str, Any]) -> str:
@@ -199,8 +185,10 @@ def default_of(name: str, schema: dict[str, Any], required: list[str]) -> str:
     return f"`{text}`"
 
 
-def table(schema: dict[str, Any], meanings: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a table of a mapping's keys."""
+def table(
+    schema: dict[str, Any], meanings: dict[str, str], title: str = "", above: Above | None = None
+) -> Iterator[str]:
+    """Yield the lines of a table of a mapping's keys; a long row that is above names its title."""
     properties = schema["properties"]
     if not properties:
         return
@@ -210,7 +198,11 @@ def table(schema: dict[str, Any], meanings: dict[str, str]) -> Iterator[str]:
         default = default_of(name, inner, schema.get("required", []))
         meaning = meanings.get(name, "")
         meaning = markdown(meaning) + offered(name, inner)
-        yield f"| `{name}` | {type_of(name, inner)} | {default} | {meaning} |"
+        row = f"| `{name}` | {type_of(name, inner)} | {default} |"
+        known = title if above is None else above.setdefault(row + meaning, title)
+        if known != title and len(meaning.split()) >= LONG:
+            meaning = f"as of `{known}`"
+        yield f"{row} {meaning} |"
     yield ""
 
 
@@ -227,31 +219,26 @@ def described(schema: dict[str, Any]) -> dict[str, str]:
 
 
 def offered(name: str, inner: dict[str, Any]) -> str:
-    """Return the plugins that a key chooses from, each with what it is in a sentence.
+    """Return the names of the plugins that a key chooses from; the sections say what they are.
 
     Distributions of lengths and times stand at several keys, and in their own section only.
     """
-    if name not in FAMILY_OF or FAMILY_OF[name][1] in ("lengths", "durations"):
+    if name not in CHOOSING or section_of(name, inner)[1] in ("lengths", "durations"):
         return ""
-    return "".join(
-        f"<br>`{choice}`: {markdown(first_sentence(option['description']))}"
-        for choice, option in choices({"properties": {name: inner}}, (name,)).items()
-    )
+    names = choices({"properties": {name: inner}}, (name,))
+    return "; plugins: " + ", ".join(f"`{choice}`" for choice in names) if names else ""
 
 
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a summary, in one line and without its full stop."""
-    return re.split(r"\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
-
-
-def plugin(cls: type, schema: dict[str, Any]) -> Iterator[str]:
-    """Yield a class's docstring and the table of its parameters."""
+def plugin(
+    cls: type, schema: dict[str, Any], title: str = "", above: Above | None = None
+) -> Iterator[str]:
+    """Yield a class's docstring and the table of its parameters; title, above: of `table`."""
     shown = {name: inner for name, inner in schema["properties"].items() if name != "type"}
     text, meanings = documented_with_bases(cls, shown)
     for paragraph in text:
         yield markdown(paragraph)
         yield ""
-    yield from table({**schema, "properties": shown}, meanings)
+    yield from table({**schema, "properties": shown}, meanings, title, above)
 
 
 def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -272,30 +259,25 @@ def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any
     return found
 
 
+def section(heading: str, cls: type, schema: dict[str, Any]) -> Iterator[str]:
+    """Yield a heading, and below it what a class and its parameters are."""
+    yield heading
+    yield from plugin(cls, schema)
+
+
 def retrieval(client: dict[str, Any]) -> Iterator[str]:
     """Yield what a client of type rag is made of, beside its own keys."""
     keys = client["properties"]
-    yield "## index"
-    for name, option in choices(client, ("index",)).items():
-        yield f"### {name}"
-        yield from plugin(INDEXES[name], option)
-    yield "## search"
-    for name, option in choices(client, ("search",)).items():
-        yield f"### {name}"
-        yield from plugin(SEARCHERS[name], option)
+    for key, family in (("index", INDEXES), ("search", SEARCHERS)):
+        yield f"## {key}"
+        for name, option in choices(client, (key,)).items():
+            yield from section(f"### {name}", family[name], option)
     for cls, heading, key in (
         (EncoderPass, "embedder, reranker", "embedder"),
         (PassageStore, "store", "store"),
         (LatencyTable, "latency_table", "latency_table"),
     ):
-        yield f"## {heading}"
-        yield from plugin(cls, keys[key]["anyOf"][0])
-
-
-def mapping_or_null(client: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the schema of a mapping, such as `speculative_config`, which may also be null."""
-    found: dict[str, Any] = client["properties"][key]["anyOf"][0]
-    return found
+        yield from section(f"## {heading}", cls, keys[key]["anyOf"][0])
 
 
 def client_types(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -313,7 +295,7 @@ def client_types(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def lines() -> Iterator[str]:
     """Yield the whole page."""
     schema = json_schema()
-    parts = schema["$defs"]
+    keys, workload = schema["properties"], schema["$defs"]["WorkloadSpec"]
     yield from INTRO.splitlines()
     for kind in KINDS:
         names = ", ".join(f"`{unit}`" for unit, _ in kind.factors)
@@ -322,7 +304,26 @@ def lines() -> Iterator[str]:
     yield "## The scenario"
     yield from table(schema, described(schema))
     yield "## workload"
-    yield from table(parts["WorkloadSpec"], described(parts["WorkloadSpec"]))
+    yield from table(workload, described(workload))
+    yield from every_client(schema, workload["properties"]["retries"]["anyOf"][0])
+    yield "## network"
+    link, fabric, _ = keys["network"]["anyOf"]
+    yield "Either one link, or, where it names a `topology`:"
+    yield ""
+    yield from section("### A link", Link, link)
+    yield from section("### A topology", Fabric, fabric)
+    yield from section("## hand_over", HandOver, keys["hand_over"])
+    yield from judged(keys)
+    life, sliders = keys["lifecycle"]["anyOf"][0], keys["reconfigure"]["anyOf"][0]
+    yield "## lifecycle"
+    yield from with_parts(Lifecycle, life, LIFE_GUIDE, lifecycles.PARTS)
+    yield "## reconfigure"
+    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, reconfigurations.PARTS)
+    yield from families(schema)
+
+
+def every_client(schema: dict[str, Any], retries: dict[str, Any]) -> Iterator[str]:
+    """Yield the types of clients, and the mappings in them; `retries` stands among these."""
     yield "## clients"
     own = "[one of your own](../guides/own_client.md)"
     yield f"A list; each entry is of one of these types, or of {own}."
@@ -333,84 +334,55 @@ def lines() -> Iterator[str]:
         yield markdown(client["description"])
         yield ""
         yield from table(client, described(client))
-    engine = clients["llm"]
-    yield "## kv_cache"
-    yield from plugin(KvCacheConfig, engine["properties"]["kv_cache"])
-    yield "## overhead"
-    yield from plugin(EngineOverhead, engine["properties"]["overhead"])
-    yield "## admission"
-    yield from plugin(AdmissionControl, engine["properties"]["admission"])
+    keys = clients["llm"]["properties"]
+    yield from section("## kv_cache", KvCacheConfig, keys["kv_cache"])
+    yield from section("## overhead", EngineOverhead, keys["overhead"])
+    yield from section("## admission", AdmissionControl, keys["admission"])
     yield from retrieval(clients["rag"])
-    yield "## retries"
-    retries = parts["WorkloadSpec"]["properties"]["retries"]["anyOf"][0]
-    yield from plugin(Retries, retries)
-    yield "## speculative_config"
-    yield from plugin(SpeculativeConfig, mapping_or_null(engine, "speculative_config"))
-    yield "## resharding"
-    yield from plugin(Resharding, mapping_or_null(engine, "resharding"))
-    yield "## network"
-    link, fabric, _ = schema["properties"]["network"]["anyOf"]
-    yield "Either one link, or, where it names a `topology`:"
-    yield ""
-    yield "### A link"
-    yield from plugin(Link, link)
-    yield "### A topology"
-    yield from plugin(Fabric, fabric)
-    yield "## hand_over"
-    yield from plugin(HandOver, schema["properties"]["hand_over"])
+    yield from section("## retries", Retries, retries)
+    drafting, resharding = keys["speculative_config"], keys["resharding"]
+    yield from section("## speculative_config", SpeculativeConfig, drafting["anyOf"][0])
+    yield from section("## resharding", Resharding, resharding["anyOf"][0])
+
+
+def judged(keys: dict[str, Any]) -> Iterator[str]:
+    """Yield what judges a run: limits, power and cost."""
     yield "## slo"
     yield "The name of one of the presets that `mist list slos` shows, or:"
     yield ""
-    limits = schema["properties"]["slo"]["anyOf"][1]
+    limits, cost = keys["slo"]["anyOf"][1], keys["cost"]["anyOf"][0]
     yield from plugin(Slo, limits)
-    yield "### A class"
-    yield from plugin(ClassLimits, limits["properties"]["classes"]["additionalProperties"])
-    yield "## power"
-    yield from plugin(PowerOptions, schema["properties"]["power"])
-    cost = schema["properties"]["cost"]["anyOf"][0]
-    yield "## cost"
-    yield from plugin(CostOptions, cost)
-    yield "## api"
-    yield from plugin(ApiPrices, cost["properties"]["api"]["anyOf"][0])
-    yield from life(schema["properties"]["lifecycle"]["anyOf"][0])
-    yield from sliders(schema["properties"]["reconfigure"]["anyOf"][0])
+    classes = limits["properties"]["classes"]["additionalProperties"]
+    yield from section("### A class", ClassLimits, classes)
+    yield from section("## power", PowerOptions, keys["power"])
+    yield from section("## cost", CostOptions, cost)
+    yield from section("## api", ApiPrices, cost["properties"]["api"]["anyOf"][0])
+
+
+def families(schema: dict[str, Any]) -> Iterator[str]:
+    """Yield the plugins of every family that come with the package."""
     for heading, family, place, properties in SECTIONS:
         yield f"## {heading}"
         yield f"At {place}; the family `{family}` of `mist list`."
         yield ""
-        plugins = choices(schema, properties)
+        plugins, above = choices(schema, properties), Above()
         for name, cls in FAMILIES[family].registry.items():
             if cls.__module__.startswith("mist_sim."):
                 yield f"### {name}"
-                yield from plugin(cls, plugins[name])
+                yield from plugin(cls, plugins[name], name, above)
 
 
-def life(schema: dict[str, Any]) -> Iterator[str]:
-    """Yield what is said of the life of clients."""
-    yield "## lifecycle"
-    yield "[Failures, starts and autoscaling](../guides/failures_and_autoscaling.md) shows how."
+def with_parts(
+    cls: type, schema: dict[str, Any], guide: str, parts: Mapping[str, type[Part]]
+) -> Iterator[str]:
+    """Yield a mapping that holds others, and these."""
+    yield guide
     yield ""
-    yield from plugin(Lifecycle, schema)
-    yield from inside(schema, lifecycles.PARTS)
-
-
-def sliders(schema: dict[str, Any]) -> Iterator[str]:
-    """Yield what is said of sliders that move."""
-    yield "## reconfigure"
-    yield "[Prefill and decode apart](../guides/prefill_and_decode_apart.md#sliders-that-move)"
-    yield "shows how."
-    yield ""
-    yield from plugin(Reconfigure, schema)
-    yield from inside(schema, reconfigurations.PARTS)
-
-
-def inside(schema: dict[str, Any], parts: Mapping[str, type[Part]]) -> Iterator[str]:
-    """Yield the mappings that lie in another one."""
+    yield from plugin(cls, schema)
     for name, part in parts.items():
         inner = schema["properties"][name]
         inner = inner.get("items", inner.get("anyOf", [inner])[0])
-        yield f"## {name}"
-        yield from plugin(part.plugin, inner)
+        yield from section(f"## {name}", part.plugin, inner)
 
 
 def page() -> str:

@@ -131,6 +131,7 @@ def measured(path: Path) -> Found:
 
 
 def main(folder: Path) -> None:
+    """Replay the traces in `folder` under every router, and write the page's tables."""
     with ProcessPoolExecutor(len(FILES)) as pool:
         each = list(pool.map(measured, [folder / file for file in FILES.values()]))
     found = dict(zip(FILES, each, strict=True))

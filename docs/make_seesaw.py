@@ -297,6 +297,7 @@ def links(folder: Path) -> None:
 
 
 def main() -> None:
+    """Run the parts that the command line asks for, and print their rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", default="A10,L4,A100-PCIe,A100-PCIe-x16,A100-NVLink")

@@ -53,6 +53,7 @@ Rows = list[dict[str, Any]]
 
 
 def show(**row: Any) -> dict[str, Any]:
+    """Print a row as JSON, and return it."""
     print(json.dumps(row), flush=True)
     return row
 
@@ -254,6 +255,7 @@ COLORS = ["#89a8b2", "#e9c46a", "black", "#2a6f97", "#c1121f"]
 
 
 def main() -> None:
+    """Run the studies that the command line asks for, or draw their rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--draw", type=Path)

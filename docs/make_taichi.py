@@ -196,6 +196,7 @@ All = dict[Cell, Found]
 
 
 def gain(rate: float, over: float) -> str:
+    """Return by how many per cent a rate is above another, in words."""
     return f"{100 * (rate / over - 1):+.0f} %"
 
 
@@ -346,6 +347,7 @@ def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None
 
 
 def main() -> None:
+    """Find the goodputs of every cell, and write the page's tables."""
     with ProcessPoolExecutor(JOBS) as pool:
         found = dict(zip(CELLS, pool.map(find, CELLS), strict=True))
     write(found, ablation(), overheads(found[ABLATED].paper["hybrid"]))

@@ -140,6 +140,7 @@ def _with_block(text: str, begin: str, end: str, lines: Iterator[str]) -> str:
 
 
 def main() -> None:
+    """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measurements", type=Path, default=Path("../shared/measurements"))
     PAGE.write_text(page(parser.parse_args().measurements), encoding="utf-8")

@@ -18,10 +18,12 @@ class ParameterLists(Extension):
     """Turns paragraphs that name parameters into lists."""
 
     def on_class_members(self, *, cls: Class, **_: Any) -> None:
+        """List the parameters in a class's docstring."""
         if cls.docstring:
             _list_parameters(cls.docstring, {*cls.members, *(p.name for p in cls.parameters)})
 
     def on_function_instance(self, *, func: Function, **_: Any) -> None:
+        """List the parameters in a function's docstring."""
         if func.docstring:
             _list_parameters(func.docstring, {p.name for p in func.parameters})
 

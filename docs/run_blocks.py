@@ -53,6 +53,7 @@ END = Block("", [], 0)
 
 
 def blocks(text: str) -> list[Block]:
+    """Return the code blocks of a page, in their order."""
     found: list[Block] = []
     opened: Block | None = None
     for position, line in enumerate(text.splitlines()):
@@ -179,6 +180,7 @@ def check(path: Path, *, write: bool) -> list[str]:
 
 
 def main() -> None:
+    """Check the pages on the command line, each in a process; with `--write`, mend them."""
     os.environ["COLUMNS"] = "80"
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         os.environ.pop(name, None)

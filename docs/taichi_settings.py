@@ -49,6 +49,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The cell in words: work, model size and SLO."""
         return f"{self.work}, {self.size}B, SLO{self.slo}"
 
 

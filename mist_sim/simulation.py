@@ -142,6 +142,7 @@ class Simulation:
 
     @seed.setter
     def seed(self, seed: int) -> None:
+        """Seed the runs that begin later; raises ScenarioError for a negative seed."""
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         self.streams = Streams(seed)

@@ -37,6 +37,7 @@ class Both(mist.Growing):
     at_once: bool
 
     def follow(self, request: mist.Request, rng: np.random.Generator) -> mist.Served:
+        """Return the stages that read and compute the context, with or without a second reader."""
         read = mist.KvRetrieval(num_tokens=CONTEXT)
         prompt = mist.Prefill(num_prompt_tokens=CONTEXT + NEW)
         first = mist.Request(0, None, (read, prompt))
@@ -50,6 +51,7 @@ class Aside:
     """Send requests without a prompt to the store's other outlet."""
 
     def choose(self, request: mist.Request, stage: mist.Stage, candidates: mist.Candidates) -> int:
+        """Return the first client for requests that compute, another for those that only read."""
         computes = any(isinstance(each, mist.Prefill) for each in request.to_serve)
         return candidates[0 if computes or len(candidates) == 1 else 1].client_id
 

@@ -87,6 +87,7 @@ class _Offered(Built):
 
     @cached_property
     def workload(self) -> Workload:
+        """The workload of the scenario that is offered."""
         return build_workload(self.scenario)
 
 

@@ -76,12 +76,14 @@ class _Left(ProgressColumn):
     max_refresh = 0.5  # seconds: it should not flicker
 
     def render(self, task: Task) -> Text:
+        """Return the time left, or nothing while it is unknown."""
         seconds = task.time_remaining
         return Text("" if seconds is None else f"{_clock(seconds)} left")
 
 
 class _Elapsed(ProgressColumn):
     def render(self, task: Task) -> Text:
+        """Return the time since the start."""
         return Text(_clock(task.elapsed or 0.0))
 
 

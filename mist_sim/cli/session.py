@@ -105,7 +105,7 @@ class Session:
         unit: str = "requests",
         write: Callable[[Found, Path], None] = _usual_files,
     ) -> Found:
-        """Run some work, write its results, and print them.
+        """Do some work under a progress bar, and write its results if there is a folder for them.
 
         total, unit: amount of work, for the progress bar. write: writes the files.
         """

@@ -161,7 +161,7 @@ class Client(ABC):
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
-        """Queue a request for all its stages; `leaves` is called when that is over (see `Stay`).
+        """Queue a request for all its stages; `leaves` is called after the last (see `Stay`).
 
         The request has no time limits.
         """

@@ -65,6 +65,7 @@ class Coordinator:
 
     @absences.setter
     def absences(self, absences: Absences) -> None:
+        """Set what handles requests whose client is gone."""
         self._places.absences = absences
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:

@@ -276,10 +276,12 @@ class AwaitedKv(HeldKv):
 
     @property
     def is_computed(self) -> bool:
+        """Whether their visit has noted that it computed them."""
         return self._is_computed
 
     @property
     def is_lost(self) -> bool:
+        """Whether they were computed, and then lost by the client that kept them."""
         return self._held is not None and self._held.is_lost
 
     def reserve(self, act: Callable[[], None]) -> None:

@@ -17,8 +17,8 @@ from mist_sim.models.speculative import SpeculativeConfig
 class Drafter:
     """A model that drafts, and the ranks that compute it.
 
-    In a pipeline these are the target's last ones, which have all of it: there the tokens are
-    sampled that it goes on from (vLLM's `gpu_model_runner.py`).
+    In a pipeline these are the target's last ranks, and each holds the whole drafter: it continues
+    from the tokens that are sampled there (vLLM's `gpu_model_runner.py`).
 
     is_target_layer: it is one more layer of the target, with the target's embedding and output
         head. A matrix of twice the hidden size first joins the target's last hidden state with

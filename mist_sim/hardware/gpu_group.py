@@ -14,7 +14,7 @@ from mist_sim.hardware.power import Array, DrawConfidence
 from mist_sim.hardware.work import StepCounts
 
 WattsOrigin = DrawConfidence | Literal["assumed"]
-"""Where watts come from: measured on the device, its data sheet, or nobody measured such steps."""
+"""Where watts come from: measured on the device, a data sheet, or assumed where steps lack both."""
 
 
 class GpuWork(NamedTuple):

@@ -41,7 +41,7 @@ class ByRule(Setting):
 
     @property
     def measured(self) -> Setting:
-        """The setting that was measured."""
+        """The measured setting that it borrows from."""
         return Setting(**{each.name: getattr(self, each.name) for each in fields(Setting)})
 
 

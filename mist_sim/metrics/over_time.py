@@ -118,7 +118,7 @@ def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Arr
 
 
 def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
-    """Return the joules of a client up to each time; a run's are spread evenly over its steps."""
+    """Return a client's joules up to each time; those of a run spread evenly over its steps."""
     joules = np.zeros(len(edges))
     left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
     powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)

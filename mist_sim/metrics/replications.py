@@ -145,7 +145,7 @@ class Replications(Findings):
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The keys of a run's summary with means, and the intervals' ends beside them."""
+        """A run's summary with the means over all runs, and the ends of their intervals."""
         intervals = {name: [found.low, found.high] for name, found in self.estimates.items()}
         first = self.summaries[0]
         return {

@@ -11,9 +11,9 @@ from mist_sim.traces import TraceRow
 
 
 class Seen(NamedTuple):
-    """A request: when it came, in seconds since the window began, and the tokens of its prompt.
+    """A request: its arrival, in seconds since the window began, and its prompt's tokens.
 
-    answer: its tokens; None where it has not ended, or not well.
+    answer: its tokens; None if it has not ended, or failed.
     """
 
     time: float

@@ -239,6 +239,7 @@ class _Case:
 
     @property
     def works(self) -> bool:
+        """Whether none of its runs failed."""
         return self.failed is None
 
     def attempt(self, ask: Callable[[Built], object]) -> None:

@@ -21,6 +21,7 @@ class Prompted(Stage):
     num_prompt_tokens: int | None = None
 
     def longer(self, num_tokens: int) -> Stage:
+        """Return a copy with a longer prompt; raises TypeError if its length is still open."""
         if self.num_prompt_tokens is None:
             raise TypeError(f"num_prompt_tokens of {self.kind} must be given outside of a template")
         return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
@@ -46,10 +47,12 @@ class Prefill(Prompted):
 
     @property
     def num_input_tokens(self) -> int:
+        """Tokens of its prompt."""
         return self.num_prompt_tokens
 
     @property
     def num_new_tokens(self) -> int:
+        """1: the first token of the answer."""
         return 1
 
 
@@ -69,6 +72,7 @@ class Recomputation(Prefill):
 
     @property
     def num_emitted(self) -> int:
+        """Tokens of the answer that the user has already."""
         return self.num_before
 
     @property
@@ -100,12 +104,15 @@ class Decode(Stage):
 
     @property
     def num_new_tokens(self) -> int:
+        """Tokens of the answer after its first."""
         return self.num_tokens
 
     def longer(self, num_tokens: int) -> Decode:
+        """Return a copy that generates so many tokens more."""
         return replace(self, num_tokens=self.num_tokens + num_tokens)
 
     def with_rest(self, num_tokens: int) -> Decode:
+        """Return a copy that generates `num_tokens` tokens in all."""
         return replace(self, num_tokens=num_tokens)
 
 
@@ -126,7 +133,9 @@ class Reasoning(Stage):
 
     @property
     def num_new_tokens(self) -> int:
+        """Tokens of the chain of thought."""
         return self.num_tokens
 
     def longer(self, num_tokens: int) -> Reasoning:
+        """Return a copy that thinks so many tokens more."""
         return replace(self, num_tokens=self.num_tokens + num_tokens)

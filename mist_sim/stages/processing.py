@@ -34,11 +34,13 @@ class Preprocess(Stage):
         _require_tokens(self.num_tokens)
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Preprocess:
+        """Return a copy for the row's prompt, if its task needs a length and none is given."""
         if self.num_tokens or self.task is None:
             return self
         return replace(self, num_tokens=num_prompt_tokens)
 
     def longer(self, num_tokens: int) -> Preprocess:
+        """Return a copy that processes so many tokens more."""
         return replace(self, num_tokens=self.num_tokens + num_tokens)
 
 
@@ -61,11 +63,13 @@ class Postprocess(Stage):
         _require_tokens(self.num_tokens)
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Postprocess:
+        """Return a copy for the row's answer, if its task needs a length and none is given."""
         if self.num_tokens or self.task is None:
             return self
         return replace(self, num_tokens=num_output_tokens)
 
     def longer(self, num_tokens: int) -> Postprocess:
+        """Return a copy that processes so many tokens more."""
         return replace(self, num_tokens=self.num_tokens + num_tokens)
 
 

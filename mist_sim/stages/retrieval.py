@@ -49,4 +49,5 @@ class KvRetrieval(Stage):
             raise ValueError(f"num_tokens must be > 0, got {self.num_tokens}")
 
     def longer(self, num_tokens: int) -> KvRetrieval:
+        """Return a copy that fetches the entries of so many tokens more."""
         return replace(self, num_tokens=self.num_tokens + num_tokens)

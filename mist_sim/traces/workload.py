@@ -171,7 +171,7 @@ class Workload:
 
     @property
     def tells_no_prefixes(self) -> bool:
-        """Whether its source is a file whose first rows share no known tokens; reads them."""
+        """Whether it has a trace file whose first rows, now read, tell of no shared prefixes."""
         if not hasattr(self.source, "path") or not isinstance(self.source, TraceReader):
             return False
         return not any(row.content for row in islice(self.source.rows(), _FIRST_ROWS))
@@ -272,7 +272,7 @@ class Workload:
 
 
 def own_rate(source: TraceReader) -> float:
-    """Return the requests a second of a trace, from its first to its last one.
+    """Return a trace's requests per second, from its first request to its last.
 
     Raises ScenarioError for rows without times, and for fewer than two moments.
     """

@@ -93,7 +93,7 @@ class Ends(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """The same as measured / simulated - 1."""
+        """Both ends as measured / simulated - 1."""
         return round(exp(self.low) - 1, _DIGITS), round(exp(self.high) - 1, _DIGITS)
 
     def with_margin(self, margin: float) -> Ends:

@@ -122,7 +122,7 @@ def _without_series(
 
 
 def _joined(point: Point, bars: Sequence[ErrorBar | None]) -> ErrorBar | None:
-    """Return the bar of a point; an E2E combines those of TTFT and TPOT."""
+    """Return the bar of a point; that of an E2E latency combines those of TTFT and TPOT."""
     first, last = bars[0], bars[-1]
     if first is None or last is None or point.metric != "e2el":
         return first

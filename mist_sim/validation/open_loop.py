@@ -64,9 +64,9 @@ def vllm_019(folder: Path) -> Iterator[MeasuredRun]:
 
 
 def vllm_019_means(folder: Path) -> tuple[float, float, float]:
-    """Return mean tokens of prompts and answers, and how many were decoded at a time.
+    """Return mean tokens of prompts and of answers, and the mean number of decoding requests.
 
-    The last by Little's law, from the first token of the run to its last.
+    The last follows from Little's law, from the first token of the run to its last.
     """
     path = folder / "requests.jsonl"
     with of_a_form(path, "timed requests"):

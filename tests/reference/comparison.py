@@ -67,6 +67,15 @@ POLICIES = {
 }
 
 
+SAME_NAMES = (  # options that mist-sim's engine takes as they are
+    *("data_parallel_size", "block_size", "role", "watermark", "kv_groups", "uncached_first"),
+    *("threshold_spares_one", "pass_goes_on", "local_cadence", "held_spares_hits"),
+    *("caches_verified", "admits_lookahead", "pads_prompts", "reserves_prefills", "loaded_first"),
+    *("defers_frees", "spares_in_flight", "caps_windows", "returns_unseen", "hybrid_drops"),
+    *("batch_queue", "staggers_decodes", "fills_queue", "drains_preempted", "max_model_len"),
+    *("lora", "adapter_moves", "async_scheduling"),
+)
+
 Reference = StepwiseEngine | StepwiseClient
 
 
@@ -168,6 +177,33 @@ class EngineOptions:
         )
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
+        """Return the engine in mist-sim's form."""
+        swap = self.swap
+        return llm_engine(
+            name,
+            kind=LlmClient if self.elsewhere is None else ParkingClient,
+            scheduler=self._scheduler(),
+            predictor=self._with_host(self._times(predictor)),
+            enable_expert_parallel=self.lockstep and self.data_parallel_size > 1,
+            num_gpu_blocks=self.num_blocks,
+            kv_block_bytes=self.block_bytes,
+            enable_prefix_caching=self.caching,
+            states_wait=self.kept.waits,
+            states_stop_shared=self.kept.shared,
+            states_go_on=self.kept.goes_on,
+            async_pipelines=True,
+            cache_tiers=[_tier(number, tier) for number, tier in enumerate(self.tiers)],
+            swap_space=swap and kv_cache.SwapSpace(swap.num_blocks, swap.seconds_per_block),
+            speculative_config=self.drafting,
+            admission=AdmissionControl(
+                max_num_waiting=self.max_num_waiting,
+                drop_expired=self.drop_expired,
+                early_rejection=self.early_rejection,
+            ),
+            **{name: getattr(self, name) for name in SAME_NAMES},
+        )
+
+    def _scheduler(self) -> Any:
         kind, _ = POLICIES[self.policy]
         more: dict[str, Any] = {}
         if self.policy == "chunked":
@@ -177,74 +213,12 @@ class EngineOptions:
             more["scheduler_reserve_full_isl"] = self.whole_must_fit
             if self.pipeline_parallel_size == 1:
                 more["prefill_schedule_interval"] = self.prefill_schedule_interval
-        scheduler = kind(
+        return kind(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             order=self.order,
             preemption=self._preemption,
             **more,
-        )
-        return llm_engine(
-            name,
-            kind=LlmClient if self.elsewhere is None else ParkingClient,
-            scheduler=scheduler,
-            predictor=self._with_host(self._times(predictor)),
-            data_parallel_size=self.data_parallel_size,
-            enable_expert_parallel=self.lockstep and self.data_parallel_size > 1,
-            num_gpu_blocks=self.num_blocks,
-            block_size=self.block_size,
-            kv_block_bytes=self.block_bytes,
-            role=self.role,
-            watermark=self.watermark,
-            kv_groups=self.kv_groups,
-            enable_prefix_caching=self.caching,
-            uncached_first=self.uncached_first,
-            threshold_spares_one=self.threshold_spares_one,
-            pass_goes_on=self.pass_goes_on,
-            local_cadence=self.local_cadence,
-            held_spares_hits=self.held_spares_hits,
-            caches_verified=self.caches_verified,
-            admits_lookahead=self.admits_lookahead,
-            pads_prompts=self.pads_prompts,
-            reserves_prefills=self.reserves_prefills,
-            loaded_first=self.loaded_first,
-            defers_frees=self.defers_frees,
-            spares_in_flight=self.spares_in_flight,
-            caps_windows=self.caps_windows,
-            returns_unseen=self.returns_unseen,
-            hybrid_drops=self.hybrid_drops,
-            states_wait=self.kept.waits,
-            states_stop_shared=self.kept.shared,
-            states_go_on=self.kept.goes_on,
-            batch_queue=self.batch_queue,
-            async_pipelines=True,
-            staggers_decodes=self.staggers_decodes,
-            fills_queue=self.fills_queue,
-            drains_preempted=self.drains_preempted,
-            cache_tiers=[
-                CacheTier(
-                    f"tier{k}",
-                    tier.num_blocks,
-                    tier.latency,
-                    tier.seconds_per_block,
-                    tier.writes_back,
-                    in_step=tier.in_step,
-                )
-                for k, tier in enumerate(self.tiers)
-            ],
-            swap_space=kv_cache.SwapSpace(self.swap.num_blocks, self.swap.seconds_per_block)
-            if self.swap
-            else None,
-            max_model_len=self.max_model_len,
-            speculative_config=self.drafting,
-            lora=self.lora,
-            adapter_moves=self.adapter_moves,
-            async_scheduling=self.async_scheduling,
-            admission=AdmissionControl(
-                max_num_waiting=self.max_num_waiting,
-                drop_expired=self.drop_expired,
-                early_rejection=self.early_rejection,
-            ),
         )
 
     def stepwise(
@@ -357,22 +331,7 @@ class EngineOptions:
         **more: Any,
     ) -> Any:
         """Return the lane of that number with its part of memory and slots."""
-        if self.drafting:
-            more["num_drafts"] = self.drafting.num_speculative_tokens
-            more["num_lookahead"] = self.drafting.num_lookahead_tokens
-            more["caches_verified"] = self.caches_verified
-            more["admits_lookahead"] = self.admits_lookahead
-            more["pads_prompts"] = self.pads_prompts
-            more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
         kind = other_kind or POLICIES[self.policy][1]
-        if self.policy == "chunked":
-            more |= {"threshold": self.threshold, "max_partial": self.max_partial}
-            if self.threshold is None and self.state_cache != "none":
-                more["max_partial"] = self.max_num_seqs  # pieces that leave tokens to others
-            more |= {"whole_must_fit": self.whole_must_fit}
-            more |= {"threshold_spares_one": self.threshold_spares_one}
-            more |= {"pass_goes_on": self.pass_goes_on, "interval": self.interval}
-            more |= {"held_spares_hits": self.held_spares_hits}
         size = self.pipeline_parallel_size
         num_blocks = self.num_blocks // size
         return kind(
@@ -409,8 +368,49 @@ class EngineOptions:
                 read=self.adapter_moves.read,
             ),
             tiers=tuple(replace(tier, num_blocks=tier.num_blocks // size) for tier in self.tiers),
+            **self._of_drafts(),
+            **self._of_chunks(),
             **more,
         )
+
+    def _of_drafts(self) -> dict[str, Any]:
+        """Return the options of a lane that only drafts have."""
+        if not self.drafting:
+            return {}
+        return {
+            "num_drafts": self.drafting.num_speculative_tokens,
+            "num_lookahead": self.drafting.num_lookahead_tokens,
+            "caches_verified": self.caches_verified,
+            "admits_lookahead": self.admits_lookahead,
+            "pads_prompts": self.pads_prompts,
+            "num_recomputed": int(self.drafting.method in ("mtp", "eagle")),
+        }
+
+    def _of_chunks(self) -> dict[str, Any]:
+        """Return the options of a lane that only chunked prompts have."""
+        if self.policy != "chunked":
+            return {}
+        leaves_tokens = self.threshold is None and self.state_cache != "none"  # to other prompts
+        return {
+            "threshold": self.threshold,
+            "max_partial": self.max_num_seqs if leaves_tokens else self.max_partial,
+            "whole_must_fit": self.whole_must_fit,
+            "threshold_spares_one": self.threshold_spares_one,
+            "pass_goes_on": self.pass_goes_on,
+            "interval": self.interval,
+            "held_spares_hits": self.held_spares_hits,
+        }
+
+
+def _tier(number: int, tier: Tier) -> CacheTier:
+    return CacheTier(
+        f"tier{number}",
+        tier.num_blocks,
+        tier.latency,
+        tier.seconds_per_block,
+        tier.writes_back,
+        in_step=tier.in_step,
+    )
 
 
 def pipeline_of(predictor: Predictor, size: int) -> PipelinePredictor:

@@ -237,7 +237,8 @@ def test_more_ranks_than_a_node_joins_need_a_network(options, key):
 
 def test_a_rack_joins_more_than_a_board():
     client = llm_client("llm", gpu="gb200", tensor_parallel_size=16)
-    Simulation(clients=[client], workload=WORKLOAD)
+    result = Simulation(clients=[client], workload=WORKLOAD).run()
+    assert result.requests["status"].tolist() == ["finished"]
 
 
 @pytest.mark.parametrize("network", [TWO, None])

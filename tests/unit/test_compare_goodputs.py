@@ -58,7 +58,7 @@ def test_a_race_names_the_same_winner_in_fewer_runs():
 
 
 def test_designs_on_another_footing_are_named_in_the_verdict():
-    """Such as bundles, whose host time nobody measured. Hybrids plan ahead as others do."""
+    """Such as bundles, whose host time was not measured. Hybrids plan ahead as others do."""
     designs = designs_of(both()["together"])
     assert designs.uneven == ()
     hybrids = [each for name, each in designs.scenarios.items() if name.startswith("hybrid")]

@@ -1,4 +1,4 @@
-"""Shares of Ada cards that nobody measured follow a rule from the L40S."""
+"""Shares of Ada cards that were not measured follow a rule from the L40S."""
 
 from dataclasses import replace
 

@@ -163,7 +163,7 @@ def test_blocks_behind_a_window(block_size, window):
     pool = PagePool(1000, block_size, 0, groups, PageRules())
     for last in range(4 * window + 4 * block_size):
         seen = {token // block_size for token in range(max(0, last - window + 1), last + 1)}
-        assert pool.num_left(last) == min(seen)
+        assert pool.num_skipped(last) == min(seen)
 
 
 def test_pages_of_a_sequence():

@@ -82,6 +82,7 @@ class _Sizes:
 
     @property
     def model(self) -> ModelSpec:
+        """The measured model; raises ScenarioError if neither the file nor `--model` names it."""
         if self._model is None:
             raise ScenarioError(f"{self._path} does not say which model was measured: give --model")
         return self._model

@@ -127,9 +127,11 @@ class SpeculativeClock(DecodeClock):
 
     @property
     def tells_longest(self) -> bool:
+        """Whether it follows the longest context of every step."""
         return self._longest_by is not None
 
     def watch_longest(self) -> None:
+        """Follow the longest context, step by step, from now on."""
         self._longest_by = np.zeros_like(self._tokens_by)
 
     def join(self, sequence: SequenceState) -> None:
@@ -172,10 +174,12 @@ class SpeculativeClock(DecodeClock):
                 _raise_to(longest_by, start, sequence.num_tokens - 1 + ahead)
 
     def slots(self, sequence: SequenceState, num_steps: int = 0) -> int:
+        """Tokens that it has memory for in that step: its context, its last token and drafts."""
         stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
         return self._slots(sequence, sequence.num_tokens - 1, stay, done + num_steps + 1)
 
     def slots_held(self, sequence: SequenceState) -> int:
+        """Tokens that it had memory for in its last step."""
         stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
         return self._slots(sequence, sequence.num_tokens - 1, stay, done)
 
@@ -191,18 +195,22 @@ class SpeculativeClock(DecodeClock):
         return speculation.num_slots(context + stay.item(done - 1) + 1)
 
     def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
+        """Tokens in the cache: those it joined with, and what its path gave since."""
         stay = self._path(sequence, 0).stay
         return sequence.num_tokens - 1 + stay.item(self.steps + num_steps - sequence.join_step)
 
     def step_with(self, sequence: SequenceState, num_tokens: int) -> int:
+        """The first step before which its path has given so many tokens."""
         stay = self._path(sequence, 0).stay
         return sequence.join_step + int(stay.searchsorted(num_tokens - (sequence.num_tokens - 1)))
 
     def context_after(self, num_steps: int) -> int:
+        """Read the context of all sequences from the sums by step."""
         tokens, start = self._tokens_by, self.steps - self._first
         return self.context_sum + tokens.item(start + num_steps) - tokens.item(start)
 
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        """Return the next step's batch, with its drafts and, if followed, its longest context."""
         batch = super().batch(chunks)
         batch.num_drafts = self._speculation.num_drafts
         if self._longest_by is not None:
@@ -220,10 +228,12 @@ class SpeculativeClock(DecodeClock):
         return growth
 
     def blocks_needed_now(self) -> int:
+        """Blocks that the next step takes, from the sums by step."""
         blocks, start = self._blocks_by, self.steps - self._first
         return blocks.item(start + 1) - blocks.item(start)
 
     def blocks_needed(self, num_steps: int) -> int:
+        """Blocks that the next `num_steps` steps take, from the sums by step."""
         blocks, start = self._blocks_by, self.steps - self._first
         last = min(start + num_steps, len(blocks) - 1)
         return blocks.item(last) - blocks.item(start)
@@ -237,6 +247,7 @@ class SpeculativeClock(DecodeClock):
         return int(ahead.searchsorted(ahead[0] + num_free_blocks, side="right")) - 1
 
     def steps_until(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, until a sequence ends or the free blocks are used up."""
         return self.steps_within(num_free_blocks, min(limit, self.steps_to_change()))
 
     def advance(self, num_steps: int) -> int:
@@ -308,7 +319,7 @@ def add_ahead(sums: Vector, start: int, more: Vector) -> None:
 
 
 def _raise_to(longest: Vector, start: int, contexts: Vector) -> None:
-    """Let the longest contexts from index `start` on be no shorter than a sequence's."""
+    """Raise the longest contexts from index `start` on to a sequence's, where that is longer."""
     ahead = longest[start : start + len(contexts)]
     np.maximum(ahead, contexts, out=ahead)
 

@@ -62,19 +62,23 @@ class SpeculativeWindowClock(SpeculativeClock):
         return super().advance(num_steps)
 
     def begin_overrun(self, context: int, num_blocks: int) -> None:
+        """Add an ended decode to the next step, and its part within the windows' reach."""
         super().begin_overrun(context, num_blocks)
         self.window_sum += min(context, self._reach)
 
     def end_overrun(self, context: int, num_blocks: int) -> None:
+        """Remove an ended decode, and its part within the windows' reach."""
         super().end_overrun(context, num_blocks)
         self.window_sum -= min(context, self._reach)
 
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        """Return the next step's batch, with the tokens that windows read."""
         batch = super().batch(chunks)
         batch.window_sum = self.window_sum
         return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
+        """Return the batch's growth, with that of the tokens which windows read."""
         growth = super().growth(num_steps)
         start, seen = self.steps - self._first, self._seen_by
         growth.window_sum = seen[start : start + num_steps] - seen[start]

@@ -60,6 +60,7 @@ class WindowClock(DecodeClock):
         return min(steps, crossings[0][0] - self.steps) if crossings else steps
 
     def steps_until(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, until a sequence ends, outgrows its window or blocks run out."""
         return self.steps_within(num_free_blocks, min(limit, self.steps_to_change()))
 
     def advance(self, num_steps: int) -> int:
@@ -74,11 +75,13 @@ class WindowClock(DecodeClock):
         return num_blocks
 
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        """Return the next step's batch, with the tokens that windows read."""
         batch = super().batch(chunks)
         batch.window_sum = self.window_sum
         return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
+        """Return the batch's growth: windows that are not full read one token more each step."""
         growth = super().growth(num_steps)
         growth.window_sum = self.num_growing
         return growth

@@ -143,7 +143,7 @@ class Engine:
         return Run(((lane, plan, batch),), now, end, 1, end)
 
     def _start_until_flow(self, start: Callable[[], Run | None]) -> Run | None:
-        """Start as many steps as end before decodes may leave for another client."""
+        """Start the steps that end before a decode may leave for another client."""
         run = start()
         if run is not None and run.num_steps > 1:
             for lane, plan, _ in run.parts:

@@ -211,7 +211,7 @@ class KvCacheManager:
         num_unknown: int = 0,
     ) -> None:
         """Take back all blocks of a sequence that will need them again; as `free`."""
-        self.pool.release(num_blocks)
+        self.free(sequence, num_blocks, num_computed_tokens)
         sequence.num_computed_tokens = 0
 
     def swap_out(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:

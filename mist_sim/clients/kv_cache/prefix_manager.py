@@ -56,6 +56,7 @@ class PrefixCachingManager(KvCacheManager):
         return self.cache.queue if self.shares_blocks else FreeQueue(self.pool.num_free)
 
     def add(self, sequence: SequenceState) -> None:
+        """Begin the chain of a sequence with content."""
         content = sequence.visit.request.content
         if content:
             sequence.chain = self._chain(content)
@@ -84,10 +85,12 @@ class PrefixCachingManager(KvCacheManager):
         return self.num_cached_tokens(probe)
 
     def watch(self, watcher: ContentWatcher) -> bool:
+        """Let the cache tell a watcher of its content."""
         self.cache.watch(watcher)
         return True
 
     def unwatch(self) -> None:
+        """Let the cache tell its watcher no more."""
         self.cache.unwatch()
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
@@ -121,10 +124,12 @@ class PrefixCachingManager(KvCacheManager):
         self.grow(self.pool.blocks_for(num_tokens) - num_found)
 
     def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
+        """Blocks of its computed tokens, or of its chain if those are more."""
         num_blocks = self.pool.blocks_for(num_computed_tokens)
         return num_blocks if sequence.chain is None else max(num_blocks, sequence.chain.num_held)
 
     def blocks_to_reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Free blocks that `reserve` takes: all but the full ones that the cache has."""
         num_full = num_tokens // self.pool.block_size
         num_here = min(self.num_cached_tokens(sequence) // self.pool.block_size, num_full)
         return self.pool.blocks_for(num_tokens) - num_here
@@ -175,6 +180,7 @@ class PrefixCachingManager(KvCacheManager):
         return any(self.cache.is_held(*span) for span in found.unheld)
 
     def is_entering(self, sequence: SequenceState) -> bool:
+        """Whether its chain still enters blocks."""
         return sequence.chain is not None and sequence.chain.is_entering
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
@@ -186,11 +192,13 @@ class PrefixCachingManager(KvCacheManager):
         return len(set(keys)) == len(keys)
 
     def grow(self, num_blocks: int) -> None:
+        """Give the decodes new blocks, and evict as many cached ones if blocks are shared."""
         self.pool.allocate(num_blocks)
         if num_blocks and self.shares_blocks:
             self.cache.evict(num_blocks)
 
     def give_back(self, num_blocks: int) -> None:
+        """Take back empty blocks; they are the first to be used again."""
         self.pool.release(num_blocks)
         if num_blocks and self.shares_blocks:
             self._queue_own(num_blocks, 0)
@@ -227,6 +235,7 @@ class PrefixCachingManager(KvCacheManager):
         sequence.num_computed_tokens = 0
 
     def swap_out(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all blocks, and begin its chain anew."""
         super().swap_out(sequence, num_blocks, num_computed_tokens)
         if sequence.chain is not None:
             sequence.chain.start_over()
@@ -249,7 +258,7 @@ class PrefixCachingManager(KvCacheManager):
         self.pool.release(num_freed)
 
     def _queue_own(self, num_blocks: int, num_full: int) -> None:
-        """Queue blocks in which no other sequence finds anything, the first of them full."""
+        """Queue blocks as free that no other sequence can find; `num_full` of them are full."""
         num_first = num_blocks - num_full if self.uncached_first else 0
         if num_first:
             self.cache.queue.prepend(num_first)

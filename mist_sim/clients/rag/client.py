@@ -226,6 +226,7 @@ class RagClient(BatchedClient):
         self._passages = passages
 
     def finish(self, visit: Visit) -> None:
+        """Lengthen the request's prompt by what was found, and finish the visit."""
         found = self._found.pop(visit, 0)
         if visit.outcome is None and found:
             visit.outcome = Served(changes=(Longer(Prompted, found),))

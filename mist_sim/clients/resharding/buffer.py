@@ -50,6 +50,7 @@ class HostBuffer(KvStore):
         return Transit(move.num_blocks * self._block_bytes, self._env.at(end, MOVE))
 
     def fetch(self, move: KvMove) -> Transit:
+        """Send entries back to the GPUs, once the buffer has all of them."""
         begins = max(self._env.now, self._shared_at.pop(move.sequence, 0.0))
         end = self._back.send(move.num_blocks * self._seconds, begins)
         return Transit(move.num_blocks * self._block_bytes, self._env.at(end, MOVE))

@@ -92,6 +92,7 @@ class ReshardingClient(LlmClient):
 
     @property
     def needs_general_loop(self) -> str:
+        """Resharding: it always takes the general loop."""
         return "resharding"
 
     def _space(self) -> SwapSpace | None:
@@ -108,6 +109,7 @@ class ReshardingClient(LlmClient):
         return self.sizes.block_bytes / (self.sizes.gpus * reached)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Start with no phase, and with the links to host memory free."""
         self.phases: Phases | None = None
         self._links: dict[tuple[int, str], SerialLink] = {}
         self._shared_at: dict[SequenceState, float] = {}

@@ -117,7 +117,7 @@ class Phases:
 
     @property
     def rests(self) -> bool:
-        """Whether no prompt has waited for long, and there are answers to go on with."""
+        """Whether prompts may wait: none is due yet, and there are answers to continue."""
         if self._due is None or not self._has_any_answers():
             return False
         return self._due.none_of(self.lanes)

@@ -58,5 +58,5 @@ class StagedLane(Lane):
             self.phases.look(has_freed=True)
 
     def _check_empty(self) -> None:
-        """Change stage if this one has no work left."""
+        """Change to the other stage if this one has no work left."""
         self.phases.look()

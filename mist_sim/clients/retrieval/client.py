@@ -196,6 +196,7 @@ class KvRetrievalClient(Client):
             self._hits = hits
 
     def accept(self, visit: Visit) -> None:
+        """Queue a visit, and wake the worker if it sleeps."""
         self._waiting.add(visit)
         if not self._is_busy:
             self._is_busy = True

@@ -83,6 +83,7 @@ class _SharedLink:
     path: Path
 
     def read(self, num_bytes: float, share: float = 1.0) -> Event:
+        """Begin to send bytes over the shared link; the event happens when they are there."""
         return self.bandwidth.send(self.path, num_bytes, share)
 
 

@@ -70,9 +70,11 @@ class LiveCandidates(Candidates):
         return (self._indices.get(count) or self._index(count)).first()
 
     def get(self, client_id: int) -> ClientView | None:
+        """Return the candidate with a number; None if there is none."""
         return self._by_number.get(client_id)
 
     def numbers(self, count: Count) -> NDArray[np.int64]:
+        """Return a copy of the column of this count."""
         return self._column(count).numbers.copy()
 
     def part(self, first: int, end: int) -> Candidates:
@@ -102,6 +104,7 @@ class LiveCandidates(Candidates):
             self._polls.catch_up()
 
     def note_sent(self, client_id: int, request: Request) -> None:
+        """Add the request to the polled view of its client; live views see it themselves."""
         state = self._by_number.get(client_id)
         if isinstance(state, PolledState):
             state.note_sent(request)

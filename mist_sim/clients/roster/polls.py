@@ -50,6 +50,7 @@ class PolledState(ClientState):
 
     @property
     def origin(self) -> ClientState:
+        """The client's own, live state."""
         return self._of
 
     @property
@@ -69,6 +70,7 @@ class PolledState(ClientState):
 
     @property
     def num_remaining_tokens(self) -> float:
+        """Tokens as of the latest poll, and those of the requests sent since."""
         known = self._polls.gauge("num_remaining_tokens", self._of)
         return known + sum([max(self.num_answer_tokens(request), 1) for request in self._sent])
 

@@ -80,6 +80,7 @@ class _Follower:
                 del holders[content_id]
 
     def enter(self, content_id: Hashable) -> None:
+        """Note that its client has one more block with this content."""
         holders, bit = self._holders, self._bit
         clients = holders.get(content_id, 0)
         if clients & bit:
@@ -87,6 +88,7 @@ class _Follower:
         holders[content_id] = clients | bit
 
     def leave(self, content_id: Hashable) -> None:
+        """Note that its client has one block fewer with this content."""
         if num_others := self._again.pop(content_id, 0):
             if num_others > 1:
                 self._again[content_id] = num_others - 1

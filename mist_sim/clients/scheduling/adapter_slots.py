@@ -51,11 +51,13 @@ class AdapterQueue(WaitingQueue):
         self._lane = lane
 
     def add(self, sequence: SequenceState) -> None:
+        """Queue a sequence behind all others, in the queue of its adapter."""
         self._last += 1
         self._queue_of(sequence)[sequence] = self._last
         self._length += 1
 
     def give_back(self, sequence: SequenceState) -> None:
+        """Queue a sequence before all others, in the queue of its adapter."""
         self._first -= 1
         queue = self._queue_of(sequence)
         queue[sequence] = self._first
@@ -75,6 +77,7 @@ class AdapterQueue(WaitingQueue):
         return found
 
     def take(self) -> SequenceState:
+        """Take the head; raises IndexError if no sequence may be admitted."""
         sequence = self.head()
         if sequence is None:
             raise IndexError("no sequence may be admitted")
@@ -82,6 +85,7 @@ class AdapterQueue(WaitingQueue):
         return sequence
 
     def remove(self, sequence: SequenceState) -> None:
+        """Take a sequence out of the queue of its adapter."""
         del self._queue_of(sequence)[sequence]
         self._length -= 1
 

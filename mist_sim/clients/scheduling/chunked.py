@@ -130,6 +130,7 @@ class ChunkedScheduler(Scheduler):
         return plan if plan.decodes or not plan.is_empty else None
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
+        """Tell whether memory, seats and budget let it join; under a cadence, whether it may."""
         if lane.cadence is not None and len(lane.waiting) <= 1:
             return True  # whether a request waits decides about later steps
         return may_join(lane, sequence, num_steps, 1 if self._asks_for_a_piece(lane) else None)

@@ -79,6 +79,7 @@ class SlowestFlowing(Flowing):
         self._next: list[tuple[float, int, SequenceState]] = []  # (t0 - L k0, ticket, sequence)
 
     def meet(self, lane: LaneState) -> None:
+        """Take up all decodes that have a ticket, and choose those that flow."""
         _clock(lane).joined = [sequence for sequence in lane.running if sequence.ticket]
         self._let_in(lane)
 
@@ -122,9 +123,11 @@ class SlowestFlowing(Flowing):
         return now - start.time > self._limit * (num_output_tokens - start.num_tokens)
 
     def keep(self, lane: LaneState, sequences: list[SequenceState]) -> None:
+        """Note decodes that have just joined."""
         _clock(lane).joined += sequences
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
+        """Count from now, and count one more flow back."""
         return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)
 
     def _let_in(self, lane: LaneState) -> None:
@@ -215,6 +218,7 @@ class LongestFlowing(Flowing):
         """Do nothing: the rule looks at all decodes every time."""
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
+        """Go on with the pace that the answer came with."""
         return pace_of(sequence)
 
 

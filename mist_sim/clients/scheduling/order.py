@@ -77,16 +77,20 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
     """
 
     def add(self, sequence: SequenceState) -> None:
+        """Queue a sequence at the end."""
         self[sequence] = None
 
     def give_back(self, sequence: SequenceState) -> None:
+        """Queue a sequence at the front."""
         self[sequence] = None
         self.move_to_end(sequence, last=False)
 
     def head(self) -> SequenceState:
+        """Return the sequence that came first."""
         return next(iter(self))
 
     def take(self) -> SequenceState:
+        """Take the sequence that came first."""
         return self.popitem(last=False)[0]
 
     remove = OrderedDict.__delitem__  # type: ignore[assignment]
@@ -108,23 +112,28 @@ class EntriesFirst(FirstComeFirstServed):
         self._first = FirstComeFirstServed()  # all that precede the others
 
     def add(self, sequence: SequenceState) -> None:
+        """Queue a sequence at the end; if its entries are here, also among those that go first."""
         super().add(sequence)
         if sequence.is_brought and not sequence.has_rest:
             self._first.add(sequence)
 
     def give_back(self, sequence: SequenceState) -> None:
+        """Queue a sequence at the front, before all others."""
         super().give_back(sequence)
         self._first.give_back(sequence)
 
     def head(self) -> SequenceState:
+        """Return the first sequence whose entries are here, else the first of all."""
         return next(iter(self._first or self))
 
     def take(self) -> SequenceState:
+        """Take the head out of both queues."""
         sequence = self.head()
         self.remove(sequence)
         return sequence
 
     def remove(self, sequence: SequenceState) -> None:
+        """Take a sequence out of both queues."""
         del self[sequence]
         self._first.pop(sequence, None)
 
@@ -141,6 +150,7 @@ class Ranked(WaitingQueue):
         self._removed: set[SequenceState] = set()  # still in the heap
 
     def add(self, sequence: SequenceState) -> None:
+        """Put a sequence into the heap, by its key and then its arrival."""
         if sequence in self._removed:  # its old entry is still in the heap
             self._forget_removed()
         heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
@@ -150,18 +160,22 @@ class Ranked(WaitingQueue):
         return self._key(sequence), sequence.arrival
 
     def give_back(self, sequence: SequenceState) -> None:
+        """Put it back in its place, which its key decides."""
         self.add(sequence)
 
     def head(self) -> SequenceState:
+        """Return the sequence with the smallest key."""
         return self._heap[0][2]
 
     def take(self) -> SequenceState:
+        """Take the sequence with the smallest key."""
         sequence = heappop(self._heap)[2]
         if self._removed:
             self._clear_head()
         return sequence
 
     def remove(self, sequence: SequenceState) -> None:
+        """Mark a sequence as removed; its entry leaves the heap when it comes to the top."""
         self._removed.add(sequence)
         self._clear_head()
 
@@ -196,9 +210,11 @@ class ByPriority(Ranked):
         super().__init__(_priority)
 
     def first(self, several: Iterable[SequenceState]) -> SequenceState:
+        """Return the sequence with the best priority, then the earliest."""
         return min(several, key=self.place)
 
     def victim(self, running: dict[SequenceState, None]) -> SequenceState:
+        """Return the running sequence with the worst priority, then the latest queued."""
         return max(running, key=lambda each: (_priority(each), each.visit.queued_at))
 
 

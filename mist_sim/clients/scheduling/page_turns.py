@@ -120,9 +120,9 @@ def _turns(
     turns, before = [], None
     for step in steps:
         turn = _decode(lane, sequence, step)
-        seen = pages.num_seen(turn, lane.clock.context(sequence, step - 1))
-        left = pool.num_left(seen), pool.num_states_left(seen)
-        now = left, -(-turn.num_slots // size), turn.num_known // size
+        num = pages.num_counted_as_computed(turn, lane.clock.context(sequence, step - 1))
+        skipped = pool.num_skipped(num), pool.num_skipped_states(num)
+        now = skipped, -(-turn.num_slots // size), turn.num_known // size
         if now != before or step == steps[-1]:
             turns.append((step, number, sequence, turn))
             before = now

@@ -52,6 +52,7 @@ class OtherClients(KvStore):
         self._form = form
 
     def has(self, move: KvMove) -> bool:
+        """Whether no entries have to come, or they are there."""
         kv = move.sequence.incoming
         return kv is None or not kv.is_awaited or kv.is_there
 

@@ -21,9 +21,11 @@ class PausingSwaps(KvStore):
         self._block_bytes = block_bytes
 
     def fetch(self, move: KvMove) -> Transit:
+        """Copy blocks back from host memory; the steps pause meanwhile."""
         return self._copy(move.num_blocks)
 
     def keep(self, move: KvMove) -> Transit:
+        """Copy blocks to host memory; the steps pause meanwhile."""
         return self._copy(move.num_blocks)
 
     def _copy(self, num_blocks: int) -> Transit:
@@ -54,9 +56,11 @@ class OverlappedSwaps(KvStore):
         self._block_bytes = block_bytes
 
     def fetch(self, move: KvMove) -> Transit:
+        """Copy blocks back over the link from host memory, beside the steps."""
         return self._copy(move.num_blocks, self._back)
 
     def keep(self, move: KvMove) -> Transit:
+        """Copy blocks out over the link to host memory, beside the steps."""
         return self._copy(move.num_blocks, self._out)
 
     def _copy(self, num_blocks: int, link: SerialLink) -> Transit:
@@ -77,9 +81,11 @@ class SwapsOverTopology(KvStore):
         self._block_bytes = block_bytes
 
     def fetch(self, move: KvMove) -> Transit:
+        """Read blocks from the host's memory, over the links of the topology."""
         num_bytes = move.num_blocks * self._block_bytes
         return Transit(num_bytes, self._ways.read([self._seat], Store(), num_bytes, 0.0))
 
     def keep(self, move: KvMove) -> Transit:
+        """Write blocks to the host's memory, over the links of the topology."""
         num_bytes = move.num_blocks * self._block_bytes
         return Transit(num_bytes, self._ways.write([self._seat], Store(), num_bytes, 0.0))

@@ -28,6 +28,7 @@ class LinkedTier(KvStore):
         self._block_bytes = block_bytes
 
     def fetch(self, move: KvMove) -> Transit:
+        """Load blocks over the tier's own link, or within the step that needs them."""
         tier, num_blocks = self._tier, move.num_blocks
         seconds = tier.load_time(num_blocks)
         if tier.in_step:
@@ -51,6 +52,7 @@ class TierOfTopology(KvStore):
         self._block_bytes = block_bytes
 
     def fetch(self, move: KvMove) -> Transit:
+        """Load blocks over the links of the topology."""
         num_bytes = move.num_blocks * self._block_bytes
         end = self._ways.read([self._seat], self._store, num_bytes, self._latency)
         return Transit(num_bytes, end)

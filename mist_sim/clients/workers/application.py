@@ -44,6 +44,7 @@ class ApplicationClient(Client):
         check_time("base_time", self.base_time)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Start with fresh random streams for service times and growth."""
         super().start(env, client_id, recorder)
         self._growth = self.streams.generator(f"{self.name}: growth")
         self._times: Iterator[float] = self._drawn()

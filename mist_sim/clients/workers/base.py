@@ -50,6 +50,7 @@ class Workers(Client):
         self._seconds = self.service_times()
 
     def accept(self, visit: Visit) -> None:
+        """Start a process for the visit; remember it if it may have to be interrupted."""
         service = self.env.process(self._work(visit))
         if visit.request.limits is not None or self.may_fail:
             self._services[visit] = service

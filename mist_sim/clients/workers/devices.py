@@ -37,7 +37,7 @@ class Device:
         return {f"device {self.name}": {"slots": self.slots}}
 
     def shared_by(self, parts: SharedParts | None, env: Environment) -> simpy.Resource:
-        """Return its slots in one run, the same for all clients that name it."""
+        """Return its slots in a simulation; all clients that name it get the same ones."""
 
         def make() -> simpy.Resource:
             return simpy.Resource(env, self.slots)

@@ -226,7 +226,7 @@ def fitted_gpus() -> tuple[GpuSpec, ...]:
 
 @cache
 def _catalog() -> Mapping[str, Table]:
-    """The table of every catalog entry by name."""
+    """Return the table of each catalog entry, by name."""
     return tables_in("mist_sim.hardware", "catalog")
 
 

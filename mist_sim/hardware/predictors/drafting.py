@@ -72,6 +72,7 @@ class _WithDrafting:
         return replace(inside, needs_longest_context=asks, step_time_on_the_spot=None)
 
     def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of a step, with those of the draft model and the host."""
         seconds = self.target.step_time(batch) + self.host
         return self.passes.add(seconds, batch) if self.passes else seconds
 
@@ -83,6 +84,7 @@ class _WithDrafting:
         return found + self.passes.explain(batch) if self.passes else found
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the seconds of a run of steps, with those of the draft model and the host."""
         seconds = self.target.run(batch, growth, num_steps)
         seconds += self.host
         return self.passes.add_run(seconds, batch, growth) if self.passes else seconds

@@ -142,6 +142,7 @@ class _WithOverhead:
         )
 
     def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of a step, with sampling and the host's time that is exposed."""
         num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.step_time(batch)
         if self.sampling is not None:
@@ -185,6 +186,7 @@ class _WithOverhead:
         return found + [OperatorTime(name, time, "host") for name, time in own.items() if time]
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the seconds of a run of steps, each as `step_time` gives it."""
         num_sequences = batch.num_decodes + len(batch.chunks)
         seconds = self.predictor.run(batch, growth, num_steps)
         if self.sampling is not None:
@@ -202,6 +204,7 @@ class _WithOverhead:
         return maximum(seconds, host, out=seconds)
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
+        """Return the line of decode steps, with those seconds; None if the predictor has none."""
         if num_decodes not in self.lines:  # remembered for all engines that it times
             self.lines[num_decodes] = self._decode_line(num_decodes)
         return self.lines[num_decodes]

@@ -310,6 +310,7 @@ class ColumnRecorder:
         )
 
     def step_sink(self, track: int) -> StepSink | None:
+        """Return the lists themselves; None if a subclass records steps in its own way."""
         is_plain = type(self).record_steps is ColumnRecorder.record_steps
         return StepSink(self.steps[track].rows.append, self.step_ends[track]) if is_plain else None
 
@@ -350,6 +351,7 @@ class ColumnRecorder:
         )
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
+        """Add a row to the table of gaps."""
         self.gaps.rows.append((time, gap, count))
 
     def record_tokens(
@@ -372,6 +374,7 @@ class ColumnRecorder:
     def record_drafts(
         self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
     ) -> None:
+        """Add a row to the table of drafts."""
         self.drafts.rows.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
 
     def record_state(self, client_id: int, time: float, state: State) -> None:

@@ -178,7 +178,7 @@ def gpu_prices(
 ) -> list[tuple[Price, ...]]:
     """Return the price of one GPU per hour, by client and group; empty for clients without GPUs.
 
-    Raises ScenarioError for a GPU without a given price or one in the catalog.
+    Raises ScenarioError for a GPU whose price is neither given nor in the catalog.
     """
     return [
         tuple(_price(group, options) for group in machine.groups) if machine else ()

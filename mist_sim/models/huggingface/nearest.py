@@ -76,6 +76,7 @@ class _Asking(Lenient):
     """A reader that notes the sizes that are missing, and takes each as 1."""
 
     def size(self, *keys: str, default: int | None = None, most: int = MODEL_SIZE) -> int:
+        """Return 1 if no key is given and there is no default, and note which one is asked for."""
         if default is None and all(self.config.get(key) is None for key in keys):
             self._note(keys[0])
             return 1
@@ -85,6 +86,7 @@ class _Asking(Lenient):
         """A block that is left out asks for nothing."""
 
     def known_kind(self, key: str, kind: object, known: Sequence[object]) -> object:
+        """Return the nearest of the known kinds."""
         return _nearest_kind(str(kind).lower(), known)
 
 

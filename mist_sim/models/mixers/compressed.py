@@ -72,6 +72,7 @@ class CompressedMixer(Mixer):
 
     @property
     def most_ranks(self) -> int:
+        """Its query heads; each rank has at least one."""
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
@@ -93,6 +94,7 @@ class CompressedMixer(Mixer):
         return plain + plain // 64 + 1 + 2 * self.rope_dim
 
     def token_bytes(self, ranks: int, entry_bytes: int) -> float:
+        """Bytes of an entry and of its index key, divided by the tokens that share them."""
         if not self.ratio:
             return 0
         keys = self.indexer.key_bytes if self.indexer else 0

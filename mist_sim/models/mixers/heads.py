@@ -66,6 +66,7 @@ class HeadsMixer(Mixer):
 
     @property
     def window(self) -> int | None:
+        """Tokens that a query reaches back; None: all."""
         return self.reach
 
     def kv_heads(self, ranks: int) -> int:
@@ -85,12 +86,14 @@ class HeadsMixer(Mixer):
         return (indexer.num_heads + 1) * indexer.head_dim if indexer else 0
 
     def held(self, hidden_size: int, ranks: int) -> Held:
+        """Parameters of the projections of a rank's heads, and of its indexer."""
         output = self.num_heads // ranks * self.v_head_dim * hidden_size
         inputs = hidden_size * (self.input_width(ranks) + self.index_width)
         return Held({"attention": inputs, "attention_output": output}, self.vector_params)
 
     @property
     def most_ranks(self) -> int:
+        """Its query heads; KV heads are copied to further ranks."""
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
@@ -102,5 +105,6 @@ class HeadsMixer(Mixer):
         return ""
 
     def token_bytes(self, ranks: int, entry_bytes: int) -> float:
+        """Bytes of the keys and values of a rank's KV heads, and of the index key."""
         values = self.kv_heads(ranks) * (self.head_dim + self.v_head_dim)
         return values * entry_bytes + (self.indexer.key_bytes if self.indexer else 0)

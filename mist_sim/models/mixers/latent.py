@@ -73,9 +73,11 @@ class LatentMixer(Mixer):
 
     @property
     def most_ranks(self) -> int:
+        """Its query heads; each rank has at least one."""
         return self.num_heads
 
     def problem(self, ranks: int) -> str:
+        """Return that the heads cannot be divided evenly; empty: they can."""
         return "" if self.num_heads % ranks == 0 else f"divide the {self.num_heads} heads"
 
     @property
@@ -85,6 +87,7 @@ class LatentMixer(Mixer):
         return max(128, 64 * indexer.per_entry) if indexer else 128
 
     def token_bytes(self, ranks: int, entry_bytes: int) -> float:
+        """Bytes of the latent entry, which every rank holds whole, and of its index key."""
         indexer = self.indexer
         index = indexer.key_bytes / indexer.per_entry if indexer else 0
         return self.mla.latent_size * entry_bytes + index

@@ -94,6 +94,7 @@ class LinearMixer(Mixer):
 
     @property
     def most_ranks(self) -> int:
+        """Its value heads; each rank has at least one."""
         return self.value_heads
 
     def problem(self, ranks: int) -> str:
@@ -105,6 +106,7 @@ class LinearMixer(Mixer):
         return ""
 
     def token_bytes(self, ranks: int, entry_bytes: int) -> float:
+        """0: its state does not grow with the context."""
         return 0
 
     def conv_state_bytes(self, ranks: int) -> int:
@@ -116,4 +118,5 @@ class LinearMixer(Mixer):
         return self.values // ranks * self.key_dim * self.state_value_bytes
 
     def state_bytes(self, ranks: int, entry_bytes: int) -> int:
+        """Bytes of the convolution's state and of the recurrent one."""
         return self.conv_state_bytes(ranks) + self.recurrent_state_bytes(ranks)

@@ -12,7 +12,7 @@ _LONGEST = 40  # characters of a value
 
 
 def labels_of(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short, unambiguous label of each dotted key: the end of it."""
+    """Return a label of each dotted key: the shortest end that no other key has."""
     found = {}
     for key in keys:
         steps = key.split(".")

@@ -35,7 +35,7 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
 
 
 def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
-    """Yield (metric, range, the measurements it rests on) of the widest of the clients' ranges."""
+    """Yield (metric, range, measurements it rests on); of several clients, the widest range."""
     for metric, (shown, like) in _widest(expected):
         yield metric.upper(), shown, like
 

@@ -13,7 +13,7 @@ from mist_sim.scenario.engines.version_names import version_of
 
 
 class Drawing(NamedTuple):
-    """How tokens are drawn, and which options of that are assumed."""
+    """How tokens are sampled, and which of the sampling options are assumed."""
 
     sampling: Sampling
     assumed: tuple[str, ...] = ()

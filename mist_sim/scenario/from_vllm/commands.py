@@ -171,7 +171,7 @@ class _Reader:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
         asked = self._sampling if self._workload else None
         servers = [
-            (self._by_version(client, asked, self._engine or client.get("engine")), count)
+            (_with_defaults(client, asked, self._engine or client.get("engine")), count)
             for client, count in self._servers
         ]
         keys = _clients(servers, gpu) if servers else {}
@@ -182,12 +182,17 @@ class _Reader:
             keys["workload"] = {**keys.get("workload", {}), **self._limits}
         return keys
 
-    def _by_version(
-        self, client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
-    ) -> dict[str, Any]:
-        """Return a server's client with what its version takes where its line says nothing."""
-        version = None if engine == "engine" else engine
-        return _sampled(with_state_cache(client, version), asked, engine)
+
+def _with_defaults(
+    client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
+) -> dict[str, Any]:
+    """Return a server's client with its version's values for what the command leaves out.
+
+    asked: sampling options of a benchmark; None without one. engine: the version; "engine" if it
+    is set elsewhere, so that it is not known here.
+    """
+    version = None if engine == "engine" else engine
+    return _sampled(with_state_cache(client, version), asked, engine)
 
 
 _GREEDY_BENCHMARKS = ("vllm-0.12", "vllm-0.14")

@@ -71,7 +71,7 @@ def _mark(found: object) -> Settings | Family | None:
 
 
 def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
-    """Yield the options of all plugins of the package; shared ones once."""
+    """Yield the options of a family's plugins; one that several plugins have comes once."""
     plugins = {
         name: family.part_type(name)
         for name, plugin in family.registry.items()

@@ -115,6 +115,7 @@ class _Gpus:
 
     @property
     def gpu(self) -> GpuSpec:
+        """The GPU that the bundle's workers are."""
         return load_gpu(self.said["gpu"])
 
     @property

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Confidence = Literal["sure", "likely", "unsure"]
 """Sure: the limits are kept even if step times are off as far as nine in ten are. Likely: the
-simulated times keep them, but within that error. Unsure: nobody measured anything like it, or no
-run told."""
+simulated times keep them, but within that error. Unsure: nothing like it was measured, or no
+run could decide."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class PairModel:
     piggyback: float = 0.0
 
     def batch(self, layout: Layout, num_tokens: float) -> float:
-        """Return the global batch of requests of so many tokens: b_max, or all seats."""
+        """Return the requests of so many tokens in a batch of all replicas: b_max, or all seats."""
         most = most_requests(self.model, self.device, layout, num_tokens)
         return min(most, float(self.max_num_seqs * layout.data))
 

@@ -1,8 +1,8 @@
-"""The front, and the rate that a configuration must serve to get there.
+"""The front, and the rate that a configuration must serve to join it.
 
-If a figure is goodput divided by a known number, such as GPUs or dollars an hour, it gives the rate
-that a configuration must reach: to beat one that is as good or better in all known figures, it has
-to lead in one of the goodputs. So one run at that rate tells whether it is worth a search.
+Some figures are known without a run (GPUs, dollars an hour), others are goodput divided by such a
+number. A configuration that does not lead in a known figure has to lead in one of the goodputs, and
+this gives the rate that it must reach. So one run at that rate tells whether a search pays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of configurations, side by side: at a rate, for their goodput, and at their goodput."""
+"""Runs configurations in parallel: at a given rate, to find their goodput, or at that goodput."""
 
 from __future__ import annotations
 

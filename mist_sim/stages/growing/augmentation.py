@@ -36,6 +36,7 @@ class Augment(Growing):
         require("num_tokens", self.num_tokens, 0)
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Augment:
+        """Return a copy that adds as many tokens as the row's prompt has, if none are given."""
         return self if self.num_tokens else replace(self, num_tokens=num_prompt_tokens)
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:

@@ -55,9 +55,11 @@ class Deliver(Growing):
 
     @property
     def num_new_tokens(self) -> int:
+        """The tokens that it hands to the user."""
         return self.num_tokens
 
     def longer(self, num_tokens: int) -> Deliver:
+        """Return a copy that hands over so many tokens more."""
         return Deliver(num_tokens=self.num_tokens + num_tokens)
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:

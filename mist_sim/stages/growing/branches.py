@@ -55,6 +55,7 @@ class BestOfN(Growing, Prompted):
 
     @property
     def num_input_tokens(self) -> int:
+        """Tokens of the prompt; the branches share it, so it counts once."""
         return self.num_prompt_tokens or 0
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:

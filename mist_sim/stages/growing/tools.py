@@ -95,6 +95,7 @@ class _Turn(Growing):
     num_before: int
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
+        """Return a tool call, its generation and the next turn; nothing after the last turn."""
         loop, num_output = self.loop, self.loop.num_output_tokens or 1
         if self.num_before == loop.num_turns or (loop.more < 1 and rng.random() >= loop.more):
             return Served()

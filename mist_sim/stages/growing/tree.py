@@ -61,6 +61,7 @@ class TreeSearch(Growing, Prompted):
 
     @property
     def num_input_tokens(self) -> int:
+        """Tokens of the prompt; the branches share it, so it counts once."""
         return self.num_prompt_tokens or 0
 
     def with_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> Stage:
@@ -92,6 +93,7 @@ class _Round(Growing):
     num_before: int
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
+        """Return the next round, with children of the kept chains; after the last, the answer."""
         search = self.search
         num_step, num_prompt = search.num_step_tokens or 0, search.num_prompt_tokens or 0
         if self.num_before == search.num_rounds:

@@ -49,6 +49,7 @@ class Others(Client):
     """
 
     def start(self, *args: Any) -> None:
+        """Start with no entries kept."""
         super().start(*args)
         self.num_kept = 0
 

@@ -22,6 +22,7 @@ class WatchedTier(TieredManager):
         self._starts_load = False
 
     def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
+        """Note, while the load starts, that it does."""
         self._starts_load = True
         counts = super().start_load(sequence)
         self._starts_load = False

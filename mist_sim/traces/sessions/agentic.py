@@ -111,6 +111,7 @@ class _Turn(NamedTuple):
     content: Content
 
     def row(self, time: float | None, session_id: int) -> TraceRow:
+        """Return the turn as a row of a trace."""
         prompt, output = self.num_prompt_tokens, self.num_output_tokens
         return TraceRow(prompt, output, time, session_id, self.content, None, self.think_time)
 

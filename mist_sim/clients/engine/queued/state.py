@@ -243,7 +243,7 @@ class QueuedState(LaneState):
         if last is None or sequence in last.completed or not last.gives(sequence):
             return context
         num_due_then = sum(each.gives(sequence) for each in last.before)
-        return max(context + 1 - num_due_then, context - len(self.giving(sequence)))
+        return max(context + 1 - num_due_then, context - self.num_due(sequence))
 
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""

@@ -48,23 +48,27 @@ class CachingPageManager(PageManager):
         self._hashes_ahead = hashes_ahead
         self._latest: tuple[SequenceState, list[Hashable], Hit] | None = None  # look-up
         self._fresh_in = 0  # plan of the table's fresh names
-        self._shared: dict[SequenceState, int] = {}  # tokens that full attention found, in all
 
     # --- what is found ------------------------------------------------------------------------
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
+        """Tokens of the blocks that every group of layers finds in its cache."""
         return self.hit(sequence).num_blocks * self.pool.block_size
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens that a look-up finds now; a run in progress changes nothing before it ends."""
         return self._hits.find(self._names(probe)).num_blocks * self.pool.block_size
 
     def watch(self, watcher: ContentWatcher) -> bool:
+        """Refuse to tell a watcher: the cached content of one group is not that of all."""
         return False  # windows may shorten what full attention has
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """Any step may free pages or enter them, so the next one may already bring a gain."""
         return 1
 
     def is_entering(self, sequence: SequenceState) -> bool:
+        """Every computed page enters the cache."""
         return True
 
     def hit(self, sequence: SequenceState) -> Hit:
@@ -99,6 +103,7 @@ class CachingPageManager(PageManager):
     # --- states that are kept for others ------------------------------------------------------
 
     def piece(self, sequence: SequenceState, num_new: int) -> int:
+        """Tokens of the next piece; kept states may make it end earlier, where a state is saved."""
         if self.pool.groups.state_cache != "align" or not num_new:
             return num_new
         rules, size = self.pool.states, self.pool.block_size
@@ -110,12 +115,13 @@ class CachingPageManager(PageManager):
                 shared = hit.most * size
         else:
             begin = sequence.num_brought if sequence.is_brought else sequence.num_computed_tokens
-            shared = self._shared.get(sequence, 0)
+            shared = self._of[sequence].num_shared_tokens
         end, num_prompt = begin + num_new, sequence.num_prompt_tokens
         piece = Piece(begin, end, sequence.num_tokens, num_prompt, shared)
         return end_of(piece, size, rules) - begin
 
     def need(self, sequence: SequenceState, turn: Turn) -> int:
+        """Pages that a sequence lacks for a turn, with those in which it saves states."""
         holding = self._of[sequence]
         num_more = max(0, -(-turn.num_slots // self.pool.block_size) - holding.num_blocks)
         groups, states = self.pool.groups, holding.states
@@ -155,6 +161,7 @@ class CachingPageManager(PageManager):
         return groups.num_kept_states * needed
 
     def waits_for_state(self, sequence: SequenceState) -> bool:
+        """Tell whether the state that ends a sequence's hit is saved in this plan."""
         if not (self.keeps_states and self.pool.states.waits) or sequence.is_brought:
             return False
         hit = self.hit(sequence)
@@ -166,6 +173,7 @@ class CachingPageManager(PageManager):
     # --- sequences that come and go -----------------------------------------------------------
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Free pages that an admission takes: those that no other sequence holds, and states."""
         pool = self.pool
         whole, most = num_tokens is None, sequence.num_tokens
         num_blocks = -(-(most if num_tokens is None else num_tokens) // pool.block_size)
@@ -180,6 +188,7 @@ class CachingPageManager(PageManager):
         return num_pages + self._states_to_admit(hit, end)
 
     def num_first_tokens(self, sequence: SequenceState, first_piece: int) -> int:
+        """Cached tokens and the first piece, which kept states may shorten."""
         num_tokens = super().num_first_tokens(sequence, first_piece)
         num_cached = self.num_cached_tokens(sequence)
         return num_cached + self.piece(sequence, num_tokens - num_cached)
@@ -191,26 +200,17 @@ class CachingPageManager(PageManager):
         holding = HeldPages(self.pool, self.table, sequence, self._first_names(sequence))
         holding.begin_with(hit)
         if self.pool.states.shared_stop == "always" and hit.most > hit.num_blocks:
-            self._shared[sequence] = hit.most * size
+            holding.num_shared_tokens = hit.most * size
         return holding
 
-    def _begin_alone(self, sequence: SequenceState, num_left: int) -> Holding:
+    def _begin_alone(self, sequence: SequenceState, num_skipped: int) -> Holding:
         names = self._first_names(sequence)
-        num_states_left = self.pool.num_states_left(sequence.num_brought)
-        return HeldPages(self.pool, self.table, sequence, names, num_left, num_states_left)
+        num_skipped_states = self.pool.num_skipped_states(sequence.num_brought)
+        return HeldPages(self.pool, self.table, sequence, names, num_skipped, num_skipped_states)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Give a sequence pages for entries that come, and for their states."""
         num_pages = super().reserve(sequence, num_tokens)
         if states := self._of[sequence].states:
             states.take(num_tokens)
         return num_pages
-
-    def free(
-        self,
-        sequence: SequenceState,
-        num_blocks: int,
-        num_computed_tokens: int,
-        num_unknown: int = 0,
-    ) -> None:
-        super().free(sequence, num_blocks, num_computed_tokens, num_unknown)
-        self._shared.pop(sequence, None)

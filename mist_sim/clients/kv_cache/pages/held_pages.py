@@ -21,10 +21,20 @@ class HeldPages(Holding):
 
     Pages are taken of the first group for all blocks, then of the next; they come back group by
     group, the last block first. states: those that are kept for others come after these; None
-    without any. num_named: first blocks that others can find.
+    without any. num_named: first blocks that others can find. num_shared_tokens: tokens that full
+    attention alone found when it began; a piece ends there (`shared_stop` of `StateRules`).
     """
 
-    __slots__ = ("_groups", "_names", "_num_full", "_table", "num_named", "owner", "states")
+    __slots__ = (
+        "_groups",
+        "_names",
+        "_num_full",
+        "_table",
+        "num_named",
+        "num_shared_tokens",
+        "owner",
+        "states",
+    )
 
     def __init__(
         self,
@@ -32,14 +42,14 @@ class HeldPages(Holding):
         table: PageTable,
         owner: SequenceState,
         names: list[Hashable],
-        num_left: int = 0,
-        num_states_left: int = 0,
+        num_skipped: int = 0,
+        num_skipped_states: int = 0,
     ) -> None:
         """names: of its first blocks; the blocks behind have names that only `owner` knows.
 
-        num_states_left: first blocks whose states it never has.
+        num_skipped_states: first blocks whose states it never has.
         """
-        super().__init__(pool, num_left)
+        super().__init__(pool, num_skipped)
         self._table = table
         self.owner = owner
         self._names = names
@@ -48,26 +58,28 @@ class HeldPages(Holding):
         num_groups = groups.num_full_groups + groups.num_window_groups
         self._groups: list[Pages] = [[] for _ in range(num_groups)]
         self.num_named = 0
+        self.num_shared_tokens = 0
         self.states: StatePages | None = None
         if groups.num_kept_states:
-            self.states = StatePages(pool, table, num_states_left)
+            self.states = StatePages(pool, table, num_skipped_states)
 
     def begin_with(self, hit: Hit) -> None:
         """Hold the pages that are found, with others."""
-        self.num_left = hit.num_left
+        self.num_skipped = hit.num_skipped
         self.num_blocks = self.num_named = hit.num_blocks
         for number, found in enumerate(hit.groups):
-            num_left = hit.num_left if number >= self._num_full else 0
+            num_skipped = hit.num_skipped if number >= self._num_full else 0
             pages = self._groups[number]
-            pages += [None] * num_left
-            pages += found[num_left:]
-            for page in islice(found, num_left, None):
+            pages += [None] * num_skipped
+            pages += found[num_skipped:]
+            for page in islice(found, num_skipped, None):
                 if self._table.hold(page):
                     self._pool.allocate(1)
         if self.states is not None and hit.num_blocks:
             self.states.begin_with(hit.states, hit.num_blocks)
 
     def leave_behind(self, num_tokens: int) -> None:
+        """Give back the pages that windows have left, and all states but the newest."""
         super().leave_behind(num_tokens)
         if self.states is not None:
             self.states.leave_behind(num_tokens)
@@ -100,6 +112,7 @@ class HeldPages(Holding):
             self.states.cut(num_blocks)
 
     def end(self) -> None:
+        """Give back all pages, those of states included."""
         self.num_named = 0
         super().cut(0)
         if self.states is not None:

@@ -12,7 +12,7 @@ from mist_sim.clients.kv_cache.pages.page_table import Page, PageTable
 class Hit(NamedTuple):
     """The cached pages of a waiting sequence's first blocks, by group.
 
-    changes: of the table at the look-up. num_left: first blocks whose pages in window groups it
+    changes: of the table at the look-up. num_skipped: first blocks whose pages in window groups it
     needs no more. num_free: pages found that no sequence holds. groups: of full attention and
     windows. states: the page of each state group after the last block. most: blocks that full
     attention has.
@@ -20,7 +20,7 @@ class Hit(NamedTuple):
 
     changes: int
     num_blocks: int
-    num_left: int
+    num_skipped: int
     num_free: int
     groups: list[list[Page]]
     states: list[Page]
@@ -59,14 +59,14 @@ class Hits:
             most = 0 if self._num_again_full is None else max(0, most - self._num_again_full)
         window, states, most = self._in_others(names, most)
         num_blocks = max(0, most - self._num_again)
-        num_left = self._pool.num_left(num_blocks * self._pool.block_size)
+        num_skipped = self._pool.num_skipped(num_blocks * self._pool.block_size)
         for kept in (*full, *window):
             del kept[num_blocks:]
         held = [page for kept in full for page in kept]
-        held += [page for kept in window for page in kept[num_left:]]
+        held += [page for kept in window for page in kept[num_skipped:]]
         num_free = sum(not page.holders for page in (*held, *states))
         changes = self._table.changes
-        return Hit(changes, num_blocks, num_left, num_free, full + window, states, found)
+        return Hit(changes, num_blocks, num_skipped, num_free, full + window, states, found)
 
     def _in_others(
         self, names: list[Hashable], most: int

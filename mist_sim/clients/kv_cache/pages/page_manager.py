@@ -84,11 +84,11 @@ class PageManager(KvCacheManager):
         num_before: its computed tokens before the step before.
         """
         holding = self._of[sequence]
-        holding.leave_behind(self.num_seen(turn, num_before))
+        holding.leave_behind(self.num_counted_as_computed(turn, num_before))
         self._have_turn(holding, turn)
 
-    def num_seen(self, turn: Turn, num_before: int) -> int:
-        """Computed tokens after which a later step of a plan takes pages back."""
+    def num_counted_as_computed(self, turn: Turn, num_before: int) -> int:
+        """Tokens that count as computed when a later step of a plan takes pages back."""
         if not self.answers.is_ahead:
             return turn.num_computed
         return num_before if self._lags else num_before + turn.num_new
@@ -131,6 +131,7 @@ class PageManager(KvCacheManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
+        """0: others may hold every page of its prefix by then."""
         return 0
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
@@ -146,21 +147,23 @@ class PageManager(KvCacheManager):
         """Let a sequence begin with what is cached of it."""
         return Holding(self.pool)
 
-    def _begin_alone(self, sequence: SequenceState, num_left: int) -> Holding:
+    def _begin_alone(self, sequence: SequenceState, num_skipped: int) -> Holding:
         """Let a sequence begin in pages of its own; windows have left its first blocks."""
-        return Holding(self.pool, num_left)
+        return Holding(self.pool, num_skipped)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Give a sequence pages of its own for entries that come, as far as windows see them."""
-        holding = self._begin_alone(sequence, self.pool.num_left(num_tokens))
+        holding = self._begin_alone(sequence, self.pool.num_skipped(num_tokens))
         self._of[sequence] = holding
         holding.extend(num_tokens)
         return self.pool.blocks_of(num_tokens)
 
     def arrive(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Enter the pages of the loaded tokens into the cache."""
         self._of[sequence].name_until(num_tokens)
 
     def go_on(self, sequence: SequenceState, num_here: int, num_tokens: int) -> None:
+        """Give a prompt pages for the tokens after those that were loaded."""
         self._of[sequence].extend(num_tokens)
 
     def grow(self, num_blocks: int) -> None:
@@ -189,13 +192,3 @@ class PageManager(KvCacheManager):
         holding = self._of.pop(sequence)
         holding.name_until(num_computed_tokens)
         holding.end()
-
-    def preempt(
-        self,
-        sequence: SequenceState,
-        num_blocks: int,
-        num_computed_tokens: int,
-        num_unknown: int = 0,
-    ) -> None:
-        self.free(sequence, num_blocks, num_computed_tokens)
-        sequence.num_computed_tokens = 0

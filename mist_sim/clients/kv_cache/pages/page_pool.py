@@ -67,6 +67,7 @@ class PagePool(BlockPool):
 
     @property
     def name(self) -> str:
+        """The cache in words, for messages; on a pipeline's lane with its part of the blocks."""
         if self.num_in_all == self.num_blocks:
             return f"the KV cache of {self.num_blocks} blocks"
         blocks = f"{self.num_blocks} of {self.num_in_all} blocks"
@@ -78,21 +79,24 @@ class PagePool(BlockPool):
         return self.groups.num_groups * num_blocks + self.num_state_pages
 
     def blocks_of(self, num_tokens: int) -> int:
+        """Pages that a sequence holds in all groups; windows hold only those within their reach."""
         groups, num_blocks = self.groups, -(-num_tokens // self.block_size)
         num_pages = groups.num_full_groups * num_blocks + self.num_state_pages
-        num_pages += groups.num_window_groups * (num_blocks - self.num_left(num_tokens))
+        num_pages += groups.num_window_groups * (num_blocks - self.num_skipped(num_tokens))
         return num_pages + groups.num_kept_states * min(num_blocks, 1 + self.num_drafts)
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
-        groups, num_left = self.groups, self.num_left(num_here)
+        """Pages of all groups that it takes beside those of its first `num_here` tokens."""
+        groups, num_skipped = self.groups, self.num_skipped(num_here)
         before, after = -(-num_here // self.block_size), -(-num_tokens // self.block_size)
         in_window = after - before
         if in_pieces:
-            in_window = max(0, self.counted(after - num_left) - (before - num_left))
+            in_window = max(0, self.counted(after - num_skipped) - (before - num_skipped))
         num_pages = groups.num_full_groups * (after - before) + groups.num_window_groups * in_window
         return num_pages + groups.num_kept_states * self.states_of(after - before)
 
     def blocks_alone(self, num_tokens: int) -> int:
+        """Pages of all groups that must be free at once for a sequence that is alone."""
         num_blocks, groups = -(-num_tokens // self.block_size), self.groups
         in_window = groups.num_window_groups * self.counted(num_blocks)
         num_pages = groups.num_full_groups * num_blocks + in_window + self.num_state_pages
@@ -115,7 +119,7 @@ class PagePool(BlockPool):
         most = self._most_window_blocks
         return num_blocks if most is None else min(num_blocks, most)
 
-    def num_left(self, num_tokens: int) -> int:
+    def num_skipped(self, num_tokens: int) -> int:
         """First blocks of a window group that no query behind so many tokens sees.
 
         Source: `SlidingWindowManager.get_num_skipped_tokens` in
@@ -123,7 +127,7 @@ class PagePool(BlockPool):
         """
         return max(0, num_tokens - self._window + 1) // self.block_size
 
-    def num_states_left(self, num_tokens: int) -> int:
+    def num_skipped_states(self, num_tokens: int) -> int:
         """First blocks whose states the token behind so many tokens does not continue from.
 
         Source: `MambaManager.get_num_skipped_tokens`.

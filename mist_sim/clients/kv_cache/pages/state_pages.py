@@ -18,23 +18,23 @@ class StatePages:
     Source: `MambaManager` in `vllm/v1/core/single_type_kv_cache_manager.py`.
     """
 
-    __slots__ = ("_begun", "_first", "_groups", "_num_left", "_pool", "_table")
+    __slots__ = ("_begun", "_first", "_groups", "_num_skipped", "_pool", "_table")
 
-    def __init__(self, pool: PagePool, table: PageTable, num_left: int = 0) -> None:
-        """num_left: first blocks whose states are not needed, and are nowhere."""
+    def __init__(self, pool: PagePool, table: PageTable, num_skipped: int = 0) -> None:
+        """num_skipped: first blocks whose states are not needed, and are nowhere."""
         groups = pool.groups
         self._pool = pool
         self._table = table
         self._first = groups.num_full_groups + groups.num_window_groups
-        self._num_left = num_left
+        self._num_skipped = num_skipped
         self._begun = False  # whether a step has taken pages
         self._groups: list[list[Page | None]] = [
-            [None] * num_left for _ in range(groups.num_kept_states)
+            [None] * num_skipped for _ in range(groups.num_kept_states)
         ]
 
     def begin_with(self, found: Sequence[Page], num_blocks: int) -> None:
         """Hold the pages of the state after so many blocks, with others."""
-        self._num_left = num_blocks - 1
+        self._num_skipped = num_blocks - 1
         for pages, page in zip(self._groups, found, strict=True):
             pages.extend([None] * (num_blocks - 1))
             pages.append(page)
@@ -81,14 +81,14 @@ class StatePages:
 
     def leave_behind(self, num_tokens: int) -> None:
         """Return the pages of all states but the newest of so many computed tokens."""
-        num_left = self._pool.num_states_left(num_tokens)
-        if num_left <= self._num_left:
+        num_skipped = self._pool.num_skipped_states(num_tokens)
+        if num_skipped <= self._num_skipped:
             return
         for pages in self._groups:
-            gone = pages[self._num_left : num_left]
+            gone = pages[self._num_skipped : num_skipped]
             self._pool.release(self._table.let_go(reversed(gone)))
-            pages[self._num_left : num_left] = [None] * len(gone)
-        self._num_left = num_left
+            pages[self._num_skipped : num_skipped] = [None] * len(gone)
+        self._num_skipped = num_skipped
 
     def name(self, names: Sequence[Hashable], first: int, end: int) -> None:
         """Name the pages of blocks [first, end)."""

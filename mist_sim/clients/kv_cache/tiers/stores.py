@@ -72,11 +72,11 @@ class TierStore(ABC):
 
     @abstractmethod
     def reach(self, spans: Spans, start: int, end: int) -> int:
-        """Return up to where, at most `end`, all blocks are there from position `start` on."""
+        """Return the end of the blocks held without a gap from `start` on, at most `end`."""
 
     @abstractmethod
     def use(self, spans: Spans, num_blocks: int) -> None:
-        """Note that a sequence is admitted, or loaded, that has the first blocks."""
+        """Note that a sequence uses the first blocks: it is admitted with them, or loads them."""
 
     @abstractmethod
     def compute(self, spans: Spans, num_blocks: int) -> None:
@@ -100,6 +100,7 @@ class WriteThroughStore(TierStore):
         self.cache = PrefixCache(tier.num_blocks, below) if content is None else content
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return the end of the first blocks that it has without a gap; `start` at least."""
         return max(start, self.cache.find(_chain(spans), end).num_found)
 
     def use(self, spans: Spans, num_blocks: int) -> None:
@@ -117,6 +118,7 @@ class WriteThroughStore(TierStore):
         self.cache.release(chain)
 
     def fill(self, num_blocks: int) -> None:
+        """Queue the blocks, which push out older ones; each may go at any time."""
         num_blocks = min(num_blocks, self.tier.num_blocks)
         if num_blocks > 0:
             self.cache.evict(num_blocks)

@@ -88,6 +88,7 @@ class TieredManager(PrefixCachingManager):
         return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
 
     def load_time(self, loads: list[tuple[str, int]]) -> float:
+        """Return the sum of the tiers' latencies and of the time of each block, in seconds."""
         tiers = {store.tier.name: store.tier for store in self.stores}
         return sum(tiers[name].load_time(num_blocks) for name, num_blocks in loads)
 
@@ -111,11 +112,13 @@ class TieredManager(PrefixCachingManager):
         return sequence.chain.num_loaded
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """None once its entries are loaded: it holds its blocks already."""
         if sequence.chain is not None and sequence.chain.num_loaded:
             return None
         return super().steps_until_gain(sequence)
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
+        """Loaded tokens if a load gave it any, else those that the cache finds."""
         if sequence.chain is not None and sequence.chain.num_loaded:
             return sequence.chain.num_loaded * self.pool.block_size
         return super().num_cached_tokens(sequence)
@@ -129,6 +132,7 @@ class TieredManager(PrefixCachingManager):
         return num_tokens
 
     def watch(self, watcher: ContentWatcher) -> bool:
+        """Refuse to tell a watcher, which would miss what the tiers have."""
         return False  # blocks in a tier count as found too
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
@@ -178,6 +182,7 @@ class TieredManager(PrefixCachingManager):
         self._shared = []
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        """Whether there is one prompt at most; several write to the tiers one after the other."""
         # written to the tiers in turn; each write may displace other blocks
         return len(several) < 2 and super().are_apart(several)
 
@@ -190,6 +195,7 @@ class TieredManager(PrefixCachingManager):
             self._store(chain)
 
     def forget(self, sequence: SequenceState, num_blocks: int) -> None:
+        """Take back its blocks; none of them holds computed entries."""
         sequence.num_computed_tokens = 0
         super()._release(sequence.chain, num_blocks, 0)
 

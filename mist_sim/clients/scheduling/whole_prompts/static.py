@@ -41,4 +41,5 @@ class StaticScheduler(WholePromptScheduler):
         return decode_steps(lane, plan, limit)
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
+        """False: a static batch takes in no sequence before it ends."""
         return False

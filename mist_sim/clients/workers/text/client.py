@@ -47,5 +47,6 @@ class TextClient(Workers):
         self._times = load_times(self.path)
 
     def service_times(self) -> Callable[[Stage], float]:
+        """Return the function for a stage's seconds: its drawn time, divided by the CPU's speed."""
         times, speed = self._times, self.speed
         return lambda stage: times(stage) / speed

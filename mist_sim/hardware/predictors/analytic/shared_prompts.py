@@ -32,7 +32,7 @@ from mist_sim.models.spec import ModelSpec
 
 
 def of_group(batch: StepBatch, groups: int) -> StepBatch:
-    """Return the work of the group that has most of a step: the middle pieces of each prompt.
+    """Return the work of the group with most work in a step: the middle pieces of each prompt.
 
     Its decodes are as many as of any group, with contexts as long as the mean. Tokens that a window
     sees are not counted for it.
@@ -52,7 +52,7 @@ def of_group(batch: StepBatch, groups: int) -> StepBatch:
 
 
 def _middle(new: int, context: int, groups: int) -> list[tuple[int, int]]:
-    """Return the pieces P - 1 and P of a prompt as (new tokens, cached before them)."""
+    """Return the two middle pieces of a prompt, of 2P, as (new tokens, tokens before them)."""
     size = -(-new // (2 * groups))
     found = []
     for piece in (groups - 1, groups):

@@ -83,6 +83,7 @@ class _Genz:
         }
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Return GenZ's seconds of each batch."""
         with TemporaryDirectory() as folder:  # GenZ hands its operators over in files
             return [self._ask(batch, folder) for batch in batches]
 

@@ -157,7 +157,7 @@ class TablePredictor:
         return self._possible(batch, seconds)
 
     def _possible(self, batch: StepBatch, seconds: Array) -> Array:
-        """Return the seconds of a run. Raises ScenarioError where a step takes less than none."""
+        """Return the seconds of a run. Raises ScenarioError if a step takes less than 0."""
         if not (seconds >= 0.0).all():
             raise self._impossible(batch, float(seconds.min()))
         return seconds
