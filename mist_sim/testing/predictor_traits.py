@@ -93,6 +93,7 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "assumed": (_are_texts, "a tuple of strings"),
     "steps_inside": (_is_callable, "None or callable"),
     "reads_again": (_is_callable, "None or callable"),
+    "tower_attention": (_is_callable, "None or callable"),
     "step_time_on_the_spot": (_is_callable, "None or callable"),
 }
 """Whether a value is right for a trait, and what it must be, in words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -158,6 +159,53 @@ def test_heads_of_towers_are_padded():
         for size in (32, 64, 72, 96, 97)
     ]
     assert seconds[0] == seconds[1] < seconds[2] == seconds[3] < seconds[4]
+
+
+def test_attention_of_towers_may_be_measured():
+    """A source's times take the place of the roofline's, of layers, ranks and images alike."""
+    asked = []
+
+    def measured(*sizes):
+        asked.append(sizes)
+        return 1e-3
+
+    cluster = Cluster(load_gpu("h100-sxm"), 2)
+    image, small = QWEN.vision.image(768, 1024), QWEN.vision.image(224, 224)
+    own = TowerTimes("q", QWEN.vision, cluster)
+    times = TowerTimes("q", QWEN.vision, cluster, measured=measured)
+    heads, layers = QWEN.vision.num_heads // 2, QWEN.vision.num_layers
+    three = [image] * 3
+    more = times.seconds(three) - own.seconds(three)
+    alone = tower_attention(Phase(cluster.gpu, cluster.gpu.prefill), layers, heads, 72)
+    expected = layers * 1e-3 - alone.of_step(0.0, [(image.patches, 0)] * 3)
+    assert more == pytest.approx(expected, rel=1e-6)
+    assert asked[-1] == (heads, 72, 3, image.patches)
+    times.seconds([image, small])
+    pairs = image.patches**2 + small.patches**2
+    assert asked[-1] == (heads, 72, 2, pytest.approx((pairs / 2) ** 0.5, abs=0.5))
+    assert not times.assumed
+
+
+def test_heads_without_a_table_are_timed_and_named():
+    def measured(*sizes):
+        raise ScenarioError(f"no times of {sizes}")
+
+    tower, cluster = load_model("llama-4-scout-17b-16e-instruct").vision, Cluster(load_gpu("b200"))
+    times = TowerTimes("s", tower, cluster, measured=measured)
+    image = tower.image(336, 336)
+    assert times.seconds([image]) == TowerTimes("s", tower, cluster).seconds([image])
+    said = f"images: no table has heads of {tower.head_dim} values"
+    assert times.assumed == (said,)
+
+    class Source(RooflinePredictor):
+        @property
+        def traits(self):
+            return replace(super().traits, tower_attention=measured)
+
+    sizes = {"gpu": "b200", "tensor_parallel_size": 8, "predictor": Source}
+    model = "llama-4-scout-17b-16e-instruct"
+    client = mist.llm_client("llm", model=model, images=ImagesConfig(), **sizes)
+    assert said in client.traits.times.assumed
 
 
 def test_only_towers_have_their_kernels():

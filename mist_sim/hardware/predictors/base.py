@@ -75,6 +75,9 @@ class PredictorTraits:
     reads_again: called with the tokens that several decodes share, by the number of these, the
         number of all decodes and that of their keys, returns the keys that come from the GPU's
         cache. Engines tell it as `StepBatch.num_read_again`. None: that is not read.
+    tower_attention: called with the heads of a rank, the values of a head, a number of images and
+        the patches of each, returns the seconds of a vision tower's attention in one layer; raises
+        ScenarioError where there are none. None: the roofline times it.
     step_time_on_the_spot: called with a batch, returns the seconds of a step that async scheduling
         could not plan ahead. None: the same as `step_time`. Raises ValueError for times that are
         not finite and >= 0, and for `beyond_kernels` without `kernels_only`.
@@ -91,6 +94,7 @@ class PredictorTraits:
     assumed: tuple[str, ...] = ()
     steps_inside: Callable[[StepBatch, StepGrowth], int] | None = None
     reads_again: ReadsAgain | None = None
+    tower_attention: Callable[[int, int, int, int], float] | None = None
     step_time_on_the_spot: Callable[[StepBatch], float] | None = None
 
     def __post_init__(self) -> None:

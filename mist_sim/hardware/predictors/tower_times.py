@@ -7,10 +7,11 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 
 from mist_sim.core.images import Image
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.analytic.compile import Phase, phase_time
 from mist_sim.hardware.predictors.analytic.cuda_graphs import launch_time
@@ -20,6 +21,7 @@ from mist_sim.models.operators import Operator
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.vision import VisionTower
 
+_ONE_IMAGE = 1024  # patches: every table has such an image
 _WIDTH = 2  # bytes of a value; towers are kept in 16 bits
 
 
@@ -33,12 +35,20 @@ class TowerTimes:
 
     name: of its model. ranks: that share each layer; with `is_spread` each has the whole tower, and
     encodes its part of the images (vLLM's `mm_encoder_tp_mode: data`).
-    encoder: its layers, as those of a model.
+    measured: times its attention in place of the roofline (`PredictorTraits.tower_attention`).
+    encoder: its layers, as those of a model. assumed: what results name, where `measured` has no
+        times of its heads.
     Raises ScenarioError where its heads cannot be split over the ranks.
     """
 
     def __init__(
-        self, name: str, tower: VisionTower, cluster: Cluster, *, is_spread: bool = False
+        self,
+        name: str,
+        tower: VisionTower,
+        cluster: Cluster,
+        *,
+        is_spread: bool = False,
+        measured: Callable[[int, int, int, int], float] | None = None,
     ) -> None:
         ranks = cluster.tensor_parallel_size
         self._num_lots = ranks if is_spread else 1
@@ -48,8 +58,14 @@ class TowerTimes:
         phase = Phase(cluster.gpu, cluster.gpu.prefill)
         shared, layers = one.tensor_parallel_size, tower.num_layers
         self._matrices = phase_time(encoder, one, prefill=True)
-        heads = tower.num_heads / shared
-        self._attention = tower_attention(phase, layers, heads, tower.head_dim)
+        heads, head_dim = tower.num_heads // shared, tower.head_dim
+        self._attention = tower_attention(phase, layers, heads, head_dim)
+        self._sizes = heads, head_dim
+        self._measured = measured
+        self.assumed: tuple[str, ...] = ()
+        if measured is not None and not _has_times(measured, heads, head_dim):
+            self._measured = None
+            self.assumed = (f"images: no table has heads of {head_dim} values",)
         self._launch = launch_time(cluster.gpu.dispatch, layers, eager=True)
         first = (tower.patch_values, tower.hidden_size)
         per_patch, per_token = _terms(phase, [first], 1), _terms(phase, tower.products, shared)
@@ -67,14 +83,33 @@ class TowerTimes:
         parts = [(each.patches, 0) for each in images for _ in range(each.parts)]
         tokens = sum([each.tokens for each in images])
         patches = sum([number for number, _ in parts])
-        layers = self._attention.of_step(self._matrices.time(patches, len(parts)), parts)
-        found = max(layers, self._launch)
+        matrices = self._matrices.time(patches, len(parts))
+        found = max(self._with_attention(matrices, parts), self._launch)
         for term, rows in self._behind:
             compute = tokens * rows * term.work
             memory = term.weights + tokens * rows * term.traffic
             found += term.fixed + tokens * rows * term.per_token
             found += sqrt(compute * compute + memory * memory)
         return found
+
+    def _with_attention(self, seconds: float, parts: Sequence[tuple[int, int]]) -> float:
+        """Return `seconds` with the attention of all layers; images of unlike sizes are averaged.
+
+        Equal images with as many pairs of patches in all stand for them where it was measured.
+        """
+        if self._measured is None:
+            return self._attention.of_step(seconds, parts)
+        pairs = sum([number * number for number, _ in parts])
+        patches = round(sqrt(pairs / len(parts)))
+        layer = self._measured(*self._sizes, len(parts), patches)
+        return seconds + self.encoder.num_layers * layer
+
+
+def _has_times(measured: Callable[[int, int, int, int], float], heads: int, head_dim: int) -> bool:
+    try:
+        return measured(heads, head_dim, 1, _ONE_IMAGE) > 0
+    except ScenarioError:
+        return False
 
 
 def _encoder(name: str, tower: VisionTower) -> ModelSpec:

@@ -110,8 +110,9 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     predictor, rules = times.predictor, version_of(config.engine).rules
     length = context_length(config, own_len, of_a_lane(memory, config, rules))
     config = replace(config, max_model_len=length.max_model_len)
-    if config.images is not None:
-        times = replace(times, assumed=(*times.assumed, "images"))
+    tower = _tower(config, model, cluster, predictor)
+    if tower is not None:
+        times = replace(times, assumed=(*times.assumed, "images", *tower.assumed))
     assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
     if asked_cache.enable_prefix_caching and config.kv_cache.mamba_cache_mode == "none":
         assumed += () if asked_cache.mamba_cache_mode else (MODE,)
@@ -130,7 +131,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         "rules": rules,
         "machine": _machine(config, model, cluster, times.drafter, kernels),
         "origin": origin,
-        "tower": _tower(config, model, cluster),
+        "tower": tower,
     }
     if config.resharding is None:
         return lambda name: LlmClient(name, config, **parts)
@@ -215,7 +216,9 @@ def _settings(
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)
 
 
-def _tower(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> TowerTimes | None:
+def _tower(
+    config: EngineConfig, model: ModelSpec, cluster: Cluster, predictor: PipelinePredictor
+) -> TowerTimes | None:
     """Return what times the vision tower of an engine; None where it serves no images."""
     if config.images is None:
         return None
@@ -225,7 +228,13 @@ def _tower(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> TowerTim
             "config.json with its vision_config has one, of Qwen3-VL, Qwen3.5, Gemma 3 and 4, "
             "Llama 4 or Kimi-K2.5"
         )
-    return TowerTimes(model.name, model.vision, cluster, is_spread=config.images.is_spread)
+    return TowerTimes(
+        model.name,
+        model.vision,
+        cluster,
+        is_spread=config.images.is_spread,
+        measured=predictor.traits.tower_attention,
+    )
 
 
 def _machine(

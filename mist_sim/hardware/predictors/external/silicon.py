@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
+from mist_sim.hardware.predictors.external.silicon_experts import (
+    NO_TABLE,
+    OURS,
+    OwnExperts,
+    Row,
+    experts_figures,
+)
 from mist_sim.hardware.predictors.external.silicon_names import (
     Package,
     dtypes,
@@ -92,7 +99,10 @@ class SiliconPredictor(SampledSteps):
             TimingStore.default(),
         )
         super().__init__(source, points, store)
-        self._assumed = not_measured(source, store)
+        self._own = own_experts(source, store)
+        self._assumed = not_measured(source, store) + self._own
+        self._source, self._store = source, store
+        self._towers: dict[tuple[int, int, int, int], float] = {}
 
     @property
     def traits(self) -> PredictorTraits:
@@ -100,11 +110,22 @@ class SiliconPredictor(SampledSteps):
         return replace(
             super().traits,
             estimate="measured",
-            compared_as="measured kernels",
+            compared_as="" if self._own else "measured kernels",
             kernels_only=True,
             beyond_kernels=_BEYOND_KERNELS,
             assumed=self._assumed,
+            tower_attention=self._tower if self.package == "aisimulate" else None,
         )
+
+    def _tower(self, heads: int, head_dim: int, images: int, patches: int) -> float:
+        """Return the seconds of a vision tower's attention in one layer, as measured."""
+        sizes = heads, head_dim, images, patches
+        if sizes not in self._towers:
+            identity = {**self._source.identity, "of": "tower attention"}
+            name = " ".join(map(str, sizes))
+            (found,) = self._store.timed(identity, {name: sizes}, self._source.tower_attention)
+            self._towers[sizes] = found
+        return self._towers[sizes]
 
 
 def check_blocks(model: ModelSpec, cluster: Cluster, package: Package) -> None:
@@ -138,11 +159,30 @@ def not_measured(source: Silicon, store: TimingStore) -> tuple[str, ...]:
         return ()
     (_, first), *_ = sorted(zip(computed, _TOLD.values(), strict=True), key=lambda each: -each[0])
     names = dict.fromkeys(name.partition("_")[2] for name in source.names_not_measured(first))
-    shares = [
-        f"{seconds / whole:.0%} of {step}"
-        for step, seconds, whole in zip(_TOLD, computed, all_of, strict=True)
-    ]
-    return (f"measured kernels: {', '.join(names)} ({listed(shares)})",)
+    return (f"measured kernels: {', '.join(names)} ({_shares(computed, all_of)})",)
+
+
+def own_experts(source: Silicon, store: TimingStore) -> tuple[str, ...]:
+    """Return the share of experts that the roofline times, as no table has them; empty: none."""
+    all_of = store.timed(source.identity, _TOLD, source.seconds)
+    ours = store.timed({**source.identity, "of": "own experts"}, _TOLD, source.own_experts)
+    if not any(ours):
+        return ()
+    shares = _shares(ours, all_of)
+    return (f"experts: no table has their sizes, so the roofline times them ({shares})",)
+
+
+def _shares(parts: Sequence[float], all_of: Sequence[float]) -> str:
+    return listed(
+        [
+            f"{seconds / whole:.0%} of {step}"
+            for step, seconds, whole in zip(_TOLD, parts, all_of, strict=True)
+        ]
+    )
+
+
+_A = TypeVar("_A")
+_T = TypeVar("_T")
 
 
 class Silicon:
@@ -172,17 +212,27 @@ class Silicon:
         }
         named = {"source": package, "version": version, "model": self._files}
         self.identity = {**named, **self._setting}
+        if package == "aisimulate" and (figures := experts_figures(model, cluster)):
+            self.identity["experts"] = figures
+        self._timed = model, cluster
+        self._own_experts: OwnExperts | None = None
         self._words = f"{model.name} on {cluster.gpu.name} with {engine}"
         self._package = package
         self._handle: Any = None
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
         """Return the seconds of each batch. Raises ScenarioError where there are no data."""
-        try:
-            self._handle = self._handle or self._compile()
-            return [self._ask(batch) / 1e3 for batch in batches]
-        except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
-            raise self._unknown(error) from error
+        return [self._asked(self._ask, batch) / 1e3 for batch in batches]
+
+    def own_experts(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Return the seconds of each batch's experts if the roofline times them, else 0.
+
+        Raises ScenarioError where there are no data for all else.
+        """
+        return [
+            sum([seconds for _, seconds, origin in self._rows(batch) if origin == OURS])
+            for batch in batches
+        ]
 
     def not_measured(self, batches: Sequence[StepBatch]) -> list[float]:
         """Return the seconds of each batch that the package computes itself.
@@ -198,6 +248,23 @@ class Silicon:
         """Return the operators of a batch that the package computes itself."""
         return [name for name, _, origin in self._rows(batch) if origin in _NOT_MEASURED]
 
+    def tower_attention(self, towers: Sequence[tuple[int, int, int, int]]) -> list[float]:
+        """Return the seconds of the attention of vision towers in one layer.
+
+        towers: of each, heads of a rank, values of a head, images, and patches of each image.
+        Raises ScenarioError where there are no data.
+        """
+        return [self._asked(self._of_tower, sizes) for sizes in towers]
+
+    def _of_tower(self, sizes: tuple[int, int, int, int]) -> float:
+        heads, head_dim, images, patches = sizes
+        kernels = import_module("aisimulate_core.sdk.operations.attention")
+        engine = import_module(_SDK[self._package])
+        kernel = kernels.EncoderAttention("tower_attention", 1, heads, head_dim)
+        ask, written = self._handle.evaluate_ops_json, engine.build_ops_json([kernel])
+        ((_, ms, *_),) = ask(written, is_context=True, batch_size=images, s=patches)
+        return float(ms) / 1e3
+
     def by_operator(self, batch: StepBatch) -> dict[str, float]:
         """Return the seconds of a chunk alone or of decodes alone by the package's operators.
 
@@ -205,14 +272,28 @@ class Silicon:
         """
         return {name: seconds for name, seconds, _ in self._rows(batch)}
 
-    def _rows(self, batch: StepBatch) -> list[tuple[str, float, str]]:
+    def _rows(self, batch: StepBatch) -> list[Row]:
         """Return the operators of a batch: name, seconds, and where they come from."""
+        return self._asked(self._all_rows, batch)
+
+    def _all_rows(self, batch: StepBatch) -> list[Row]:
+        rows = [(name, ms / 1e3, origin) for name, ms, _, origin in self._operators(batch)]
+        return self._own_experts.put_in(rows, batch) if self._own_experts else rows
+
+    def _asked(self, ask: Callable[[_A], _T], about: _A) -> _T:
+        """Ask the package; where it has no table of the experts, once more with ours.
+
+        Raises ScenarioError where there are no data.
+        """
         try:
             self._handle = self._handle or self._compile()
-            rows = self._operators(batch)
-            return [(name, ms / 1e3, origin) for name, ms, _, origin in rows]
+            return ask(about)
         except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
-            raise self._unknown(error) from error
+            is_new = self._package == "aisimulate" and self._own_experts is None
+            if not (is_new and NO_TABLE in str(error)):
+                raise self._unknown(error) from error
+        self._own_experts, self._handle = OwnExperts(*self._timed), None
+        return self._asked(ask, about)
 
     def _unknown(self, error: Exception) -> ScenarioError:
         reason = str(error).split(" at /", maxsplit=1)[0]
@@ -228,6 +309,8 @@ class Silicon:
 
     def _ask(self, batch: StepBatch) -> float:
         """Return the milliseconds of a chunk alone or of decodes alone."""
+        if self._own_experts:
+            return 1e3 * sum([seconds for _, seconds, _ in self._all_rows(batch)])
         for new, context in batch.chunks:
             return float(self._handle.predict_prefill_latency(1, context + new, context))
         each = max(batch.context_sum // batch.num_decodes, 1)
@@ -240,4 +323,6 @@ class Silicon:
         with TemporaryDirectory() as folder:
             for file, content in self._files.items():
                 Path(folder, file).write_text(json.dumps(content), "utf-8")
-            return sdk.EngineHandle.compile(folder, **self._setting)
+            # what has no table is estimated then, and stands so in the rows
+            mode = {"database_mode": "HYBRID"} if self._own_experts else {}
+            return sdk.EngineHandle.compile(folder, **self._setting, **mode)
