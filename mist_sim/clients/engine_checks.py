@@ -129,8 +129,15 @@ def _check_adapters(config: EngineOptions) -> None:
 
 def _check_loads(config: EngineOptions) -> None:
     """Raise ScenarioError for options that are not simulated with loads for which a step waits."""
-    if not any(tier.loads_in_step for tier in config.kv_cache.tiers):
-        return
+    rule = against_loads(config)
+    if rule and any(tier.loads_in_step for tier in config.kv_cache.tiers):
+        raise ScenarioError(
+            f"{rule} with loads_in_step of kv_cache.tiers; such loads are not simulated otherwise"
+        )
+
+
+def against_loads(config: EngineOptions) -> str:
+    """Return what must change so that a step can wait for loads from tiers; empty: nothing."""
     scheduler = config.scheduler
     partial = getattr(scheduler, "max_num_partial_prefills", None)
     for name, is_wrong, rule in (
@@ -141,10 +148,8 @@ def _check_loads(config: EngineOptions) -> None:
         ("scheduler.max_num_partial_prefills", partial is not None, "be left out"),
     ):
         if is_wrong:
-            raise ScenarioError(
-                f"{name} must {rule} with loads_in_step of kv_cache.tiers; such loads are not "
-                "simulated otherwise"
-            )
+            return f"{name} must {rule}"
+    return ""
 
 
 def _check_images(config: EngineOptions) -> None:

@@ -19,6 +19,7 @@ from mist_sim.scenario.loading import later_text
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
+from mist_sim.scenario.sections.networks import has_topology
 from mist_sim.scenario.sections.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.slider_ends import without_idle_roles
@@ -74,7 +75,8 @@ def _build(scenario: Scenario) -> Simulation:
     clients: list[Client] = []
     for position, spec in enumerate(scenario.clients):
         with found.at(("clients", position), type(spec)):
-            clients += _taking_entries(spec, scenario.workload).clients(scenario.model)
+            placed = spec.on_topology() if has_topology(scenario.network) else spec
+            clients += _taking_entries(placed, scenario.workload).clients(scenario.model)
     with found.at(("workload",), WorkloadSpec):
         workload = _workload(scenario.workload, scenario.model)
         check_rows(workload.source, served_models(scenario.clients, scenario.model))

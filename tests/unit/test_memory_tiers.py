@@ -15,6 +15,7 @@ from mist_sim import (
     Scenario,
     ScenarioError,
     Simulation,
+    llm_client,
     load_model,
     simulate,
 )
@@ -273,12 +274,24 @@ def test_two_requests_whose_blocks_a_step_loads_come_one_after_the_other():
             {"kv_cache": {"tiers": [CPU | {"loads_in_step": True}, SSD]}},
             "tiers: must have the same loads_in_step, got true and false in cpu, ssd",
         ),
+        (
+            {"kv_cache": {"tiers": [CPU | {"loads_in_step": None}, SSD]}},
+            "tiers: must have the same loads_in_step, got null and false in cpu, ssd",
+        ),
     ],
 )
 def test_options_that_do_not_go_with_loads_in_a_step(change, message):
     changes = {f"clients__0__{key}": value for key, value in change.items()}
     with pytest.raises(ScenarioError, match=re.escape(message)):
         build(scenario(CPU | {"loads_in_step": True}, **changes))
+
+
+@pytest.mark.parametrize("role", [None, "prefill", "decode"])
+def test_a_step_waits_where_that_is_left_open_unless_the_client_has_a_role(role):
+    cpu = MemoryTier(name="cpu", capacity=2**33, loads_in_step=None)
+    client = llm_client("llm", role=role, kv_cache=KvCacheConfig(tiers=(cpu,)))
+    (tier,) = client.memory.tiers
+    assert tier.in_step is (role is None)
 
 
 class OnePromptOrDecodes(Scheduler):

@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim import Scenario
+from mist_sim import Scenario, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
+from mist_sim.report.run.origins import origin_lines
+from mist_sim.scenario.build import build
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.bench import ARITIES as BENCH_FLAGS
 from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
@@ -298,7 +300,7 @@ def client_of(arguments, **said):
             {
                 "tensor_parallel_size": 2,
                 "kv_cache": {
-                    "tiers": [{"name": "lmcache", "capacity": "10 GB", "loads_in_step": True}]
+                    "tiers": [{"name": "lmcache", "capacity": "10 GB", "loads_in_step": None}]
                 },
             },
         ),
@@ -373,7 +375,7 @@ def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
     variables = "LMCACHE_LOCAL_CPU=True LMCACHE_MAX_LOCAL_CPU_SIZE=20"
     sized = f"{variables} vllm serve qwen3-8b -tp 4 {LMCACHE}"
     (client,) = from_vllm([sized]).keys["clients"]
-    tier = {"name": "lmcache", "capacity": "80 GB", "loads_in_step": True}
+    tier = {"name": "lmcache", "capacity": "80 GB", "loads_in_step": None}
     assert client["kv_cache"] == {"tiers": [tier]}
     remote = f"LMCACHE_REMOTE_URL=redis://cache vllm serve qwen3-8b {LMCACHE}"
     with pytest.raises(ScenarioError, match="a size and a bandwidth; instead: --set"):
@@ -385,21 +387,58 @@ def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
 
 
 @pytest.mark.parametrize(
-    ("connector", "more", "in_step"),
+    ("connector", "in_step"),
     [
-        ("LMCacheConnectorV1", "", True),
-        ("LMCacheMPConnector", "", False),  # between steps, as the OffloadingConnector
-        ("LMCacheConnectorV1", '-sc \'{"method": "ngram", "num_speculative_tokens": 2}\'', False),
-        ("LMCacheConnectorV1", "--prefill-schedule-interval 2", False),
+        ("LMCacheConnectorV1", None),  # wherever that is simulated
+        ("LMCacheMPConnector", False),  # between steps, as the OffloadingConnector
     ],
 )
-def test_the_connector_says_whether_a_step_waits_for_its_loads(connector, more, in_step):
-    line = f"vllm serve qwen3-8b {more} {LMCACHE.replace('LMCacheConnectorV1', connector)}"
+@pytest.mark.parametrize("size", ["", "LMCACHE_MAX_LOCAL_CPU_SIZE=20 "])
+def test_the_connector_says_whether_a_step_waits_for_its_loads(connector, in_step, size):
+    line = f"{size}vllm serve qwen3-8b {LMCACHE.replace('LMCacheConnectorV1', connector)}"
     found = from_vllm([line])
     (client,) = found.keys["clients"]
     (tier,) = client["kv_cache"]["tiers"]
     assert tier.get("loads_in_step", False) is in_step
-    assert ("steps that wait are not simulated" in str(found.account)) is bool(more)
+    told = [item for item in found.assumed if "tiers.0.loads_in_step: null" in item.why]
+    assert bool(told) is (in_step is None)
+
+
+DRAFTS = '-sc \'{"method": "ngram", "num_speculative_tokens": 2}\''
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "in_step"),
+    [
+        ("", {}, True),
+        ("--prefill-schedule-interval 1", {}, True),
+        ("--max-num-partial-prefills 1", {}, True),
+        ("--prefill-schedule-interval 2", {}, False),
+        (DRAFTS, {"clients.0.speculative_config.acceptance_rate": 0.7}, False),
+        ("", {"network.topology": "hgx-h100"}, False),
+        ("", {"clients.0.scheduler.type": "continuous"}, False),
+        ("", {"clients.0.scheduler.prefill_schedule_interval": 2}, False),
+        (
+            "",
+            {
+                "clients.0.scheduler.max_num_partial_prefills": 2,
+                "clients.0.scheduler.long_prefill_token_threshold": 512,
+            },
+            False,
+        ),
+    ],
+)
+def test_a_step_waits_for_lmcache_unless_that_is_not_simulated(flags, changes, in_step):
+    """Where a step cannot wait, requests do, and the results name it as an assumption."""
+    serve = f"vllm serve qwen3-8b {flags} {LMCACHE}"
+    load = "vllm bench serve --num-prompts 2 --random-input-len 64 --random-output-len 4"
+    found = from_vllm([serve, load], gpu="h100-sxm", overrides=changes)
+    scenario = Scenario.from_dict(found.keys, changes)
+    (client,) = build(scenario).clients
+    assert [tier.in_step for tier in client.memory.tiers] == [in_step]
+    summary = simulate(scenario).summary
+    assert ("kv_cache.tiers.loads_in_step" in summary["assumed"]["llm"]) is not in_step
+    assert ("Requests wait for their loads" in " ".join(origin_lines(summary))) is not in_step
 
 
 def test_a_cap_of_answers_is_the_workloads(capsys):

@@ -98,9 +98,11 @@ class KvCacheConfig:
         names = [tier.name for tier in self.tiers]
         if len(set(names)) < len(names):
             raise ValueError(f"tiers must have different names, got {', '.join(names)}")
-        if len({tier.loads_in_step for tier in self.tiers}) > 1:
+        in_step = dict.fromkeys(tier.loads_in_step for tier in self.tiers)
+        if len(in_step) > 1:
+            said = " and ".join("null" if each is None else str(each).lower() for each in in_step)
             raise ValueError(
-                f"tiers must have the same loads_in_step, got true and false in {', '.join(names)}"
+                f"tiers must have the same loads_in_step, got {said} in {', '.join(names)}"
             )
         for tier in self.tiers[:-1]:
             if tier.shared:
@@ -150,7 +152,7 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
         seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
         blocks = int(tier.capacity // block_bytes)
         writes_back = tier.write_policy == "write_back"
-        more = tier.at or "host", tier.read_bandwidth, tier.shared, tier.loads_in_step
+        more = tier.at or "host", tier.read_bandwidth, tier.shared, bool(tier.loads_in_step)
         tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back, *more))
     return tiers
 

@@ -32,7 +32,7 @@ class MemoryTier:
         prompt has been computed, or its request leaves.
     loads_in_step: whether the step that admits a request waits for its blocks, as with LMCache's
         defaults, and not the request, while steps go on, as with vLLM's `OffloadingConnector`. All
-        tiers of an engine must have the same.
+        tiers of an engine must have the same. null: the step, where that is simulated.
     write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
         above gives it up (the names are SGLang's `--hicache-write-policy`).
     """
@@ -44,7 +44,7 @@ class MemoryTier:
     at: str | None = None
     shared: bool = False
     write_policy: WritePolicy = "write_through"
-    loads_in_step: bool = False
+    loads_in_step: bool | None = False
 
     def __post_init__(self) -> None:
         if not self.name:

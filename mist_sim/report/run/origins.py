@@ -58,6 +58,13 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "longest that fits."
             )
         yield from _start_lines(list(options))
+        if "kv_cache.tiers.loads_in_step" in options:
+            yield (
+                "Requests wait for their loads from tiers while steps go on. With LMCache's "
+                "connector the steps wait, but that is not simulated with roles, drafts, "
+                "schedulers other than chunked, intervals between prompts, limits of prompts in "
+                "pieces or a topology."
+            )
         if "prefixes" in options:
             yield (
                 "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "

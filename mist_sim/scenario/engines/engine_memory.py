@@ -7,6 +7,7 @@ from typing import Any
 
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine.queued.form import queue_form
+from mist_sim.clients.engine_checks import against_loads
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import (
     EngineMemory,
@@ -70,6 +71,23 @@ def engine_memory(
         adapter_moves=_adapter_moves(config, model, cluster),
         kv_entries=model.kv_entries,
     )
+
+
+LOADS = "kv_cache.tiers.loads_in_step"
+
+
+def with_loads(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose tiers say whether a step waits for loads.
+
+    A step does where the tiers leave it open, unless an option or a topology rules it out. Tiers
+    have a place (`MemoryTier.at`) on a topology only.
+    """
+    tiers = config.kv_cache.tiers
+    if all(tier.loads_in_step is not None for tier in tiers):
+        return config
+    in_step = not against_loads(config) and all(tier.at is None for tier in tiers)
+    decided = tuple(replace(tier, loads_in_step=in_step) for tier in tiers)
+    return replace(config, kv_cache=replace(config.kv_cache, tiers=decided))
 
 
 def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:

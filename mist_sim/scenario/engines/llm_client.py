@@ -38,8 +38,10 @@ from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.engine_hosts import with_host
 from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.engine_memory import (
+    LOADS,
     engine_memory,
     of_a_lane,
+    with_loads,
     with_longer_blocks,
     with_state_pages,
 )
@@ -98,7 +100,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
     kernels = kernel_choice(config, model, cluster)
     asked_cache = config.kv_cache
-    config = with_longer_blocks(with_state_pages(config, model, cluster))
+    config = with_longer_blocks(with_state_pages(with_loads(config), model, cluster))
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
@@ -116,6 +118,9 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
     if asked_cache.enable_prefix_caching and config.kv_cache.mamba_cache_mode == "none":
         assumed += () if asked_cache.mamba_cache_mode else (MODE,)
+    tiers = zip(asked_cache.tiers, config.kv_cache.tiers, strict=True)
+    if any(asked.loads_in_step is None and not tier.loads_in_step for asked, tier in tiers):
+        assumed += (LOADS,)
     assumed += tuple(f"model: {each}" for each in model.approximated)
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,

@@ -36,7 +36,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "kv_cache.tiers.latency": NO_COUNTERPART,
     "kv_cache.tiers.at": NO_COUNTERPART,
     "kv_cache.tiers.shared": "--kv-transfer-config (LMCache or Mooncake store)",
-    "kv_cache.tiers.loads_in_step": "--kv-transfer-config (true with LMCacheConnectorV1)",
+    "kv_cache.tiers.loads_in_step": "--kv-transfer-config (null with LMCacheConnectorV1)",
     "kv_cache.tiers.write_policy": NO_COUNTERPART,
     "kv_cache.enable_prefix_caching": "--enable-prefix-caching",
     "kv_cache.mamba_cache_mode": "--mamba-cache-mode (0.15 to 0.32)",

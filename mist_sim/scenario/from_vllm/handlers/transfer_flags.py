@@ -34,14 +34,6 @@ _OTHERS = {
 }
 _DEFAULT_SIZE = 5.0
 _IN_STEP = "LMCacheConnectorV1"  # the step that admits a request waits for its blocks
-_NOT_IN_STEP = {
-    "speculative_config": ("--speculative-config", "drafts"),
-    "scheduler.prefill_schedule_interval": ("--prefill-schedule-interval", "a cadence of prefills"),
-    "scheduler.max_num_partial_prefills": (
-        "--max-num-partial-prefills",
-        "a limit of prompts in pieces",
-    ),
-}
 _ENDS = "how connectors find each other; the network and the tier determine how fast they are"
 _STORES = ("MooncakeStoreConnector", "FlexKVConnectorV1", "HF3FSKVConnector")
 _SHARED = (
@@ -133,32 +125,24 @@ def _local(written: str, size: object, server: Server, *, in_step: bool) -> None
         return
     capacity = f"{each * server.num_ranks:g} GB"
     tier: dict[str, Any] = {"name": "lmcache", "capacity": capacity}
-    why_not = _why_not_in_step(server)
-    if in_step and not why_not:
-        tier["loads_in_step"] = True
+    if in_step:
+        tier["loads_in_step"] = None  # the engine decides: it knows what else is set
     server.set(_TIERS, [tier], written)
     if size is None:
         server.account.items.pop()
         server.account.taken(
             written, f"{_TIERS}.0.capacity: {capacity}, {each:g} GB a rank, LMCache's default"
         )
-    if in_step and why_not:
-        server.account.assumed(
+    if in_step:
+        server.account.taken(
             written,
-            f"a request waits for its loads; with {why_not} steps that wait are not simulated",
+            f"{_TIERS}.0.loads_in_step: null, the step that admits a request waits for its loads, "
+            "or the request does where that is not simulated",
         )
     for name in (_SIZE, _LOCAL):
         if _LMCACHE + name in server.variables:
             server.handled.add(_LMCACHE + name)
             server.account.applied(_LMCACHE + name, f"{_TIERS}.0.capacity: {capacity}")
-
-
-def _why_not_in_step(server: Server) -> str:
-    """Return what keeps `loads_in_step` from being simulated; empty: nothing."""
-    for key, (flag, what) in _NOT_IN_STEP.items():
-        if flag in server.said or server.is_set_elsewhere(key):
-            return what
-    return ""
 
 
 def _shared(written: str, server: Server) -> None:

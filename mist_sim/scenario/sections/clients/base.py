@@ -81,6 +81,10 @@ class ClientPart(Part):
         """Yield keys that need a network with a topology."""
         return ()
 
+    def on_topology(self) -> ClientPart:
+        """Return the client with what a network with a topology decides."""
+        return self
+
     @property
     def is_ours(self) -> bool:
         """Whether all its parts came with the package; plugins may read any option."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -76,6 +76,7 @@ class LlmPart(ClientPart):
         prefill_context_parallel_size: int
         role: Role | None
         scheduler: Part
+        kv_cache: Any
         predictor: Part
 
     @field_validator("scheduler", mode="before", check_fields=False)
@@ -141,6 +142,17 @@ class LlmPart(ClientPart):
                 yield Problem(place, "has no effect: the network has no topology")
         if self.place is not None:
             yield Problem(("place",), "has no effect: the network has no topology")
+
+    def on_topology(self) -> ClientPart:
+        """Return the client; tiers that leave loads_in_step open have their default place."""
+        tiers = tuple(
+            tier.model_copy(update={"at": tier.at or "host"})
+            if tier.loads_in_step is None and not tier.shared
+            else tier
+            for tier in self.kv_cache.tiers
+        )
+        kv_cache = self.kv_cache.model_copy(update={"tiers": tiers})
+        return self.model_copy(update={"kv_cache": kv_cache})
 
     @property
     def version(self) -> EngineVersion:
