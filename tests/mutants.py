@@ -427,6 +427,18 @@ MUTANTS = [
         "",
     ),
     Mutant(
+        "where states are kept, a younger decode runs without a token that an older prompt took",
+        f"{SCHEDULING}/preemption.py",
+        "        elif budget <= 0:\n            missed",
+        "        elif budget < 0:\n            missed",
+    ),
+    Mutant(
+        "where states are kept, all decodes take tokens before an older prompt",
+        f"{SCHEDULING}/preemption.py",
+        "        num_decodes = len(served) - len(prompts)\n",
+        "",
+    ),
+    Mutant(
         "the gate asks for the first piece alone",
         f"{SCHEDULING}/chunked.py",
         "piece = None if whole else cut(budget, budget)",

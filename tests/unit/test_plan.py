@@ -162,13 +162,13 @@ def test_one_that_seems_to_keep_runs_longer_where_that_may_tell(
 
     monkeypatch.setattr(hunt, "_trials", trials)
     hunt.run(space)
-    while hunt._lengthen():
+    while hunt._lengthen(Clock(None), 1.0):
         pass
     assert sorted(set(runs)) == (lengths if seems else lengths[:2])
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_longer_runs_are_one_a_core_before_the_clock_is_asked_again(jobs, monkeypatch):
+def lengthened(jobs, clock, monkeypatch, attains=""):
+    """A hunt whose candidates are all undecided but for one that attains in a longer run."""
     question, shop, space = measured(
         asked(), PlanOptions(gpus=("h100-sxm",), max_gpus=4, tensor_parallel_sizes=(1,))
     )
@@ -177,15 +177,37 @@ def test_longer_runs_are_one_a_core_before_the_clock_is_asked_again(jobs, monkey
     runs = []
 
     def trials(chosen, most, rate):
-        runs.append(len(chosen))
-        return dict.fromkeys(chosen, near)
+        runs.append((most, len(chosen)))
+        at_last = replace(near, attained=True)
+        is_long = most > 6_000
+        return {each: at_last if is_long and each.name == attains else near for each in chosen}
 
     monkeypatch.setattr(hunt, "_trials", trials)
     hunt.run(space)
-    assert len(hunt._undecided()) > 2
     runs.clear()
-    assert hunt._lengthen()
-    assert runs == [jobs]
+    while hunt._lengthen(clock, 1.0) and clock.seconds is None:
+        pass
+    return hunt, runs
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 4])
+def test_the_clock_may_end_a_round_of_long_runs(jobs, monkeypatch):
+    hunt, runs = lengthened(jobs, Clock(0.0), monkeypatch)
+    assert len(hunt._undecided()) > 4
+    assert runs == [(30_000, jobs)]
+
+
+def test_long_runs_decide_alike_on_every_number_of_cores(monkeypatch):
+    hunt, _ = lengthened(1, Clock(None), monkeypatch)
+    names = [each.candidate.name for each in hunt.tried.values()]
+    assert len(names) > 4
+    for name in names:
+        found = [lengthened(jobs, Clock(None), monkeypatch, name)[0] for jobs in (1, 2, 4)]
+        assert {each.best.candidate.name for each in found} == {name}
+        first, *others = [
+            {each.candidate.name: each.may_tell for each in hunt.tried.values()} for hunt in found
+        ]
+        assert all(other == first for other in others)
 
 
 def test_what_a_bound_leaves_out_misses():

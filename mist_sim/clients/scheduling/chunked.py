@@ -30,7 +30,8 @@ from mist_sim.clients.sequence_state import SequenceState
 class ChunkedScheduler(Scheduler):
     """Sarathi-Serve and vLLM v1: decodes first, the rest of the budget for prompts.
 
-    A decode takes one token of the budget, plus one for each draft that it verifies.
+    A decode takes one token of the budget, plus one for each draft that it verifies. Where the
+    prefix cache keeps states, running requests take their tokens in order of admission instead.
 
     A prompt longer than the remaining budget is cut; the next steps continue it before another is
     admitted. A step that preempted a request admits no prompt (vLLM v1).

@@ -11,9 +11,9 @@ that has ended with the step in flight. Both end with 0.33 (`EngineRules.pass_go
 sequence gets a turn.
 
 Decodes take their tokens of a step first. Only where a prefix cache keeps states
-(`PageManager.keeps_states`) may a prompt leave tokens over, to end at a block, so that younger ones
-decode while it is not computed: it then has its turn before them, and they sit the step out if it
-leaves them none.
+(`PageManager.keeps_states`) is that not so: a prompt may stop at the end of a block and leave
+tokens to younger requests, which then decode before it is done. There each request takes its tokens
+in order of admission, and decodes for which none are left skip the step.
 
 With tiers and steps planned ahead, 0.33 preempts no sequence whose blocks a step in flight may
 write (`EngineRules.spares_in_flight`): a sequence that finds no blocks then, and all after it, sit
@@ -125,7 +125,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
 
     Sequences whose entries have come from another client join, if none is preempted.
 
-    budget: tokens of the step; decodes take theirs first.
+    budget: tokens of the step; decodes take theirs first, but where states are kept (see above).
     Returns whether any sequence was preempted, and the remaining budget.
     """
     if lane.paused:  # paused by a plan that computed nothing
@@ -329,7 +329,10 @@ def _goes_beyond(lane: LaneState, sequence: SequenceState) -> bool:
 
 
 def _left(lane: LaneState, budget: int, served: dict[SequenceState, tuple[int, int]]) -> int:
-    """Return the tokens of a step that are left for the next prompt, or for the next one at all."""
+    """Return the tokens of a step that are left for a prompt after those served.
+
+    All decodes have taken theirs, or, where states are kept, those served before it.
+    """
     prompts = [each for each in lane.prefilling if each in served]
     num_decodes = lane.clock.num_decodes
     if lane.pages is not None and lane.pages.keeps_states:

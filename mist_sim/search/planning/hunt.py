@@ -165,7 +165,7 @@ class Hunt:
                 return
             self._try(chosen[:_ROUND], _SHORT)
             if not chosen:
-                self._lengthen()
+                self._lengthen(clock, share)
 
     def cheaper(self, clock: Clock, share: float) -> None:
         """Look for cheaper ones until none is left to try."""
@@ -174,7 +174,7 @@ class Hunt:
             chosen = self._tops(self.open)[:_ROUND]
             if chosen:
                 self._try(chosen, _SHORT)
-            elif not self._lengthen():
+            elif not self._lengthen(clock, share):
                 return
 
     def equals(self, clock: Clock, share: float, space: Iterable[Candidate]) -> None:
@@ -294,13 +294,16 @@ class Hunt:
         ]
         return sorted(found, key=lambda each: (each.may_tell, each.slack, each.candidate.rank))
 
-    def _lengthen(self) -> bool:
-        """Run undecided candidates longer, one a core; return whether there were any.
+    def _lengthen(self, clock: Clock, share: float) -> bool:
+        """Run a round of undecided candidates longer; return whether there were any.
 
-        Such a run may take as long as all that came before it, so the clock is asked after each.
+        One such run may take as long as all before it, so the clock may end the round between them.
         """
-        chosen = self._undecided()[: self._driver.jobs]
-        self._run({each.candidate: each.may_tell for each in chosen})
+        chosen, jobs = self._undecided()[:_ROUND], self._driver.jobs
+        for first in range(0, len(chosen), jobs):
+            if first and clock.is_up(share):
+                break
+            self._run({each.candidate: each.may_tell for each in chosen[first : first + jobs]})
         return bool(chosen)
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
