@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,7 @@ from mist_sim.hardware.predictors.external.silicon import (
     not_measured,
     own_experts,
 )
-from mist_sim.hardware.predictors.external.silicon_experts import OwnExperts
+from mist_sim.hardware.predictors.external.silicon_experts import OwnExperts, split_rows
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import model_names
 from mist_sim.report.run.origins import not_measured_line
@@ -37,6 +38,7 @@ SILICON = pytest.mark.skipif(
 AISIMULATE = pytest.mark.skipif(find_spec("aisimulate_core") is None, reason="needs aisimulate")
 GENZ = pytest.mark.skipif(find_spec("GenZ") is None, reason="needs genz-llm")
 DECODES = StepBatch((), 32, 32 * 1024)
+PROMPT = StepBatch(((2048, 0),))
 
 
 def parts(model="llama-3.1-8b", gpu="h100-sxm", ranks=1, **split):
@@ -239,12 +241,21 @@ def test_models_of_2026_are_what_the_package_says(name, hub):
 def test_towers_are_what_the_tables_say():
     """Rows of the tables of vLLM 0.24 on an H100, in ms, and none of heads of 88 values."""
     source = Silicon(**parts("qwen3.5-27b", ranks=2), engine="vllm", package="aisimulate")
-    found = source.tower_attention([(16, 72, 1, 4096), (16, 72, 4, 576)])
+    found = [source.tower_attention(16, 72, *sizes) for sizes in ((1, 4096), (4, 576))]
     assert found == pytest.approx([0.1935e-3, 0.0302e-3], rel=0.01)
     with pytest.raises(ScenarioError, match="no times for qwen3.5-27b"):
-        source.tower_attention([(16, 88, 1, 576)])
+        source.tower_attention(16, 88, 1, 576)
+    a100 = Silicon(**parts(gpu="a100-80gb-sxm"), engine="vllm", package="aisimulate")
+    with pytest.raises(
+        ScenarioError, match=r"no encoder-attention rows loaded from 1 source\(s\)$"
+    ):
+        a100.tower_attention(16, 72, 1, 576)
     timed = SiliconPredictor(**parts("qwen3.5-27b", ranks=2), package="aisimulate")
     assert timed.traits.tower_attention(16, 72, 4, 576) == found[1]
+    estimate = [("tower_attention", 0.1, 0.0, "empirical")]
+    source._handle = SimpleNamespace(evaluate_ops_json=lambda *_, **_sizes: estimate)
+    with pytest.raises(ScenarioError, match="attention of 16 heads of 72 values is estimated"):
+        source.tower_attention(16, 72, 1, 576)
 
 
 @AISIMULATE
@@ -262,18 +273,22 @@ def test_experts_without_a_table_are_timed_by_the_roofline():
     chosen = {"engine": "vllm", "package": "aisimulate"}
     of = parts("step-3.7-flash", "h200", ranks=8)
     step = Silicon(**of, **chosen)
-    (seconds,), (experts,) = step.seconds([DECODES]), step.own_experts([DECODES])
+    own = own_experts(step, TimingStore(None))
+    (others,), (experts,) = step.seconds([DECODES]), own.seconds([DECODES])
     operators = RooflinePredictor(**of).explain(DECODES)
     routed = [each for each in operators if each.name.startswith(("expert", "combine"))]
     assert experts == pytest.approx(sum(each.seconds for each in routed))
     by_operator = step.by_operator(DECODES)
-    assert seconds == pytest.approx(sum(by_operator.values()))
-    assert by_operator["generation_experts"] == experts
+    assert others == pytest.approx(sum(by_operator.values()))
     assert not any(name.endswith("_moe") for name in by_operator)
-    (told,) = own_experts(step, TimingStore(None))
+    (told,) = not_measured(step, TimingStore(None), own)
     assert told.startswith("experts: no table has their sizes, so the roofline times them (")
+    timed = SiliconPredictor(**of, package="aisimulate")
+    (prompt,), (of_prompt,) = step.seconds([PROMPT]), own.seconds([PROMPT])
+    assert timed.step_time(PROMPT) == pytest.approx(prompt + of_prompt)
+    assert timed.traits.assumed == (told,)
     qwen = Silicon(**parts("qwen3.5-397b-a17b", "h200", ranks=8), **chosen)
-    assert own_experts(qwen, TimingStore(None)) == ()
+    assert own_experts(qwen, TimingStore(None)) is None
 
 
 class HalfMeasured:
@@ -296,22 +311,23 @@ class HalfMeasured:
 
 def test_our_experts_take_the_place_of_an_estimate():
     """The package's experts go, all else stays; an estimate of more than that is refused."""
-    of = parts("qwen3-30b-a3b")
-    ours = OwnExperts(**of)
     rows = [("generation_attention", 1e-3, "silicon"), ("generation_add_norm_1", 1e-4, "empirical")]
-    found = ours.put_in([*rows, ("generation_moe", 9.0, "empirical")], DECODES)
-    assert found[:-1] == rows
-    name, seconds, origin = found[-1]
-    routed = [each for each in RooflinePredictor(**of).explain(DECODES) if "expert" in each.name]
-    assert (name, origin) == ("generation_experts", "roofline")
-    assert sum(each.seconds for each in routed) < seconds < 9.0
-    with pytest.raises(LookupError, match="no tables of generation_mla"):
-        ours.put_in([("generation_mla", 1e-3, "empirical")], DECODES)
+    experts = ("generation_moe", 9.0, "empirical")
+    assert split_rows([*rows, experts]) == (rows, [experts])
+    for name in ("generation_mla", "generation_compress"):  # no "res" is in a word
+        with pytest.raises(LookupError, match=f"no tables of {name}"):
+            split_rows([(name, 1e-3, "empirical")])
+    of = parts("qwen3-30b-a3b")
+    for batch in (DECODES, StepBatch(((2048, 1024),))):
+        operators = RooflinePredictor(**of).explain(batch)
+        routed = [each for each in operators if each.name.startswith(("expert", "combine"))]
+        expected = sum(each.seconds for each in routed)
+        assert OwnExperts(**of).seconds([batch]) == [pytest.approx(expected)]
 
 
 @pytest.mark.parametrize("package", ["aisimulate", "aiconfigurator-core"])
-def test_a_package_without_experts_is_asked_once_more(package, monkeypatch):
-    """Only the newer one estimates what it lacks; kept times depend on our figures."""
+def test_a_package_without_experts_is_asked_once_more(package, monkeypatch, tmp_path):
+    """Only the newer one estimates what it lacks; no time of ours is kept."""
 
     class Handle:
         def __init__(self, estimates):
@@ -321,32 +337,40 @@ def test_a_package_without_experts_is_asked_once_more(package, monkeypatch):
             raise RuntimeError("perf database error: MoE data missing for MoeKey")
 
         def decode_step_per_op(self, *sizes):
-            assert self.estimates
+            if not self.estimates:
+                raise RuntimeError("perf database error: MoE data missing for MoeKey")
             return [("generation_proj", 2.0, 0.0, "silicon"), ("generation_moe", 7.0, 0.0, "sol")]
 
         def run_static_per_op(self, **sizes):
             return [("context_proj", 5.0, 0.0, "silicon")], []
 
+        def predict_prefill_latency(self, *sizes):
+            return 5.0
+
     for name, answer in (("installed_version", "1"), ("files_of", {}), ("dtypes", {})):
         monkeypatch.setattr(silicon, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr(Silicon, "_compile", lambda self: Handle(self._own_experts is not None))
+    monkeypatch.setattr(Silicon, "_compile", lambda self: Handle(not self._has_experts))
     of = parts("qwen3-30b-a3b")
     source = Silicon(**of, engine="vllm", package=package)
     if package == "aiconfigurator-core":
-        assert "experts" not in source.identity
-        with pytest.raises(ScenarioError, match="MoE data missing"):
-            source.seconds([DECODES])
+        assert own_experts(source, TimingStore(None)) is None
+    with pytest.raises(ScenarioError, match="MoE data missing"):
+        source.seconds([DECODES])
+    if package == "aiconfigurator-core":
         return
-    (seconds,), (experts,) = source.seconds([DECODES]), source.own_experts([DECODES])
-    assert seconds == pytest.approx(2e-3 + experts)
-    assert (
-        source.identity["experts"]
-        != Silicon(**parts("qwen3-30b-a3b", "b200"), engine="vllm", package=package).identity[
-            "experts"
-        ]
-    )
-    (told,) = own_experts(source, TimingStore(None))
-    assert told.endswith("32 decodes after 4,096)")
+    assert source.experts_without_table([DECODES]) == [pytest.approx(7e-3)]
+    assert source.seconds([DECODES]) == [pytest.approx(2e-3)]
+    kernels = of["cluster"].gpu.kernels
+    slower = {name: replace(each, mbu=each.mbu / 2) for name, each in kernels.items() if each.mbu}
+    gpu = replace(of["cluster"].gpu, kernels={**kernels, **slower})
+    slow = {**of, "cluster": mist.Cluster(gpu)}
+    monkeypatch.setenv("MIST_SIM_CACHE", str(tmp_path))
+    for each in (of, slow):
+        (own,) = OwnExperts(**each).seconds([DECODES])
+        timed = SiliconPredictor(**each, package=package)
+        assert timed.step_time(DECODES) == pytest.approx(2e-3 + own)
+        (told,) = timed.traits.assumed
+        assert told.endswith("32 decodes after 4,096)")
 
 
 def test_what_was_not_measured_stands_in_results(tmp_path):

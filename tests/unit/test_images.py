@@ -22,7 +22,7 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices.kernels import kernel_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.compile import Phase
-from mist_sim.hardware.predictors.analytic.tower_attention import tower_attention
+from mist_sim.hardware.predictors.analytic.tower_attention import computed_head, tower_attention
 from mist_sim.hardware.predictors.tower_times import TowerTimes, tower_bytes
 from mist_sim.models import load_model
 from mist_sim.models.vision import ImagesConfig
@@ -156,9 +156,11 @@ def test_heads_of_towers_are_padded():
     gpu = load_gpu("h100-sxm")
     seconds = [
         tower_attention(Phase(gpu, gpu.prefill), 1, 16, size).of_step(0.0, [(4096, 0)])
-        for size in (32, 64, 72, 96, 97)
+        for size in (32, 64, 72, 96, 97, 128, 129, 192)
     ]
     assert seconds[0] == seconds[1] < seconds[2] == seconds[3] < seconds[4]
+    assert seconds[4] == seconds[5] < seconds[6] == seconds[7]
+    assert computed_head(np.array([72, 256, 320])).tolist() == [96, 256, 320]
 
 
 def test_attention_of_towers_may_be_measured():
@@ -170,7 +172,7 @@ def test_attention_of_towers_may_be_measured():
         return 1e-3
 
     cluster = Cluster(load_gpu("h100-sxm"), 2)
-    image, small = QWEN.vision.image(768, 1024), QWEN.vision.image(224, 224)
+    image = QWEN.vision.image(768, 1024)
     own = TowerTimes("q", QWEN.vision, cluster)
     times = TowerTimes("q", QWEN.vision, cluster, measured=measured)
     heads, layers = QWEN.vision.num_heads // 2, QWEN.vision.num_layers
@@ -180,10 +182,55 @@ def test_attention_of_towers_may_be_measured():
     expected = layers * 1e-3 - alone.of_step(0.0, [(image.patches, 0)] * 3)
     assert more == pytest.approx(expected, rel=1e-6)
     assert asked[-1] == (heads, 72, 3, image.patches)
-    times.seconds([image, small])
-    pairs = image.patches**2 + small.patches**2
-    assert asked[-1] == (heads, 72, 2, pytest.approx((pairs / 2) ** 0.5, abs=0.5))
     assert not times.assumed
+
+
+def test_unlike_images_share_what_as_many_equal_ones_take():
+    """Exact where times are a line in the number of images; never less than some of them take."""
+    cluster, large, small = Cluster(load_gpu("h100-sxm")), Image(4096, 1024), Image(256, 64)
+    layers = QWEN.vision.num_layers
+
+    def more(measured, images):
+        """Seconds of a layer's attention: those beyond a source by which it takes one second."""
+        second = TowerTimes("q", QWEN.vision, cluster, measured=lambda *_: 1.0)
+        times = TowerTimes("q", QWEN.vision, cluster, measured=measured)
+        return 1.0 + (times.seconds(images) - second.seconds(images)) / layers
+
+    def line(_heads, _head_dim, images, patches):
+        return 1.0 + images * patches * patches * 1e-6
+
+    expected = 1.0 + (2 * 4096**2 + 256**2) * 1e-6
+    assert more(line, [large, small, large]) == pytest.approx(expected)
+
+    def whole_waves(_heads, _head_dim, images, patches):
+        """Two images take no longer than one."""
+        return -(-images // 2) * patches * 1e-3
+
+    assert more(whole_waves, [large, small]) == pytest.approx(4.096)
+    assert more(whole_waves, [large, large, small]) == pytest.approx((4 * 4.096 + 2 * 0.256) / 3)
+
+
+SMALL_AND_LARGE = {64: 0, 256: 1, 4096: 2}
+
+
+@examples(200)
+@given(
+    st.lists(st.floats(1e-6, 1.0), min_size=18, max_size=18),
+    st.lists(st.sampled_from(list(SMALL_AND_LARGE)), min_size=1, max_size=5),
+    st.sampled_from(list(SMALL_AND_LARGE)),
+    st.booleans(),
+)
+def test_another_image_never_shortens_a_pass(noise, sizes, other, is_spread):
+    """Whatever was measured."""
+
+    def measured(_heads, _head_dim, images, patches):
+        return noise[3 * (images - 1) + SMALL_AND_LARGE.get(patches, 0)]
+
+    cluster = Cluster(load_gpu("h100-sxm"), 2)
+    times = TowerTimes("q", QWEN.vision, cluster, is_spread=is_spread, measured=measured)
+    images = [Image(size, size // 4) for size in sizes]
+    longer = times.seconds([*images, Image(other, other // 4)])
+    assert longer >= times.seconds(images) * (1 - 1e-12)
 
 
 def test_heads_without_a_table_are_timed_and_named():
@@ -194,7 +241,8 @@ def test_heads_without_a_table_are_timed_and_named():
     times = TowerTimes("s", tower, cluster, measured=measured)
     image = tower.image(336, 336)
     assert times.seconds([image]) == TowerTimes("s", tower, cluster).seconds([image])
-    said = f"images: no table has heads of {tower.head_dim} values"
+    sizes = f"({tower.num_heads}, 88, 1, 1024)"
+    said = f"images: their attention is the roofline's, as no times of {sizes}"
     assert times.assumed == (said,)
 
     class Source(RooflinePredictor):
@@ -205,7 +253,8 @@ def test_heads_without_a_table_are_timed_and_named():
     sizes = {"gpu": "b200", "tensor_parallel_size": 8, "predictor": Source}
     model = "llama-4-scout-17b-16e-instruct"
     client = mist.llm_client("llm", model=model, images=ImagesConfig(), **sizes)
-    assert said in client.traits.times.assumed
+    (of_split,) = [each for each in client.traits.times.assumed if "no times of" in each]
+    assert of_split == said.replace(f"({tower.num_heads}", f"({tower.num_heads // 8}")
 
 
 def test_only_towers_have_their_kernels():

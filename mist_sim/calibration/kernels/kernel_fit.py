@@ -30,6 +30,7 @@ _RANGES: Mapping[str, tuple[float, float, float]] = {
     "padding": (30.0, 0.01, 500.0),
     "per_pair": (100.0, 0.1, 5000.0),
 }
+# A search of towers begins at 100 keys of padding and may go further: fits reach 808 keys.
 _OF_TOWERS = {**_RANGES, "padding": (100.0, 0.01, 5000.0)}
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHORTEST = 64
-"""Patches of the smallest images that count: those of Llama 4, Gemma and Qwen have 64 tokens and
-more."""
+"""Patches of the smallest images whose rows are fitted. Images of Qwen, Gemma and Llama 4 have 256
+and more, and so have Kimi's from 224 x 224 pixels on."""
 
 
 def read_towers(folder: Path, version: str, gpu: GpuSpec) -> list[KernelRows]:

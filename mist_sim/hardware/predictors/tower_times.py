@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import sqrt
 
@@ -20,6 +21,9 @@ from mist_sim.hardware.predictors.analytic.tower_attention import tower_attentio
 from mist_sim.models.operators import Operator
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.vision import VisionTower
+
+Measured = Callable[[int, int, int, int], float]
+"""Seconds of a layer's attention (`PredictorTraits.tower_attention`)."""
 
 _ONE_IMAGE = 1024  # patches: every table has such an image
 _WIDTH = 2  # bytes of a value; towers are kept in 16 bits
@@ -36,7 +40,7 @@ class TowerTimes:
     name: of its model. ranks: that share each layer; with `is_spread` each has the whole tower, and
     encodes its part of the images (vLLM's `mm_encoder_tp_mode: data`).
     measured: times its attention in place of the roofline (`PredictorTraits.tower_attention`).
-    encoder: its layers, as those of a model. assumed: what results name, where `measured` has no
+    encoder: its layers, as those of a model. assumed: what results name: why `measured` has no
         times of its heads.
     Raises ScenarioError where its heads cannot be split over the ranks.
     """
@@ -48,7 +52,7 @@ class TowerTimes:
         cluster: Cluster,
         *,
         is_spread: bool = False,
-        measured: Callable[[int, int, int, int], float] | None = None,
+        measured: Measured | None = None,
     ) -> None:
         ranks = cluster.tensor_parallel_size
         self._num_lots = ranks if is_spread else 1
@@ -63,9 +67,9 @@ class TowerTimes:
         self._sizes = heads, head_dim
         self._measured = measured
         self.assumed: tuple[str, ...] = ()
-        if measured is not None and not _has_times(measured, heads, head_dim):
+        if measured is not None and (reason := _why_no_times(measured, heads, head_dim)):
             self._measured = None
-            self.assumed = (f"images: no table has heads of {head_dim} values",)
+            self.assumed = (f"images: their attention is the roofline's, as {reason}",)
         self._launch = launch_time(cluster.gpu.dispatch, layers, eager=True)
         first = (tower.patch_values, tower.hidden_size)
         per_patch, per_token = _terms(phase, [first], 1), _terms(phase, tower.products, shared)
@@ -93,23 +97,41 @@ class TowerTimes:
         return found
 
     def _with_attention(self, seconds: float, parts: Sequence[tuple[int, int]]) -> float:
-        """Return `seconds` with the attention of all layers; images of unlike sizes are averaged.
+        """Return `seconds` with the attention of all layers.
 
-        Equal images with as many pairs of patches in all stand for them where it was measured.
+        parts: patches of each image, and 0.
         """
         if self._measured is None:
             return self._attention.of_step(seconds, parts)
-        pairs = sum([number * number for number, _ in parts])
-        patches = round(sqrt(pairs / len(parts)))
-        layer = self._measured(*self._sizes, len(parts), patches)
-        return seconds + self.encoder.num_layers * layer
+        counts = Counter([patches for patches, _ in parts])
+        return seconds + self.encoder.num_layers * self._measured_layer(self._measured, counts)
+
+    def _measured_layer(self, measured: Measured, counts: Counter[int]) -> float:
+        """Return the seconds of the attention of images in one layer, of measured equal images.
+
+        counts: images by their patches. Each of `n` unlike images takes an `n`th of what `n` of its
+        own size take. All of them take no less than any few of them, so that one image more never
+        makes a pass shorter, whatever was measured.
+        """
+        longest = 0.0
+        for number in range(1, counts.total() + 1):
+            shares = [(measured(*self._sizes, number, size) / number, size) for size in counts]
+            seconds, left = 0.0, number
+            for share, size in sorted(shares, reverse=True):  # the slowest `number` of them
+                taken = min(left, counts[size])
+                seconds += taken * share
+                left -= taken
+            longest = max(longest, seconds)
+        return longest
 
 
-def _has_times(measured: Callable[[int, int, int, int], float], heads: int, head_dim: int) -> bool:
+def _why_no_times(measured: Measured, heads: int, head_dim: int) -> str:
+    """Return why a source has no times of a tower's heads, as it says; empty if it has them."""
     try:
-        return measured(heads, head_dim, 1, _ONE_IMAGE) > 0
-    except ScenarioError:
-        return False
+        measured(heads, head_dim, 1, _ONE_IMAGE)
+    except ScenarioError as error:
+        return str(error)
+    return ""
 
 
 def _encoder(name: str, tower: VisionTower) -> ModelSpec:

@@ -17,18 +17,20 @@ from mist_sim.hardware.predictors.analytic.attention_time import PromptAttention
 from mist_sim.hardware.predictors.analytic.compile import Phase, of_all_pairs, prompt_times
 from mist_sim.models.operators import Operator
 
-_LEAST, _STEP = 64, 32
+_COMPILED = np.array([64, 96, 128, 192, 256])
 
 Sizes = TypeVar("Sizes", int, NDArray[np.int64])
 
 
 def computed_head(head_dim: Sizes) -> Sizes:
-    """Return the values of a head that a kernel computes.
+    """Return the values of a head that a kernel computes: those of the next larger kernel.
 
-    Source: flash-attention, `round_up_headdim` in `hopper/flash_api.cpp` (64, 96, 128, ...) and
-    `head_size_rounded` in `csrc/flash_attn/flash_api.cpp` (multiples of 32).
+    Kernels are compiled for heads of 64, 96, 128, 192 and 256 values; larger heads, which none of
+    them takes, count as they are. Source: `round_up_headdim` in flash-attention's
+    `hopper/flash_api.cpp`.
     """
-    found: Sizes = np.maximum(-(-head_dim // _STEP) * _STEP, _LEAST)
+    place = np.minimum(np.searchsorted(_COMPILED, head_dim), len(_COMPILED) - 1)
+    found: Sizes = np.maximum(_COMPILED[place], head_dim)
     return found
 
 

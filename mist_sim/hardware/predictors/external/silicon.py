@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -18,10 +19,9 @@ from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
 from mist_sim.hardware.predictors.external.silicon_experts import (
     NO_TABLE,
-    OURS,
     OwnExperts,
     Row,
-    experts_figures,
+    split_rows,
 )
 from mist_sim.hardware.predictors.external.silicon_names import (
     Package,
@@ -98,10 +98,11 @@ class SiliconPredictor(SampledSteps):
             Silicon(self.model, self.cluster, self.engine, self.package),
             TimingStore.default(),
         )
-        super().__init__(source, points, store)
-        self._own = own_experts(source, store)
-        self._assumed = not_measured(source, store) + self._own
-        self._source, self._store = source, store
+        own = own_experts(source, store)
+        super().__init__(source, points, store, own.seconds if own else None)
+        self._has_own_experts = own is not None
+        self._assumed = not_measured(source, store, own)
+        self._source = source
         self._towers: dict[tuple[int, int, int, int], float] = {}
 
     @property
@@ -110,7 +111,7 @@ class SiliconPredictor(SampledSteps):
         return replace(
             super().traits,
             estimate="measured",
-            compared_as="" if self._own else "measured kernels",
+            compared_as="" if self._has_own_experts else "measured kernels",
             kernels_only=True,
             beyond_kernels=_BEYOND_KERNELS,
             assumed=self._assumed,
@@ -121,10 +122,7 @@ class SiliconPredictor(SampledSteps):
         """Return the seconds of a vision tower's attention in one layer, as measured."""
         sizes = heads, head_dim, images, patches
         if sizes not in self._towers:
-            identity = {**self._source.identity, "of": "tower attention"}
-            name = " ".join(map(str, sizes))
-            (found,) = self._store.timed(identity, {name: sizes}, self._source.tower_attention)
-            self._towers[sizes] = found
+            self._towers[sizes] = self._source.tower_attention(*sizes)
         return self._towers[sizes]
 
 
@@ -147,29 +145,43 @@ def check_blocks(model: ModelSpec, cluster: Cluster, package: Package) -> None:
     )
 
 
-def not_measured(source: Silicon, store: TimingStore) -> tuple[str, ...]:
+def not_measured(
+    source: Silicon, store: TimingStore, own: OwnExperts | None = None
+) -> tuple[str, ...]:
     """Return what a model's steps have that was not measured, with its share; empty: nothing.
 
     The package computes such operators from the peaks of the GPU: states of Mamba-2, FP8 products
     with one scale for a matrix. Shares are kept; the names are asked for anew.
+    own: the experts that the roofline times.
     """
-    all_of = store.timed(source.identity, _TOLD, source.seconds)
+    steps, found = list(_TOLD.values()), list[str]()
+    experts = own.seconds(steps) if own else [0.0] * len(steps)
+    others = store.timed(source.identity, _TOLD, source.seconds)
+    all_of = [sum(each) for each in zip(others, experts, strict=True)]
     computed = store.timed({**source.identity, "of": "not measured"}, _TOLD, source.not_measured)
-    if not any(computed):
-        return ()
-    (_, first), *_ = sorted(zip(computed, _TOLD.values(), strict=True), key=lambda each: -each[0])
-    names = dict.fromkeys(name.partition("_")[2] for name in source.names_not_measured(first))
-    return (f"measured kernels: {', '.join(names)} ({_shares(computed, all_of)})",)
+    if any(computed):
+        (_, first), *_ = sorted(zip(computed, steps, strict=True), key=lambda each: -each[0])
+        names = dict.fromkeys(name.partition("_")[2] for name in source.names_not_measured(first))
+        found.append(f"measured kernels: {', '.join(names)} ({_shares(computed, all_of)})")
+    if own:
+        shares = _shares(experts, all_of)
+        found.append(f"experts: no table has their sizes, so the roofline times them ({shares})")
+    return tuple(found)
 
 
-def own_experts(source: Silicon, store: TimingStore) -> tuple[str, ...]:
-    """Return the share of experts that the roofline times, as no table has them; empty: none."""
-    all_of = store.timed(source.identity, _TOLD, source.seconds)
-    ours = store.timed({**source.identity, "of": "own experts"}, _TOLD, source.own_experts)
-    if not any(ours):
-        return ()
-    shares = _shares(ours, all_of)
-    return (f"experts: no table has their sizes, so the roofline times them ({shares})",)
+def own_experts(source: Silicon, store: TimingStore) -> OwnExperts | None:
+    """Return the roofline's experts where no table has a model's, and leave them out of a source.
+
+    None where a table has them. What the package says is kept; the roofline's times are not, since
+    the catalog's figures may change.
+    """
+    if not source.may_lack_experts:
+        return None
+    identity = {**source.identity, "of": "experts without a table"}
+    if not any(store.timed(identity, _TOLD, source.experts_without_table)):
+        return None
+    source.leave_out_experts()
+    return OwnExperts(source.model, source.cluster)
 
 
 def _shares(parts: Sequence[float], all_of: Sequence[float]) -> str:
@@ -186,7 +198,10 @@ _T = TypeVar("_T")
 
 
 class Silicon:
-    """The package's estimate of one step, as a source."""
+    """The package's estimate of one step, as a source.
+
+    may_lack_experts: whether it may have no table of the model's experts, but times all else.
+    """
 
     def __init__(
         self,
@@ -212,10 +227,9 @@ class Silicon:
         }
         named = {"source": package, "version": version, "model": self._files}
         self.identity = {**named, **self._setting}
-        if package == "aisimulate" and (figures := experts_figures(model, cluster)):
-            self.identity["experts"] = figures
-        self._timed = model, cluster
-        self._own_experts: OwnExperts | None = None
+        self.model, self.cluster = model, cluster
+        self.may_lack_experts = package == "aisimulate" and model.moe is not None
+        self._has_experts = True
         self._words = f"{model.name} on {cluster.gpu.name} with {engine}"
         self._package = package
         self._handle: Any = None
@@ -224,15 +238,25 @@ class Silicon:
         """Return the seconds of each batch. Raises ScenarioError where there are no data."""
         return [self._asked(self._ask, batch) / 1e3 for batch in batches]
 
-    def own_experts(self, batches: Sequence[StepBatch]) -> list[float]:
-        """Return the seconds of each batch's experts if the roofline times them, else 0.
+    def leave_out_experts(self) -> None:
+        """Leave the experts out from now on; the package estimates them, so it needs no table."""
+        self._has_experts, self._handle = False, None
 
+    def experts_without_table(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Return the package's estimate of the experts of each batch; 0 where a table has them.
+
+        If one of them has none, they are left out from now on.
         Raises ScenarioError where there are no data for all else.
         """
-        return [
-            sum([seconds for _, seconds, origin in self._rows(batch) if origin == OURS])
-            for batch in batches
-        ]
+        try:
+            for batch in batches if self._has_experts else ():
+                self._rows(batch)
+        except ScenarioError as error:
+            if NO_TABLE not in str(error):
+                raise
+            self.leave_out_experts()
+        left_out = [self._asked(self._split_rows, batch)[1] for batch in batches]
+        return [sum([seconds for _, seconds, _ in rows]) for rows in left_out]
 
     def not_measured(self, batches: Sequence[StepBatch]) -> list[float]:
         """Return the seconds of each batch that the package computes itself.
@@ -248,13 +272,13 @@ class Silicon:
         """Return the operators of a batch that the package computes itself."""
         return [name for name, _, origin in self._rows(batch) if origin in _NOT_MEASURED]
 
-    def tower_attention(self, towers: Sequence[tuple[int, int, int, int]]) -> list[float]:
-        """Return the seconds of the attention of vision towers in one layer.
+    def tower_attention(self, heads: int, head_dim: int, images: int, patches: int) -> float:
+        """Return the seconds of the attention of a vision tower in one layer.
 
-        towers: of each, heads of a rank, values of a head, images, and patches of each image.
-        Raises ScenarioError where there are no data.
+        heads: of a rank. head_dim: values of a head. patches: of each image.
+        Raises ScenarioError where there are no measurements.
         """
-        return [self._asked(self._of_tower, sizes) for sizes in towers]
+        return self._asked(self._of_tower, (heads, head_dim, images, patches))
 
     def _of_tower(self, sizes: tuple[int, int, int, int]) -> float:
         heads, head_dim, images, patches = sizes
@@ -262,7 +286,9 @@ class Silicon:
         engine = import_module(_SDK[self._package])
         kernel = kernels.EncoderAttention("tower_attention", 1, heads, head_dim)
         ask, written = self._handle.evaluate_ops_json, engine.build_ops_json([kernel])
-        ((_, ms, *_),) = ask(written, is_context=True, batch_size=images, s=patches)
+        ((_, ms, _, origin),) = ask(written, is_context=True, batch_size=images, s=patches)
+        if origin != "silicon":
+            raise LookupError(f"attention of {heads} heads of {head_dim} values is estimated")
         return float(ms) / 1e3
 
     def by_operator(self, batch: StepBatch) -> dict[str, float]:
@@ -274,29 +300,23 @@ class Silicon:
 
     def _rows(self, batch: StepBatch) -> list[Row]:
         """Return the operators of a batch: name, seconds, and where they come from."""
-        return self._asked(self._all_rows, batch)
+        return self._asked(self._split_rows, batch)[0]
 
-    def _all_rows(self, batch: StepBatch) -> list[Row]:
+    def _split_rows(self, batch: StepBatch) -> tuple[list[Row], list[Row]]:
+        """Return the operators of a batch, and those left out."""
         rows = [(name, ms / 1e3, origin) for name, ms, _, origin in self._operators(batch)]
-        return self._own_experts.put_in(rows, batch) if self._own_experts else rows
+        return (rows, []) if self._has_experts else split_rows(rows)
 
     def _asked(self, ask: Callable[[_A], _T], about: _A) -> _T:
-        """Ask the package; where it has no table of the experts, once more with ours.
-
-        Raises ScenarioError where there are no data.
-        """
+        """Ask the package. Raises ScenarioError where there are no data."""
         try:
             self._handle = self._handle or self._compile()
             return ask(about)
         except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
-            is_new = self._package == "aisimulate" and self._own_experts is None
-            if not (is_new and NO_TABLE in str(error)):
-                raise self._unknown(error) from error
-        self._own_experts, self._handle = OwnExperts(*self._timed), None
-        return self._asked(ask, about)
+            raise self._unknown(error) from error
 
     def _unknown(self, error: Exception) -> ScenarioError:
-        reason = str(error).split(" at /", maxsplit=1)[0]
+        reason = re.split(r" (?:at|\(first:) /", str(error), maxsplit=1)[0]
         return ScenarioError(f"silicon has no times for {self._words}: {reason}")
 
     def _operators(self, batch: StepBatch) -> Any:
@@ -309,8 +329,8 @@ class Silicon:
 
     def _ask(self, batch: StepBatch) -> float:
         """Return the milliseconds of a chunk alone or of decodes alone."""
-        if self._own_experts:
-            return 1e3 * sum([seconds for _, seconds, _ in self._all_rows(batch)])
+        if not self._has_experts:
+            return 1e3 * sum([seconds for _, seconds, _ in self._split_rows(batch)[0]])
         for new, context in batch.chunks:
             return float(self._handle.predict_prefill_latency(1, context + new, context))
         each = max(batch.context_sum // batch.num_decodes, 1)
@@ -324,5 +344,5 @@ class Silicon:
             for file, content in self._files.items():
                 Path(folder, file).write_text(json.dumps(content), "utf-8")
             # what has no table is estimated then, and stands so in the rows
-            mode = {"database_mode": "HYBRID"} if self._own_experts else {}
+            mode = {} if self._has_experts else {"database_mode": "HYBRID"}
             return sdk.EngineHandle.compile(folder, **self._setting, **mode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
@@ -90,12 +90,19 @@ class StepSource(Protocol):
 class SampledSteps:
     """A predictor from a source's answers on a grid; predictors with a source derive from it.
 
-    store: asked before the source is.
+    store: asked before the source is. on_top: seconds of each batch that are added to the source's
+        and not kept.
 
     Raises whatever the source raises, and ValueError for times that are not durations.
     """
 
-    def __init__(self, source: StepSource, points: SamplePoints, store: TimingStore) -> None:
+    def __init__(
+        self,
+        source: StepSource,
+        points: SamplePoints,
+        store: TimingStore,
+        on_top: Callable[[Sequence[StepBatch]], Sequence[float]] | None = None,
+    ) -> None:
         prompts = list(product(points.new_tokens, points.prompt_contexts))
         decodes = list(product(points.decodes, points.decode_contexts))
         works = {
@@ -103,6 +110,8 @@ class SampledSteps:
         }
         works |= {f"decode {n} {each}": StepBatch((), n, n * each) for n, each in decodes}
         seconds = np.array(store.timed(source.identity, works, source.seconds))
+        if on_top is not None:
+            seconds += np.array(on_top(list(works.values())))
         shape = len(points.new_tokens), len(points.prompt_contexts)
         at_prompts = seconds[: len(prompts)].reshape(shape)
         at_decodes = seconds[len(prompts) :].reshape(len(points.decodes), -1)
