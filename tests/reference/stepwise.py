@@ -1728,7 +1728,7 @@ class StepwiseChunked(StepwiseEngine):
         return disturbed, [self.chunk(*chunk) for chunk in chunks], decodes
 
     def in_order(self) -> list[tuple[Live, int]]:
-        """Who gets how many tokens of a step, if each has them before those admitted after it."""
+        """The tokens of a step for each sequence, where each has them before later ones."""
         left, found = self.max_num_batched_tokens, []
         for live in self.running:
             if live in self.late or self.is_in_flight(live):

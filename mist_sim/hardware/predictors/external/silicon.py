@@ -172,7 +172,7 @@ def not_measured(
 def own_experts(source: Silicon, store: TimingStore) -> OwnExperts | None:
     """Return the roofline's experts where no table has a model's, and leave them out of a source.
 
-    None where a table has them. What the package says is kept; the roofline's times are not, since
+    None where a table has them. The package's times are kept; the roofline's times are not, since
     the catalog's figures may change.
     """
     if not source.may_lack_experts:
