@@ -1603,9 +1603,7 @@ class StepwiseChunked(StepwiseEngine):
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
-        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
-            for live in self.active:
-                self.memory.verify(live, self.num_processed(live))
+        self.name_verified()
         self.memory.begin_plan()
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
@@ -1652,6 +1650,12 @@ class StepwiseChunked(StepwiseEngine):
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    def name_verified(self) -> None:
+        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
+        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
+            for live in self.active:
+                self.memory.verify(live, self.num_processed(live))
 
     def note_drafts(self, live: Live) -> None:
         """Note the drafts beside the last token of one who was admitted."""
