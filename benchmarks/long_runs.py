@@ -18,6 +18,7 @@ from mist_sim.studies.rates import Rates
 LONG, LONGER = 30_000, 120_000  # requests
 SEED = 20_000  # another one than that of any search
 FINE = 0.005  # to which a goodput is found
+_ROUNDING = 1e-9
 OPTIONS = GoodputOptions()
 TOLERANCE = OPTIONS.tolerance
 
@@ -38,8 +39,8 @@ class LongRuns:
         target = OPTIONS.target(scenario)
         return try_rate(as_data(scenario), changes, SEED, rate, target, self.num_requests)
 
-    def goodput(self, scenario: Scenario, near: float) -> tuple[float, float]:
-        """Return the rate that is attained and the one that is missed, half a percent apart."""
+    def goodput(self, scenario: Scenario, near: float, fine: float = FINE) -> tuple[float, float]:
+        """Return a rate that is attained and one that is missed, and as near as `fine`."""
         low, high = near, near
         if self.attains(scenario, near):
             while self.attains(scenario, high := low * (1 + TOLERANCE)):
@@ -47,7 +48,7 @@ class LongRuns:
         else:
             while not self.attains(scenario, low := high / (1 + TOLERANCE)):
                 high = low
-        while high / low > 1 + FINE:
+        while high / low > 1 + fine + _ROUNDING:
             middle = (low + high) / 2
             low, high = (middle, high) if self.attains(scenario, middle) else (low, middle)
         return low, high
