@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.long_runs import FINE, LONGER, TOLERANCE, LongRuns
+from benchmarks.long_runs import FINE, LONG, LONGER, TOLERANCE, LongRuns
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
@@ -34,7 +34,6 @@ from mist_sim.search import (
     designs_of,
     find_goodput,
 )
-from mist_sim.search.binding.relaxing import relaxed
 
 Row = dict[str, Any]
 MARGIN = 0.03  # by which no other design may be better than one with a star
@@ -214,24 +213,18 @@ def _binding_by_long_runs(scenario: Scenario, rate: float, binding: Binding) -> 
     row = {"binds": binding.resource, "rivals": binding.rivals, "told": dict(binding.more)}
     if binding.resource is None:
         return row
-    more = {
-        name: made
-        for name, gain in binding.gains.items()
-        if gain > _LEAST_GAIN or name == binding.resource
-        if (made := relaxed(scenario, name, 0.1)) is not None
-    }
-    asked = list(more)
-    best = more.pop(binding.resource)
-    guess = rate * (1 + binding.more[binding.resource])
-    for runs in (LongRuns(), LongRuns(LONGER)):
-        rate = runs.attained_below(best, guess)
-        ahead = runs.attaining(more, rate)
+    asked = {name for name, gain in binding.gains.items() if gain > _LEAST_GAIN}
+    ahead, guess = asked - {binding.resource}, rate * (1 + binding.more[binding.resource])
+    for number in (LONG, LONGER):
+        best = LongRuns(number, binding.resource)
+        rate = best.attained_below(scenario, guess)
+        ahead = {name for name in ahead if LongRuns(number, name).attains(scenario, rate)}
         if ahead:
-            rate, missed = runs.goodput(best, rate)
-            ahead = runs.attaining({name: more[name] for name in ahead}, missed)
+            rate, missed = best.goodput(scenario, rate)
+            ahead = {name for name in ahead if LongRuns(number, name).attains(scenario, missed)}
         if not ahead:
             break
-    return row | {"attained with more": rate, "tried": asked, "more moves": ahead}
+    return row | {"attained with more": rate, "tried": sorted(asked), "more moves": sorted(ahead)}
 
 
 def _decided(kind: str, found: Comparison) -> Row:
