@@ -1,0 +1,63 @@
+"""Long runs by which searches for goodput are judged: does a scenario attain a rate?
+
+They are judged as they stand, with a seed of their own, and end as soon as too many requests have
+missed, so that hopeless ones cost a tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.loading import as_data
+from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.verdicts.trials import Trial, try_rate
+from mist_sim.studies.rates import Rates
+
+LONG, LONGER = 30_000, 120_000  # requests
+SEED = 20_000  # another one than that of any search
+FINE = 0.005  # to which a goodput is found
+OPTIONS = GoodputOptions()
+TOLERANCE = OPTIONS.tolerance
+
+
+@dataclass(frozen=True)
+class LongRuns:
+    """Long runs. num_requests: of each."""
+
+    num_requests: int = LONG
+
+    def attains(self, scenario: Scenario, rate: float) -> bool:
+        """Tell whether a scenario attains a rate, requests per second."""
+        return bool(self.run(scenario, rate).attained)
+
+    def run(self, scenario: Scenario, rate: float) -> Trial:
+        """Run a scenario at a rate, requests per second; a hopeless run ends early."""
+        changes = Rates(scenario).at(rate) | {"workload.lengths.num_requests": self.num_requests}
+        target = OPTIONS.target(scenario)
+        return try_rate(as_data(scenario), changes, SEED, rate, target, self.num_requests)
+
+    def goodput(self, scenario: Scenario, near: float) -> tuple[float, float]:
+        """Return the rate that is attained and the one that is missed, half a percent apart."""
+        low, high = near, near
+        if self.attains(scenario, near):
+            while self.attains(scenario, high := low * (1 + TOLERANCE)):
+                low = high
+        else:
+            while not self.attains(scenario, low := high / (1 + TOLERANCE)):
+                high = low
+        while high / low > 1 + FINE:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.attains(scenario, middle) else (low, middle)
+        return low, high
+
+    def attained_below(self, scenario: Scenario, rate: float) -> float:
+        """Return the first rate that is attained, down from a rate in steps of two percent."""
+        while not self.attains(scenario, rate):
+            rate /= 1 + TOLERANCE
+        return rate
+
+    def attaining(self, scenarios: Mapping[str, Scenario], rate: float) -> list[str]:
+        """Return the names of the scenarios that attain a rate."""
+        return [name for name, each in scenarios.items() if self.attains(each, rate)]
