@@ -1,13 +1,12 @@
 """Do comparisons decide rightly? `python -m benchmarks.decisions settings`, `splits`, `coverage`.
 
 settings: random deployments, none chosen by hand, are compared by goodput, and the winner is held
-against long runs: nobody else may serve 3 % more. splits: the same of `mist compare --designs
---goodput --why`, and what it says binds the winner against long runs with each resource relaxed by
-a tenth. coverage: one deployment's goodput with many
-seeds: does the interval hold the goodput of long runs? Each prints a line of JSON when it is done;
-with `--out FILE` the lines go to a file, and what is in it is not done again. `summary FILE...`
-counts them. A setting takes half a minute to two minutes of a core, one of many designs (kind
-`split`) and a split five to ten; a seed 10 s.
+against long runs (`long_runs`): nobody else may serve 3 % more. splits: the same of `mist compare
+--designs --goodput --why`, and what it says binds the winner: with a tenth more of it the winner
+has to serve more than with a tenth more of any other resource. coverage: one deployment's goodput
+with many seeds: does the interval hold the goodput of long runs? Where long runs contradict, four
+times longer ones decide. Each prints a line of JSON when it is done; with `--out FILE` the lines go
+to a file, and what is in it is not done again. `summary FILE...` counts them.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.long_runs import FINE, LONG, LONGER, TOLERANCE, LongRuns
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.loading import as_data
 from mist_sim.search import (
     Binding,
     Comparison,
@@ -35,60 +34,16 @@ from mist_sim.search import (
     designs_of,
     find_goodput,
 )
-from mist_sim.search.binding.relaxing import relaxed
-from mist_sim.studies.rates import Rates
 
 Row = dict[str, Any]
-SHARE = 0.9
-RAMP = 0.2  # of a long run's requests, which do not count
 MARGIN = 0.03  # by which no other design may be better than one with a star
 APART = 0.05  # by which the best two may differ where nothing is decided
-LONG, LONGEST = 60_000, 200_000  # requests of a run that tells the truth
-_PARTS = ((16, 0.2), (4, 0.1), (1, 0.0))
-"""Of a long run, and how far below the share that is asked for it must be to tell."""
-
-_OF_BINDING = 30_000  # of one whose difference to another with the same requests counts
-_LEAST_GAIN = 0.005  # fall of the quantile's logarithm of a resource that is searched
-_STEP = 1.03  # from one rate of the reference to the next
+LONGEST = 200_000  # requests of a run that tells the goodput of coverage
+_LEAST_GAIN = 0.005  # fall of the quantile's logarithm of a resource that is judged
 _LIMITS = 2**-20  # a rate so small that nothing waits, 1/s
 
 GPUS = ("h100-sxm", "a100-80gb-sxm", "h200", "l40s", "b200")
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-14b", "mistral-7b-v0.3", "qwen3-30b-a3b")
-
-
-def good_share(
-    scenario: Scenario, rate: float, number: int, seed: int = 1, resource: str | None = None
-) -> float:
-    """Return the share of good requests after the ramp of a long run at a rate, 1/s.
-
-    resource: that there is a tenth more of.
-    """
-    changes = {
-        **Rates(scenario).at(float(rate)),
-        "workload.lengths.num_requests": number,
-        "warmup": f"{float(RAMP * number / rate)!r} s",
-        "seed": seed,
-    }
-    made = Scenario.from_dict(as_data(scenario), changes)
-    more = made if resource is None else relaxed(made, resource, 0.1)
-    found = build(more or made).run()
-    return float(found.summary["good_request_fraction"])
-
-
-def reference(
-    scenario: Scenario, guess: float, number: int = LONG, resource: str | None = None
-) -> float:
-    """Return the goodput of long runs, 1/s, between two rates 3 % apart, by interpolation."""
-    share_at = partial(good_share, scenario, number=number, resource=resource)
-    shares = {guess: share_at(guess)}
-    while min(shares.values()) >= SHARE:
-        shares[max(shares) * _STEP] = share_at(max(shares) * _STEP)
-    while max(shares.values()) < SHARE:
-        shares[min(shares) / _STEP] = share_at(min(shares) / _STEP)
-    low = max(rate for rate, share in shares.items() if share >= SHARE)
-    high = min(rate for rate, share in shares.items() if share < SHARE)
-    part = (shares[low] - SHARE) / (shares[low] - shares[high])
-    return low + part * (high - low)
 
 
 def coverage(seed: int, truth: float) -> Row:
@@ -249,14 +204,27 @@ def split(number: int, most_gpus: int) -> Row:
 
 
 def _binding_by_long_runs(scenario: Scenario, rate: float, binding: Binding) -> Row:
-    """Return what is said to bind, and by how much goodput grows with a tenth more of each."""
-    asked = [name for name, gain in binding.gains.items() if gain > _LEAST_GAIN]
-    plain = reference(scenario, rate, _OF_BINDING)
-    more = {
-        name: reference(scenario, rate, _OF_BINDING, resource=name) / plain - 1 for name in asked
-    }
-    told = {name: binding.more.get(name) for name in asked}
-    return {"binds": binding.resource, "rivals": binding.rivals, "told": told, "more": more}
+    """Return what is said to bind, and of what a tenth more serves more in long runs.
+
+    The others are held against a rate that is attained with a tenth more of what binds. Only if one
+    attains it, too, is that rate's goodput found.
+    rate: the goodput that was found, 1/s.
+    """
+    row = {"binds": binding.resource, "rivals": binding.rivals, "told": dict(binding.more)}
+    if binding.resource is None:
+        return row
+    asked = {name for name, gain in binding.gains.items() if gain > _LEAST_GAIN}
+    ahead, guess = asked - {binding.resource}, rate * (1 + binding.more[binding.resource])
+    for number in (LONG, LONGER):
+        best = LongRuns(number, binding.resource)
+        rate = best.attained_below(scenario, guess)
+        ahead = {name for name in ahead if LongRuns(number, name).attains(scenario, rate)}
+        if ahead:
+            rate, missed = best.goodput(scenario, rate)
+            ahead = {name for name in ahead if LongRuns(number, name).attains(scenario, missed)}
+        if not ahead:
+            break
+    return row | {"attained with more": rate, "tried": sorted(asked), "more moves": sorted(ahead)}
 
 
 def _decided(kind: str, found: Comparison) -> Row:
@@ -276,34 +244,33 @@ def _against_long_runs(
     scenarios: Mapping[str, Scenario], rates: Mapping[str, float], star: list[str]
 ) -> Row:
     """Return who is better than the star in long runs, or how far the best two are apart."""
-    by_rate = sorted(rates, key=lambda name: -rates[name])
-    if not star:
-        best = {name: reference(scenarios[name], rates[name]) for name in by_rate[:2]}
-        apart = max(best.values()) / min(best.values()) - 1
-        return {"reference": best, "apart": apart}
-    name = star[0]
-    truth = reference(scenarios[name], rates[name])
-    bar = truth * (1 + MARGIN)
-    better = {
-        other: share
-        for other in by_rate
-        if other != name and rates[other] > bar / 2
-        for share in [_clear_share(scenarios[other], bar)]
-        if share >= SHARE
-    }
-    return {"reference": {name: truth}, "better": better}
-
-
-def _clear_share(scenario: Scenario, rate: float) -> float:
-    """Return the share of good requests at a rate, of a shorter run where that is far from enough.
-
-    Queues grow while a run lasts, so that a short one flatters a design that cannot keep up.
-    """
-    for part, far in _PARTS:
-        share = good_share(scenario, rate, LONG // part)
-        if share < SHARE - far:
+    if star:
+        (name,) = star
+        others = {other: scenarios[other] for other in rates if other != name}
+        return _better(scenarios[name], rates[name], others)
+    best = sorted(rates, key=lambda name: -rates[name])[:2]
+    for runs, fine in ((LongRuns(), TOLERANCE), (LongRuns(), FINE), (LongRuns(LONGER), FINE)):
+        found = {name: runs.goodput(scenarios[name], rates[name], fine) for name in best}
+        apart = max(high for _, high in found.values()) / min(low for low, _ in found.values()) - 1
+        if apart <= APART:
             break
-    return share
+    return {"reference": found, "apart at most": apart}
+
+
+def _better(best: Scenario, rate: float, others: Mapping[str, Scenario]) -> Row:
+    """Return who serves more than the winner by more than the margin, in long runs.
+
+    The others are held against a rate that the winner attains, which is at most its goodput. Only
+    if one of them attains more is that found, and with longer runs.
+    """
+    attained = LongRuns().attained_below(best, rate)
+    better = LongRuns().attaining(others, attained * (1 + MARGIN))
+    if better:
+        runs = LongRuns(LONGER)
+        _, attained = runs.goodput(best, attained)
+        rivals = {name: others[name] for name in better}
+        better = runs.attaining(rivals, attained * (1 + MARGIN))
+    return {"attained": attained, "better": better}
 
 
 def rows(
@@ -331,15 +298,15 @@ def summary(found: list[Row]) -> Iterator[str]:
         starred = [row for row in settings if row.get("star")]
         wrong = [row["number"] for row in starred if row["better"]]
         apart = {
-            row["number"]: round(row["apart"], 3)
+            row["number"]: round(row["apart at most"], 3)
             for row in settings
-            if row.get("apart", 0.0) > APART
+            if row.get("apart at most", 0.0) > APART
         }
         yield f"{len(settings)} settings: {dict(Counter(row['kind'] for row in settings))}"
         yield f"a star in {len(starred)}; another {MARGIN:.0%} better in {len(wrong)}: {wrong}"
         yield f"undecided though more than {APART:.0%} apart: {apart}"
         yield f"no rate attained: {[r['number'] for r in settings if not r.get('goodputs')]}"
-        yield from _of_binding([row for row in settings if row.get("more")])
+        yield from _of_binding([row for row in settings if "more moves" in row])
         seconds = [row["seconds"] for row in settings if "seconds" in row]
         yield f"seconds of a core a comparison: median {np.median(seconds):.0f}"
 
@@ -347,11 +314,14 @@ def summary(found: list[Row]) -> Iterator[str]:
 def _of_binding(found: list[Row]) -> Iterator[str]:
     """Yield how often what is said to bind moves goodput most; nothing where nobody asked."""
     if found:
-        most = {row["number"]: max(row["more"], key=row["more"].__getitem__) for row in found}
-        right = [row["number"] for row in found if row["binds"] == most[row["number"]]]
-        rival = [row["number"] for row in found if most[row["number"]] in row["rivals"]]
+        right = [row["number"] for row in found if not row["more moves"]]
+        rival = [
+            row["number"]
+            for row in found
+            if row["more moves"] and set(row["more moves"]) <= set(row["rivals"])
+        ]
         yield f"what binds moves goodput most in {len(right)} of {len(found)}: {right}"
-        yield f"what moves it most is named beside it in {len(rival)}: {rival}"
+        yield f"what moves it more is named beside it in {len(rival)}: {rival}"
 
 
 def main() -> None:
@@ -373,7 +343,7 @@ def main() -> None:
     if options.what == "splits":
         do = partial(split, most_gpus=options.gpus)
     elif options.what == "coverage":
-        truth = reference(Scenario.from_dict(chats()), 19.5, LONGEST)
+        truth = sum(LongRuns(LONGEST).goodput(Scenario.from_dict(chats()), 13.5)) / 2
         do = partial(coverage, truth=truth)
     numbers = range(options.first, options.first + options.count)
     for row in rows(numbers, do, options.out, {row["number"] for row in known}):

@@ -22,55 +22,28 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from benchmarks.long_runs import LONGER, OPTIONS, TOLERANCE, LongRuns
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.loading import as_data
-from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, search_space
 from mist_sim.search.spaces.prepared import Preparation, Prepared
-from mist_sim.search.verdicts.trials import Trial, try_rate
-from mist_sim.studies.rates import Rates
 from tests.reference.random_spaces import random_space
 
 NUM_SPACES = 50
 COUNTS = (1, 2)  # of engines: 8 or 16 configurations a space
-LONG, LONGER = 30_000, 120_000  # requests
-SEED = 20_000  # of the long runs: another one than that of the search
-FINE = 0.005  # to which long runs find a goodput
-OPTIONS = GoodputOptions()
-TOLERANCE = OPTIONS.tolerance
 
 
 @dataclass(frozen=True)
-class LongRuns:
-    """Long runs of the configurations of a space. num_requests: of each."""
+class Judge:
+    """Judges configurations of a space by long runs, in values of its objective."""
 
     space: Space
-    num_requests: int = LONG
-
-    def attains(self, prepared: Prepared, value: float) -> bool:
-        """Tell whether a configuration attains the rate that a value of the objective takes."""
-        return bool(self.run(prepared, value * self._scale(prepared)).attained)
-
-    def run(self, prepared: Prepared, rate: float) -> Trial:
-        """Run a configuration at a rate, requests per second; a hopeless run ends early."""
-        scenario = prepared.scenario
-        changes = Rates(scenario).at(rate) | {"workload.lengths.num_requests": self.num_requests}
-        target = OPTIONS.target(scenario)
-        return try_rate(as_data(scenario), changes, SEED, rate, target, self.num_requests)
+    runs: LongRuns
 
     def goodput(self, prepared: Prepared, near: float) -> tuple[float, float]:
         """Return the value that is attained and the one that is missed, half a percent apart."""
-        low, high = near, near
-        if self.attains(prepared, near):
-            while self.attains(prepared, high := low * (1 + TOLERANCE)):
-                low = high
-        else:
-            while not self.attains(prepared, low := high / (1 + TOLERANCE)):
-                high = low
-        while high / low > 1 + FINE:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.attains(prepared, middle) else (low, middle)
-        return low, high
+        scale = self._scale(prepared)
+        low, high = self.runs.goodput(prepared.scenario, near * scale)
+        return low / scale, high / scale
 
     def ahead(
         self, best: Prepared, near: float, others: Mapping[str, Prepared]
@@ -84,7 +57,8 @@ class LongRuns:
         found = {}
         for name, each in others.items():
             least = missed * (1 + TOLERANCE)
-            if least * self._scale(each) <= each.bound and self.attains(each, least):
+            rate = least * self._scale(each)
+            if rate <= each.bound and self.runs.attains(each.scenario, rate):
                 found[name] = self.goodput(each, least)[0] / missed - 1
         return missed, found
 
@@ -102,18 +76,18 @@ def judged(space: Space, found: SpaceSearch) -> dict[str, Any]:
     best = several.pop(winner["name"])
     others = {name: each for name, each in several.items() if each.failure is None}
     value = winner["figures"][objective.name]
-    runs = LongRuns(space)
-    trial = runs.run(best, winner["figures"]["goodput"] * (1 - TOLERANCE))
-    missed, ahead = runs.ahead(best, value, others)
+    runs = LongRuns()
+    trial = runs.run(best.scenario, winner["figures"]["goodput"] * (1 - TOLERANCE))
+    missed, ahead = Judge(space, runs).ahead(best, value, others)
     longer: dict[str, float] = {}
     if ahead:
         rivals = {name: others[name] for name in ahead}
-        missed, longer = LongRuns(space, LONGER).ahead(best, missed, rivals)
+        missed, longer = Judge(space, LongRuns(LONGER)).ahead(best, missed, rivals)
     return {
         "winner": winner["name"],
         "objective": objective.name,
         "value": value,
-        "verdict": trial.verdict,
+        "verdict": "attained" if trial.attained else "missed",
         "good": trial.attainment,
         "long": missed,
         "ahead": ahead,

@@ -150,6 +150,7 @@ class Case:
             is_steady,
             is_sure=keeps is None or self._is_sure(keeps=keeps),
             by_seed=[self._of_seed(summary) for summary in self.summaries],
+            is_coarse=self.goodput is not None and self.goodput.is_coarse,
         )
 
     @property

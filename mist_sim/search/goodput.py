@@ -9,7 +9,7 @@ and 9, with the corrections that `bracketing` and `Target` name; the definition 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding.lone_runs import lone_run
 from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
+from mist_sim.search.driving import SearchKey, drive
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.lone_requests import LoneRequests
-from mist_sim.search.racing import beaten
-from mist_sim.search.sure_search import Asked, until_sure
+from mist_sim.search.race import COARSE, SHORT, Race
+from mist_sim.search.sure_search import Asked, SureSearch, until_sure
 from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, trial_data
@@ -40,8 +41,6 @@ _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 USUAL_REQUESTS = 30_000
 """Of the longest run, unless the interval of a goodput would be wide."""
-
-_Key = tuple[int, int]  # position of a scenario, and a seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +88,12 @@ class GoodputOptions:
             percentiles=self.percentiles,
         )
 
+    @property
+    def pause(self) -> int | None:
+        """Requests of a short run; None: no run takes more."""
+        most = self.most_requests or self.usual_requests
+        return None if self.as_is or most <= SHORT else SHORT
+
     def trial(
         self,
         key: Key,
@@ -98,21 +103,25 @@ class GoodputOptions:
         rate: float,
         target: Target,
         times: int = 1,
+        pause: int | None = None,
     ) -> Task:
         """Return the task of trying a rate (requests per second) with a seed.
 
-        times: so many times as many requests as others have at most.
+        times: so many times as many requests as others have at most. pause: as in `try_rate`.
         """
         most = None if self.as_is else (self.most_requests or self.usual_requests * times)
         data = as_data(built.scenario)
         arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
+        if pause is not None:
+            return Task((*key, "short"), trial_data, (*arguments, pause))
         return Task(key, trial_data, arguments)
 
-    def search(self, own_rate: float) -> Search:
-        """Return a search over rates."""
+    def search(self, own_rate: float, tolerance: float | None = None) -> Search:
+        """Return a search over rates. tolerance: None: that of the options."""
+        tolerance = self.tolerance if tolerance is None else tolerance
         if self.rates is not None:
-            return between(*self.rates, self.tolerance)
-        return around(own_rate, self.tolerance)
+            return between(*self.rates, tolerance)
+        return around(own_rate, tolerance)
 
 
 def find_goodput(
@@ -171,7 +180,7 @@ def find_goodputs(
         resume=resume,
     ) as driver:
         builts = [Built(scenario) for scenario in scenarios]
-        tried: dict[_Key, list[Trial]] = {}
+        tried: dict[SearchKey, list[Trial]] = {}
         several = len(builts) > 1
         names = [f"scenario {k}" if several else "" for k in range(len(builts))]
         driver.so_far = lambda: so_far(tried, names)
@@ -210,13 +219,13 @@ def search_goodputs(
     *,
     keep_errors: bool = False,
     race: bool = False,
-    tried: dict[_Key, list[Trial]] | None = None,
+    tried: dict[SearchKey, list[Trial]] | None = None,
 ) -> list[Goodput | Row]:
     """Return the goodput of each scenario, searched side by side in a study.
 
     keep_errors: if a run fails, that scenario has its row in place of a goodput, and the others
         continue; by default the error is raised. race: designs that surely serve less than another
-        are searched only as finely as needed (`racing`). tried: takes the trials of each scenario,
+        are searched only as finely as needed (`race`). tried: takes the trials of each scenario,
         by position and seed, as they finish.
     """
     scenarios = [built.scenario for built in builts]
@@ -225,24 +234,36 @@ def search_goodputs(
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
     failed: dict[int, Row] = {}
 
-    def run(asked: Sequence[tuple[_Key, Asked]]) -> list[Trial | None]:
+    def run(
+        asked: Sequence[tuple[SearchKey, Asked]], pause: int | None = None
+    ) -> list[Trial | None]:
         tasks = []
         for (k, seed), (rate, times) in asked:
             rates = all_rates[k]
             key = (k, seed, rate) if times == 1 else (k, seed, rate, times)
-            tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k], times))
+            tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k], times, pause))
         rows = driver.run(tasks, keep_errors=keep_errors)
         failed.update({int(row.key[0]): row for row in reversed(rows) if row.failure})
         return [None if row.failure else Trial.of(row.result) for row in rows]
 
-    searches = {
-        (k, seed): options.search(all_rates[k].own)
-        for k, seeds in enumerate(all_seeds)
-        for seed in seeds
-    }
-    out: set[_Key] = set()
     trials = {} if tried is None else tried
-    found = _drive(searches, run, trials, options, out if race else None)
+    own = {(k, s): all_rates[k].own for k, seeds in enumerate(all_seeds) for s in seeds}
+    trials |= {key: [] for key in own}
+
+    def whole(key: SearchKey) -> SureSearch:
+        may_lengthen = options.most_requests is None
+        search = options.search(own[key])
+        return until_sure(search, trials[key], options.tolerance, may_lengthen=may_lengthen)
+
+    out: set[SearchKey] = set()
+    if race:
+        coarse = {key: options.search(rate, COARSE) for key, rate in own.items()}
+        raced = Race(run, trials, options.tolerance, options.pause)
+        raced.go(coarse, whole)
+        brackets, out = raced.brackets, raced.out
+    else:
+        brackets, _ = drive({key: whole(key) for key in own}, run, trials)
+    found = {key: SeedGoodput.of(key[1], each, trials[key]) for key, each in brackets.items()}
     lone = [
         lone_run((k, "alone"), builts[k], targets[k], as_is=options.as_is)
         for k, seeds in enumerate(all_seeds)
@@ -269,7 +290,7 @@ def search_goodputs(
     ]
 
 
-def so_far(tried: Mapping[_Key, Sequence[Trial]], names: Sequence[str]) -> str:
+def so_far(tried: Mapping[SearchKey, Sequence[Trial]], names: Sequence[str]) -> str:
     """Return the brackets that are known of a stopped search; empty before the first run.
 
     names: of the scenarios; "" for a single one. Of several, those with the largest rates.
@@ -296,56 +317,3 @@ def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
     low = searches[0].bracket.low
     is_one = [search.status for search in searches] == ["found"]
     return rates.at(low) if is_one and low is not None else {}
-
-
-def _drive(
-    searches: Mapping[_Key, Search],
-    run: Callable[[Sequence[tuple[_Key, Asked]]], list[Trial | None]],
-    trials: dict[_Key, list[Trial]],
-    options: GoodputOptions,
-    out: set[_Key] | None = None,
-) -> dict[_Key, SeedGoodput]:
-    """Run all searches to their end; runs requested at the same time execute in parallel.
-
-    A search whose run fails ends without a goodput. trials: takes those of each search. out:
-    selects searches to end early, because another with the same seed serves more; None: none.
-    """
-    trials |= {key: [] for key in searches}
-    ended: dict[_Key, Bracket] = {}
-    may_lengthen = options.most_requests is None
-    going = {
-        key: until_sure(search, trials[key], options.tolerance, may_lengthen=may_lengthen)
-        for key, search in searches.items()
-    }
-    asked = {key: next(search) for key, search in going.items()}
-    while asked:
-        pairs = [(key, rate) for key, rates in asked.items() for rate in rates]
-        answers: dict[_Key, dict[float, bool]] = {key: {} for key in asked}
-        for (key, (rate, _)), trial in zip(pairs, run(pairs), strict=True):
-            if trial is None:
-                answers.pop(key, None)
-            elif key in answers:
-                trials[key][:] = [each for each in trials[key] if each.rate != rate] + [trial]
-                answers[key][rate] = trial.seems_attained
-        asked = {}
-        for key, answer in answers.items():
-            try:
-                asked[key] = going[key].send(answer)
-            except StopIteration as end:
-                ended[key] = end.value
-        if out is not None:
-            for key in list(_beaten(trials, asked)):
-                del asked[key]
-                ended[key] = Bracket.of({each.rate: each.seems_attained for each in trials[key]})
-                out.add(key)
-    return {
-        (k, seed): SeedGoodput.of(seed, bracket, trials[k, seed])
-        for (k, seed), bracket in ended.items()
-    }
-
-
-def _beaten(trials: Mapping[_Key, Sequence[Trial]], asked: Collection[_Key]) -> Iterator[_Key]:
-    """Yield the searches that go on and need not, since another with their seed serves more."""
-    for seed in {seed for _, seed in asked}:
-        rivals = {key: found for key, found in trials.items() if key[1] == seed}
-        yield from (key for key in beaten(rivals) if key in asked)

@@ -1,21 +1,39 @@
-"""Parallel searches: a design that surely serves less than another is searched less finely.
+"""When a design may leave a race for goodput: another one surely serves more.
 
-Most of a comparison's time went into the last two percent of goodputs that are half of the best. A
-design is out of the race once a rate at which it is known to miss lies below one at which another
-is known to attain. Its search ends as soon as it is known as finely as it is behind.
+Most of a comparison's time went into the last percents of designs that serve half of the best. So a
+design is out once a rate at which it is known to miss lies below one at which another is known to
+attain, as soon as its goodput is known as finely as it is behind. `race` says what is run for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import inf
 from typing import TypeVar
 
-from mist_sim.search.bracketing import Bracket
+from mist_sim.search.driving import seeming
 from mist_sim.search.verdicts.trials import Trial
 
 _COARSEST = 1.5  # missed rate over attained rate of a design that is out, however far behind
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+def lagging(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
+    """Return the searches whose design seems to miss what another one seems to attain.
+
+    trials: of each search so far.
+    """
+    brackets = {key: seeming(found) for key, found in trials.items()}
+    leader = max((each.low or 0.0 for each in brackets.values()), default=0.0)
+    return [
+        key
+        for key, each in brackets.items()
+        if each.low is not None
+        and each.high is not None
+        and each.high <= leader
+        and not each.attained_above
+    ]
 
 
 def beaten(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
@@ -24,21 +42,31 @@ def beaten(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
     trials: of each search so far. A search that has not found a promising rate yet goes on,
         whatever the others serve.
     """
-    attained = {key: _known(found, attained=True) for key, found in trials.items()}
-    leader = max((max(rates) for rates in attained.values() if rates), default=0.0)
-    return [key for key, found in trials.items() if _is_out(found, leader)]
+    leader = leading(trials.values())
+    return [
+        key
+        for key, found in trials.items()
+        if (high := least_missed(found)) < leader and is_coarse_enough(found, high, leader)
+    ]
 
 
-def _is_out(found: Sequence[Trial], leader: float) -> bool:
-    """Tell whether a search is as fine as it is behind the leader's rate."""
-    bracket = Bracket.of({trial.rate: trial.seems_attained for trial in found})
-    missed = _known(found, attained=False)
-    if bracket.low is None or not missed or bracket.attained_above:
+def leading(several: Iterable[Sequence[Trial]]) -> float:
+    """Return the largest rate that is known to be attained; 0: none."""
+    attained = (trial.rate for found in several for trial in found if trial.attained)
+    return max(attained, default=0.0)
+
+
+def least_missed(found: Iterable[Trial]) -> float:
+    """Return the lowest rate that is known to be missed; infinite: none."""
+    return min((trial.rate for trial in found if trial.attained is False), default=inf)
+
+
+def is_coarse_enough(found: Sequence[Trial], high: float, leader: float) -> bool:
+    """Tell whether a goodput is known as finely as it is behind the leader's rate.
+
+    high: the rate that it misses.
+    """
+    bracket = seeming(found)
+    if bracket.low is None or bracket.attained_above:
         return False
-    high = min(missed)
-    return high < leader and high / bracket.low <= min(leader / high, _COARSEST)
-
-
-def _known(found: Sequence[Trial], *, attained: bool) -> list[float]:
-    """Return the rates with this verdict."""
-    return [trial.rate for trial in found if trial.attained is attained]
+    return high / bracket.low <= min(leader / high, _COARSEST)

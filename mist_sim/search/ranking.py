@@ -45,6 +45,7 @@ class Ranked(NamedTuple):
     is_steady: bool = True
     is_sure: bool = True
     by_seed: Sequence[Mapping[str, float]] = ()
+    is_coarse: bool = False
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
@@ -140,14 +141,15 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
     if not others:
         return f"{best.name} alone attains a rate: {rate:.4g} /s{why}."
     second = max(others, key=lambda case: case.figures["goodput"])
-    gain = rate / second.figures["goodput"] - 1
+    percent = f"{100 * (rate / second.figures['goodput'] - 1):.0f} %"
+    gain = f"up to {percent}" if second.is_coarse else percent
     if not best.is_steady:
         return (
-            f"{best.name} serves most, {rate:.4g} /s: {100 * gain:.0f} % more than {second.name}, "
+            f"{best.name} serves most, {rate:.4g} /s: {gain} more than {second.name}, "
             f"{_AS_IT_STANDS}{why}."
         )
     return (
-        f"{_with_interval(best)} serves most, {100 * gain:.0f} % more than "
+        f"{_with_interval(best)} serves most, {gain} more than "
         f"{_with_interval(second)}: sure, since these 95 % intervals of the runs "
         f"{_apart(best, second)}; {_ERRORS}{why}."
     )

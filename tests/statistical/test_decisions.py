@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.decisions import good_share, reference
+from benchmarks.long_runs import LongRuns
 from mist_sim.scenario import Scenario
 from mist_sim.search import GoodputOptions, compare, find_goodputs
 from tests.reference.scenarios import of_profile
@@ -42,7 +42,7 @@ def test_dollars_are_starred_at_goodput():
     for name, scenario in scenarios.items():
         rate = found.table["goodput"][name]
         hour = found.table[f"{cost}_at_goodput_usd"][name] * rate
-        price[name] = hour / reference(scenario, rate)
+        price[name] = hour / LongRuns().goodput(scenario, rate)[0]
     assert star == [min(price, key=price.__getitem__)]
     assert found.best[f"{cost}_usd"] != star
 
@@ -63,9 +63,9 @@ def test_a_light_load_gives_the_worst_design_no_star():
     found = compare(scenarios, goodput=GoodputOptions())
     rates = found.table["goodput"]
     for name in found.best["goodput"]:
-        bar = 1.03 * reference(scenarios[name], rates[name])
-        others = [other for other in scenarios if other != name]
-        assert [o for o in others if good_share(scenarios[o], bar, 60_000) >= 0.9] == []
+        bar = 1.03 * LongRuns().goodput(scenarios[name], rates[name])[0]
+        others = {other: each for other, each in scenarios.items() if other != name}
+        assert LongRuns().attaining(others, bar) == []
     assert found.best["goodput"] != [min(rates.index, key=rates.__getitem__)]
 
 

@@ -208,6 +208,22 @@ def test_a_run_that_ends_early_gives_the_verdict_of_the_whole_run(slo, warmup):
     assert num_early > 3
 
 
+def test_a_run_that_pauses_has_the_verdict_of_the_whole_run_or_none():
+    """A verdict before the pause is the whole run's, to the bit; else the run ends at a look."""
+    data, rates = as_data(Scenario.from_dict(LLM)), Rates(Scenario.from_dict(LLM))
+    target, decided = Target(slo=Scenario.from_dict(LLM).slo.make()), []
+    for rate in (5.0, 15.0, 19.0, 40.0):
+        arguments = data, rates.at(rate), 4, rate, target, rates.num_requests, 6000
+        whole, paused = try_rate(*arguments), try_rate(*arguments, 2500)
+        if paused.attained is None:
+            assert whole.num_requests > 2500
+            assert 1500 < paused.num_requests < 2600
+        else:
+            assert paused == whole
+        decided.append(paused.attained)
+    assert set(decided) == {True, False, None}
+
+
 def test_a_queue_that_overflows_slowly_has_the_goodput_of_its_closed_form():
     """Constant arrivals of rate r > 1 and service of 1 s: request k waits k (1 - 1/r) seconds.
 

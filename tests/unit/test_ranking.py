@@ -34,6 +34,12 @@ def test_intervals_that_do_not_meet_are_sure():
     )
 
 
+def test_the_lead_over_a_lower_bound_is_an_upper_one():
+    """A design that was searched only coarsely may serve more than its figure."""
+    coarse = TOGETHER._replace(is_coarse=True)
+    assert "serves most, up to 29 % more than together" in sentence([APART, coarse])
+
+
 @pytest.mark.parametrize(("high", "stars"), [(90.6, ["apart"]), (90.7, []), (95.0, [])])
 def test_intervals_may_meet_by_three_percent(high, stars):
     """88 x 1.03 = 90.64."""

@@ -42,15 +42,16 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
 
 
 def run_until_known(
-    simulation: Simulation, target: Target, most: int, rate: float
+    simulation: Simulation, target: Target, most: int, rate: float, pause: int | None = None
 ) -> tuple[Look, str | None]:
-    """Run until a look at the run tells, or so many requests have ended.
+    """Run until a look at the run tells, or `most` requests have ended.
 
     Returns the last look, and the limit that is worst, as in `Target.worst_limit`.
-    rate: requests per second, for messages.
+    rate: requests per second, for messages. pause: end undecided after so many requests. A verdict
+    before that is the one that the whole run would have. None: go on.
     Raises ScenarioError where no request counts.
     """
-    recorder = _Watching(target, simulation.warmup, most)
+    recorder = _Watching(target, simulation.warmup, most, pause)
     try:
         simulation.run(recorder=recorder)
     except _KnownError as known:
@@ -71,14 +72,14 @@ class _KnownError(Exception):
 class _Watching(ColumnRecorder):
     """Records, looks at the run now and then, and ends it as soon as the verdict is known."""
 
-    def __init__(self, target: Target, warmup: float, most: int) -> None:
+    def __init__(self, target: Target, warmup: float, most: int, pause: int | None) -> None:
         super().__init__()
         self._target = target
         self._warmup = warmup
-        self._looks = looks(most)
-        self._error = ERROR / len(self._looks)
+        whole = looks(most)
+        self._error = ERROR / len(whole)
         self.num_ended = 0
-        self._next = iter(self._looks)
+        self._next = iter([n for n in whole if pause is None or n <= max(pause, whole[0])])
         self._look_at = next(self._next)
 
     def record_end(

@@ -75,20 +75,21 @@ def try_rate(
     target: Target,
     num_requests: int,
     most: int | None = None,
+    pause: int | None = None,
 ) -> Trial:
     """Run a scenario until it is known whether it attains the target.
 
     data: the scenario as plain mappings. changes: overrides that make its rate `rate`.
     num_requests: of the workload as it stands, which is judged where it is a certain one, such as a
     trace. most: requests of the longest run in steady state, where the workload may be longer;
-    None: it stays as it stands.
+    None: it stays as it stands. pause: as in `run_until_known`.
     Raises ScenarioError where no request counts.
     """
     simulation = build(Scenario.from_dict(data, {**changes, "seed": seed, "replications": 1}))
     longer = None if most is None else lengthened(simulation, target, most)
     if most is not None and longer is not None:
         simulation.workload = longer
-        seen, worst = run_until_known(simulation, target, most, rate)
+        seen, worst = run_until_known(simulation, target, most, rate, pause)
         return Trial(
             rate,
             seed,
