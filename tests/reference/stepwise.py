@@ -699,7 +699,7 @@ class StepwiseEngine(ABC):
         if (kept := self.windows.kept) is None:
             return num_pages
         states = number if kept.dense else min(number, 2 + kept.inside)
-        return num_pages + states * self.windows.num_state_groups
+        return num_pages + (states + self.num_drafts) * self.windows.num_state_groups
 
     @property
     def most_counted(self) -> float:
@@ -760,7 +760,8 @@ class StepwiseEngine(ABC):
         number = self.blocks_for(num_tokens)
         if isinstance(self.memory, PageMemory) and self.windows:
             number -= self.windows.num_window_groups * self.memory.behind(num_tokens)
-            number += self.windows.num_state_groups if self.windows.kept else 0
+            if self.windows.kept:
+                number += self.windows.num_state_groups * (1 + self.num_drafts)
         return number
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
@@ -784,6 +785,8 @@ class StepwiseEngine(ABC):
                 most = getattr(self, "threshold", None) or inf
                 more = {"kept": self.windows.kept, "most": min(most, self.max_num_batched_tokens)}
                 more["num_state_groups"] = self.windows.num_state_groups
+                more["num_drafts"] = self.num_drafts
+                more["num_ahead_first"] = self.num_lookahead if self.admits_lookahead else 0
                 kind = StateMemory
             return kind(
                 self.num_blocks,
@@ -809,8 +812,24 @@ class StepwiseEngine(ABC):
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""
         if isinstance(self.memory, PageMemory):
-            return self.memory.missing(live, self.next_slots(live))
+            return self.missing_pages(self.memory, live, 1)
         return self.blocks_for(self.next_slots(live)) - len(live.blocks)
+
+    def missing_pages(self, memory: PageMemory, live: Live, num_new: int) -> int:
+        """Pages that one who runs lacks for a step."""
+        slots = self.behind(live.num_cached + num_new)
+        if live.decoding:
+            slots = self.next_slots(live)
+        if isinstance(memory, StateMemory):
+            return memory.missing(live, slots, self.end_of_step(live, num_new))
+        return memory.missing(live, slots)
+
+    def end_of_step(self, live: Live, num_new: int) -> int:
+        """The last token of one who runs in the step, without what is written ahead."""
+        if not live.decoding:
+            return live.num_cached + num_new
+        end, slots = live.num_cached + 1 + self.num_drafts, self.next_slots(live)
+        return max(min(end, slots), slots - self.num_lookahead)
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
@@ -1142,7 +1161,8 @@ class StepwiseEngine(ABC):
             if isinstance(self.memory, PageMemory):
                 self.memory.extend(live, num_slots)
             if isinstance(self.memory, StateMemory):
-                self.memory.extend_states(live, live.num_cached, num_slots)
+                ahead = self.memory.num_ahead_first if num_new is not None else 0
+                self.memory.extend_states(live, live.num_cached, num_slots - ahead)
         self.running.append(live)
         live.is_padded = self.num_padded > 0
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
@@ -1231,12 +1251,12 @@ class StepwiseEngine(ABC):
         if not live.decoding:
             memory.extend(live, self.behind(live.num_cached + num_new))
             if isinstance(memory, StateMemory):
-                memory.extend_states(live, live.num_cached, live.num_cached + num_new)
+                memory.extend_states(live, live.num_cached, self.end_of_step(live, num_new))
             memory.enter(live, live.num_cached + num_new)
             return
         memory.extend(live, self.next_slots(live))
         if isinstance(memory, StateMemory):
-            memory.extend_states(live, live.num_cached, self.next_slots(live))
+            memory.extend_states(live, live.num_cached, self.end_of_step(live, 1))
         newest = 1
         if self.is_ahead:
             newest = 1 - live.num_last if live.num_last else 0
@@ -1583,6 +1603,7 @@ class StepwiseChunked(StepwiseEngine):
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
+        self.name_verified()
         self.memory.begin_plan()
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
@@ -1629,6 +1650,12 @@ class StepwiseChunked(StepwiseEngine):
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    def name_verified(self) -> None:
+        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
+        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
+            for live in self.active:
+                self.memory.verify(live, self.num_processed(live))
 
     def note_drafts(self, live: Live) -> None:
         """Note the drafts beside the last token of one who was admitted."""
@@ -1731,7 +1758,8 @@ class StepwiseChunked(StepwiseEngine):
         """The tokens of a step for each sequence, where each has them before later ones."""
         left, found = self.max_num_batched_tokens, []
         for live in self.running:
-            if live in self.late or self.is_in_flight(live):
+            ended = live in self.late and live not in self.decodes
+            if ended or self.is_in_flight(live):
                 continue
             if left <= 0:
                 break
@@ -1882,9 +1910,7 @@ class StepwiseChunked(StepwiseEngine):
     def blocks_in_turn(self, live: Live, num_new: int) -> int:
         """Blocks that a running request takes in the step."""
         if isinstance(self.memory, PageMemory):
-            after = live.num_cached + num_new
-            slots = self.next_slots(live) if live.decoding else self.behind(after)
-            return self.memory.missing(live, slots) if num_new else 0
+            return self.missing_pages(self.memory, live, num_new) if num_new else 0
         if live.decoding:
             return self.next_blocks(live)
         num_slots = live.num_cached + num_new

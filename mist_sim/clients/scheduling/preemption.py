@@ -202,7 +202,7 @@ def _in_order(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pi
                 budget -= num_new
         elif budget <= 0:
             missed.append(sequence)
-        elif not lane.is_busy(sequence):
+        elif not lane.is_busy(sequence) or _goes_beyond(lane, sequence):
             budget -= lane.clock.num_queries_each
     if missed:
         _sit_turn_out(lane, plan, missed)
@@ -225,6 +225,8 @@ def _piece(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> i
 def _need(lane: LaneState, pieces: list[Piece]) -> int:
     """Return the blocks that the decodes and pieces of prompts take."""
     num_blocks = lane.clock.blocks_needed_now()
+    if lane.pages is not None:
+        num_blocks += lane.pages.num_late(lane.clock.num_decodes)
     for piece in pieces:
         num_blocks += piece[2]
     return num_blocks
