@@ -310,5 +310,5 @@ def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> di
         str(names[code]): stats.share(
             moves["num_tokens"][mine & (moves["source"] == code)].sum(), queried
         )
-        for code in np.unique(moves["source"][is_load]).tolist()
+        for code in np.flatnonzero(np.bincount(moves["source"][is_load])).tolist()
     }

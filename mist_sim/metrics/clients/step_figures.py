@@ -38,7 +38,7 @@ def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, An
     columns, ends = recorder.steps[track].columns(), recorder.step_ends[track]
     rows = {name: columns[name] for name in ("start", "num_steps", "num_decodes", "num_gaps")}
     up_to = np.cumsum(rows["num_steps"])
-    cuts = np.unique(np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE)))
+    cuts = np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE))
     for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
         if first < last:
             piece = {name: column[first:last] for name, column in rows.items()}
