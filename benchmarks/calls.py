@@ -20,14 +20,14 @@ COUNTED_ON = (3, 11)
 """The Python whose calls are recorded: others inline comprehensions, or more."""
 
 RECORDED = {
-    "default": 209.6,
+    "default": 195.3,
     "no step planned ahead": 193.0,
-    "general loop": 331.6,
-    "prefixes in common": 316.7,
-    "short of memory": 245.1,
-    "prefill and decode apart": 642.1,
-    "pipelines of two": 1466.4,
-    "pipelines short of memory": 5598.8,
+    "general loop": 332.0,
+    "prefixes in common": 317.1,
+    "short of memory": 245.5,
+    "prefill and decode apart": 642.3,
+    "pipelines of two": 1466.1,
+    "pipelines short of memory": 5589.3,
 }
 """Calls a request as they were when this was last changed, a summary and its set-up among them."""
 

@@ -87,7 +87,7 @@ def judged(space: Space, found: SpaceSearch) -> dict[str, Any]:
         "winner": winner["name"],
         "objective": objective.name,
         "value": value,
-        "verdict": trial.verdict,
+        "verdict": "attained" if trial.attained else "missed",
         "good": trial.attainment,
         "long": missed,
         "ahead": ahead,
