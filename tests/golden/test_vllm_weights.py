@@ -35,3 +35,16 @@ def test_weights_are_those_of_vllm(name):
     theirs, left_out = MODELS[name]
     assert load_model(name).weight_bytes_per_rank(1) == theirs - left_out
     assert left_out < 4e-4 * theirs
+
+
+def test_sparse_attention_keeps_its_indexer_in_16_bits():
+    """Of DeepSeek-V3.2 we count the indexer's keys and weights in 8, as the checkpoint has them.
+
+    We also count the copies of `kv_b_proj` that vLLM makes after loading.
+    """
+    copies = 61 * 128 * (128 + 128) * 512 * 2
+    indexer = 61 * (192 * 7_168 + 2 * 128 * MORE - 56 * 4)  # its norm in 32 bits, without scales
+    biases = 58 * 256 * MORE  # of routers
+    assert load_model("deepseek-v3.2").weight_bytes_per_rank(1) == (
+        674_086_322_528 + copies - indexer - biases
+    )
