@@ -236,6 +236,8 @@ def cases(
         early_rejection=draw(st.booleans()),
         host=draw(some_host_time()),
     )
+    hashes_ahead = options.caches_verified and options.pads_prompts  # as in the newest version
+    options = replace(options, hashes_ahead=hashes_ahead)
     if not options.tiers:
         options = replace(options, swap=draw(st.none() | some_swap_space(num_blocks, lanes)))
     return Case(options, tuple(jobs))

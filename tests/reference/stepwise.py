@@ -351,6 +351,7 @@ class StepwiseEngine(ABC):
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     uncached_first: bool = False
     caches_verified: bool = False
+    covers_next: bool = False  # a block's name says what the token behind it is
     admits_lookahead: bool = False
     pads_prompts: bool = False
     reserves_prefills: bool = False
@@ -613,7 +614,9 @@ class StepwiseEngine(ABC):
 
         But for the one that the plan of the latest step knew, or the next one if it had its turn.
         """
-        if not self.is_ahead or live not in self.decoded:
+        if self.covers_next and self.is_ahead and (live.decoding or live in self.late):
+            return max(live.num_last, 1) if live in self.decoded else 1
+        if not self.is_ahead or live not in self.decoded or self.covers_next:
             return 0
         return max(live.num_last, 1) - (was_served or not self.overlaps)
 
@@ -745,8 +748,12 @@ class StepwiseEngine(ABC):
 
     def chunk(self, live: Live, num_new: int) -> tuple[Live, int]:
         """Plan tokens of a prompt; the blocks that they fill can be found at once."""
-        self.memory.enter(live, live.num_cached + num_new)
+        self.memory.enter(live, self.num_named(live, num_new))
         return live, num_new
+
+    def num_named(self, live: Live, num_new: int) -> int:
+        """Tokens of a prompt whose blocks have names once a piece is planned."""
+        return min(live.num_cached + num_new, live.num_known - self.covers_next)
 
     def blocks_for(self, num_tokens: int) -> int:
         full, rest = divmod(num_tokens, self.block_size)
@@ -779,6 +786,11 @@ class StepwiseEngine(ABC):
         return more
 
     def empty_memory(self) -> Memory:
+        memory = self.any_memory()
+        memory.covers_next = self.covers_next
+        return memory
+
+    def any_memory(self) -> Memory:
         if self.windows:
             kind, more = PageMemory, {}
             if self.windows.kept is not None:
@@ -1252,7 +1264,7 @@ class StepwiseEngine(ABC):
             memory.extend(live, self.behind(live.num_cached + num_new))
             if isinstance(memory, StateMemory):
                 memory.extend_states(live, live.num_cached, self.end_of_step(live, num_new))
-            memory.enter(live, live.num_cached + num_new)
+            memory.enter(live, self.num_named(live, num_new))
             return
         memory.extend(live, self.next_slots(live))
         if isinstance(memory, StateMemory):
@@ -1261,7 +1273,7 @@ class StepwiseEngine(ABC):
         if self.is_ahead:
             newest = 1 - live.num_last if live.num_last else 0
         live.num_planned = live.num_cached + 1
-        memory.enter(live, live.num_cached + newest)
+        memory.enter(live, live.num_cached + newest - self.covers_next)
 
     def sit_out(self) -> None:
         """Let decodes sit out for which there is no block, those admitted first go first."""
@@ -1509,6 +1521,7 @@ class StepwiseEngine(ABC):
     def decode(self, live: Live) -> None:
         """Give a decode what a step computed, and enter what is then known of it."""
         late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
+        late = self.plans_ahead if self.covers_next else late
         if late and self.guesses:
             self.memory.enter_answer(live, live.num_cached)
         live.decode(self.now, self.longest)
@@ -1600,11 +1613,17 @@ class StepwiseChunked(StepwiseEngine):
     carries: bool = field(default=False, init=False)  # some of a prompt, in the latest plan
     last_carrying: int | None = field(default=None, init=False)  # number of the step, from 1
 
+    def begin_plan(self) -> None:
+        self.memory.begin_plan()
+        if self.covers_next and not self.is_ahead:
+            for live in self.decodes:
+                self.memory.enter_answer(live, live.num_cached)
+
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
         self.name_verified()
-        self.memory.begin_plan()
+        self.begin_plan()
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
@@ -1926,7 +1945,7 @@ class StepwiseChunked(StepwiseEngine):
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
             live.num_planned = live.num_cached + 1
-            if self.block_size > 1:
+            if self.block_size > 1 and not self.covers_next:
                 newest = not self.is_ahead
                 if self.is_ahead and self.guesses and live.num_last:
                     newest = 1 - live.num_last

@@ -70,10 +70,10 @@ def preempt(
         lane.preempt_leaving(sequence)
         return
     kv_cache, swap_space = lane.kv_cache, lane.swap_space
-    in_prefill = swap_space is not None and sequence in lane.prefilling
+    in_prefill = sequence in lane.prefilling
     num_blocks, num_computed = lane.stop(sequence)
     del lane.running[sequence]
-    num_known = lane.num_known(sequence, num_computed, was_served=was_served)
+    num_known = lane.num_known(sequence, num_computed, was_served=was_served, in_prefill=in_prefill)
     num_unknown = num_computed - num_known
     if lane.needs.outgrown(sequence):
         lane.in_flight.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)

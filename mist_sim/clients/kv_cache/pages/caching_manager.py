@@ -45,7 +45,7 @@ class CachingPageManager(PageManager):
         self.table = PageTable(pool.num_blocks, groups.num_groups, blank_first=blank_first)
         self.shares_blocks = True
         self._hits = Hits(pool, self.table, rules)
-        self._hashes_ahead = hashes_ahead
+        self.answers.covers_next = hashes_ahead
         self._drafts = rules.drafts
         self._latest: tuple[SequenceState, list[Hashable], Hit] | None = None  # look-up
         self._fresh_in = 0  # plan of the table's fresh names
@@ -96,7 +96,7 @@ class CachingPageManager(PageManager):
         """Return the names of the blocks whose content other requests may share."""
         names: list[Hashable] = []
         content = sequence.visit.request.content
-        known = one_token_up(content) if self._hashes_ahead else content
+        known = one_token_up(content) if self.answers.covers_next else content
         for key, end in Chain(known, self.pool.block_size).spans:
             names += [(key, position) for position in range(len(names), end)]
         return names

@@ -106,7 +106,8 @@ class PageManager(KvCacheManager):
         holding, num_computed = self._of[sequence], sequence.num_computed_tokens
         if holding.plan != self.num_plans:
             self.leave_behind(sequence, num_computed)
-        self._have_turn(holding, Turn(num_computed, num_tokens - num_computed, 0, num_tokens))
+        num_known = min(num_tokens, self.answers.num_hashed(sequence))
+        self._have_turn(holding, Turn(num_computed, num_tokens - num_computed, 0, num_known))
 
     def _have_turn(self, holding: Holding, turn: Turn) -> None:
         holding.extend(turn.num_slots)
