@@ -16,6 +16,8 @@ from tests.reference.scenarios import PRESSED, scenario
 
 FEW = (
     (step_ends, "_PIECE", 8),
+    (step_ends, "_MOST", 0),
+    (step_ends, "_TOGETHER", 5),
     (columns, "_MOST_PACKED", 64),
     (recorder, "_MOST_ROWS", 4),
     (breakdown, "_TOGETHER", 3),

@@ -76,6 +76,17 @@ def test_pieces_follow_one_another():
     assert [end for _, piece in pieces for end in piece.tolist()] == ends
 
 
+def test_only_many_ends_of_a_run_are_packed(monkeypatch):
+    tracks = [of([], 1), of([], 1)]
+    for ends in tracks:
+        ends.latest.extend([0.5 * k for k in range(20)])
+    for most, left in ((40, 20), (39, 4)):
+        monkeypatch.setattr(step_ends, "_MOST", most)
+        step_ends.pack_many(tracks)
+        assert [len(ends.latest) for ends in tracks] == [left, left]
+        assert [len(ends) for ends in tracks] == [20, 20]
+
+
 def test_steps_of_a_run_take_a_byte_each():
     """The steps of a run of decodes, as the roofline has them: each a little longer."""
     ends = (1_000.0 + np.cumsum(0.02 + 1e-6 * np.arange(8_192))).tolist()

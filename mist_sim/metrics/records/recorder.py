@@ -29,7 +29,7 @@ from mist_sim.metrics.records.run_tables import (
     token_table,
     visit_table,
 )
-from mist_sim.metrics.records.step_ends import StepEnds
+from mist_sim.metrics.records.step_ends import StepEnds, pack_many
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
 """Ends of a request; the position is the code in the table of requests."""
@@ -264,8 +264,7 @@ class ColumnRecorder:
         for table in (self.requests, self.visits, self.tokens, *self.steps, *others):
             if len(table.rows) >= _MOST_ROWS:
                 table.pack()
-        for ends in self.step_ends:
-            ends.pack()
+        pack_many(self.step_ends)
 
     def record_steps(
         self,

@@ -8,7 +8,7 @@ run begins; nothing is lost.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 Ends = NDArray[np.float64]
 
 _PIECE = 8_192  # steps that are put together: so many that what a piece has beside them is little
+_TOGETHER = 65_536  # of those that are not packed, how many are read at a time
+_MOST = 2**22  # steps of a run that are kept as they are, 32 MiB: reading packed ones takes longer
 _ORDER = 3  # of the differences
 _TYPES = tuple(np.dtype(name) for name in ("i1", "i2", "i4", "i8"))
 _WIDE = 10  # bytes of a difference that its type has no room for: place and value
@@ -99,8 +101,9 @@ class StepEnds:
         """Yield some successive ends at a time, each time with the number of the first step."""
         for number, packed in enumerate(self._packed):
             yield number * _PIECE, packed.ends()
-        if self.latest:
-            yield len(self._packed) * _PIECE, np.array(self.latest)
+        num_packed = len(self._packed) * _PIECE
+        for first in range(0, len(self.latest), _TOGETHER):
+            yield num_packed + first, np.array(self.latest[first : first + _TOGETHER])
 
     def of(self, steps: NDArray[np.integer]) -> Ends:
         """Return the ends of some steps, which are in order."""
@@ -133,3 +136,10 @@ class StepEnds:
             pieces.append(np.array(self.latest))
         shift = begin * _PIECE
         return np.concatenate(pieces)[first - shift : last - shift] if pieces else np.empty(0)
+
+
+def pack_many(tracks: Sequence[StepEnds]) -> None:
+    """Pack the ends of a run's tracks when they have become many."""
+    if sum([len(ends.latest) for ends in tracks]) > _MOST:
+        for ends in tracks:
+            ends.pack()
