@@ -226,7 +226,7 @@ def _need(lane: LaneState, pieces: list[Piece]) -> int:
     """Return the blocks that the decodes and pieces of prompts take."""
     num_blocks = lane.clock.blocks_needed_now()
     if lane.pages is not None:
-        num_blocks += lane.pages.num_late(lane.clock.num_decodes)
+        num_blocks += lane.pages.num_late(lane.clock.num_decodes + len(pieces))
     for piece in pieces:
         num_blocks += piece[2]
     return num_blocks

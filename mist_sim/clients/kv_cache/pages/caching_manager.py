@@ -133,9 +133,9 @@ class CachingPageManager(PageManager):
         num_pages = (groups.num_groups - groups.num_kept_states) * num_more
         return num_pages + states.num_lacking(end, saved)
 
-    def num_late(self, num_decodes: int) -> int:
+    def num_late(self, num_sequences: int) -> int:
         """Pages of states, which need none yet for what a drafting model writes ahead."""
-        return self.pool.groups.num_kept_states * num_decodes if self._drafts.num_ahead else 0
+        return self.pool.groups.num_kept_states * num_sequences if self._drafts.num_ahead else 0
 
     def _end(self, turn: Turn) -> int:
         """Return the tokens up to which a step needs states: none that a drafting model writes.

@@ -70,8 +70,8 @@ class PageManager(KvCacheManager):
         num_more = -(-turn.num_slots // self.pool.block_size) - self._of[sequence].num_blocks
         return self.pool.groups.num_groups * max(0, num_more)
 
-    def num_late(self, num_decodes: int) -> int:
-        """Pages that decodes may take in a later step than the clock counts them in."""
+    def num_late(self, num_sequences: int) -> int:
+        """Pages that sequences may take in a later step than that in which their slots begin."""
         return 0
 
     def piece(self, sequence: SequenceState, num_new: int) -> int:
