@@ -110,6 +110,23 @@ def _cached_states(
     return classes
 
 
+def _drafted_states(method: str, name: str) -> dict[str, WorkloadClass]:
+    """Return the classes of models with kept states whose decodes verify drafts (0.33)."""
+    kept: dict[str, Any] = {"state_cache": "align", "num_state_groups": 2, "drafts": method}
+    return {
+        f"{name}, ample": WorkloadClass(plain, **kept),
+        f"{name}, scarce": WorkloadClass(plain, scarce=True, **kept),
+        f"{name}, prefixes": WorkloadClass(prefixes, **kept),
+        f"{name}, scarce, overlapping turns": WorkloadClass(overlapping, scarce=True, **kept),
+        f"{name}, inside, scarce, prefixes": WorkloadClass(
+            prefixes, scarce=True, states_inside=True, **kept
+        ),
+        f"{name}, windows, scarce, prefixes": WorkloadClass(
+            prefixes, scarce=True, num_window_groups=1, **kept
+        ),
+    }
+
+
 CLASSES = {
     "ample": WorkloadClass(plain, caching=False),
     "ample, priority": WorkloadClass(plain, policy="priority", caching=False),
@@ -272,6 +289,8 @@ CLASSES = {
     **_cached_states("align", "aligned states"),
     **_cached_states("align", "states saved inside", inside=True),
     **_cached_states("all", "all states"),
+    **_drafted_states("ngram", "drafted states, n-grams"),
+    **_drafted_states("eagle", "drafted states, EAGLE"),
     "loads, prefixes": WorkloadClass(prefixes, scarce=True, loads=True),
     "loads, repeats": WorkloadClass(repeats, scarce=True, loads=True),
     "loads, conversations": WorkloadClass(conversations, scarce=True, loads=True),

@@ -757,6 +757,18 @@ MUTANTS = [
         "plan.decodes",
     ),
     Mutant(
+        "a block is found before the token is known that its hash covers",
+        f"{CACHE}/reusable_decodes.py",
+        "self.is_early = is_early and not self.covers_next",
+        "self.is_early = is_early",
+    ),
+    Mutant(
+        "a block at a prompt's end is found before the token is known that its hash covers",
+        f"{CACHE}/reusable_decodes.py",
+        "return sequence.num_tokens - self.covers_next",
+        "return sequence.num_tokens",
+    ),
+    Mutant(
         "others do not find what a plan made on the spot has cached",
         f"{CACHE}/reusable_decodes.py",
         "is_planned = in_step or has_joined or self.known == now - 1",

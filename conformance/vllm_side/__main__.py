@@ -59,7 +59,7 @@ def main() -> None:
         options = {_RESERVE: reserves} if has_reserve else {}
         results = [serve(spec, asynchronous, options) for spec in specs]
     found = {"version": vllm.__version__, "options": {_RESERVE: reserves}, "results": results}
-    json.dump(found, sys.stdout)
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

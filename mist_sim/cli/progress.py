@@ -1,22 +1,16 @@
-"""A progress bar on stderr, for runs that take longer than a moment."""
+"""How far a run is, on a bar if it takes longer than a moment and someone sees it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
-from rich.progress import Progress as Bar
-from rich.table import Column
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 _PATIENCE = 1.0  # seconds without a bar
-_WIDE = 80  # columns of a terminal that has room for everything
-_REQUESTS, _RUNS = 30.0, 3_600.0  # seconds by which the time left is judged: a run may take minutes
 
 
 class Progress:
@@ -55,58 +49,11 @@ class Progress:
             self._bar.stop()
 
     def _start(self) -> Bar:
-        console = Console(stderr=True)
-        columns = _columns(self._unit, self._total, is_wide=console.width >= _WIDE)
-        window = _REQUESTS if self._unit == "requests" else _RUNS
-        bar = Bar(
-            *columns,
-            console=console,
-            transient=True,
-            get_time=monotonic,
-            speed_estimate_period=window,
-        )
-        self._task = bar.add_task("", total=self._total, simulated="")
-        bar.start()
+        from mist_sim.cli.progress_bar import started
+
+        bar, self._task = started(self._total, self._unit)
         return bar
-
-
-class _Left(ProgressColumn):
-    """The time that is left, as the last half minute lets one expect, of runs the last hour."""
-
-    max_refresh = 0.5  # seconds: it should not flicker
-
-    def render(self, task: Task) -> Text:
-        """Return the time left, or nothing while it is unknown."""
-        seconds = task.time_remaining
-        return Text("" if seconds is None else f"{_clock(seconds)} left")
-
-
-class _Elapsed(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        """Return the time since the start."""
-        return Text(_clock(task.elapsed or 0.0))
-
-
-def _columns(unit: str, total: int | None, *, is_wide: bool) -> Iterator[ProgressColumn]:
-    of_total = "" if total is None else "/{task.total:,.0f}"
-    whole = Column(no_wrap=True)
-    if is_wide or total is not None:
-        yield BarColumn(30 if is_wide else 10)
-    yield TextColumn(f"{{task.completed:,.0f}}{of_total} {unit}", table_column=whole)
-    if is_wide:
-        yield TextColumn("{task.fields[simulated]}", table_column=whole)
-    if is_wide or total is None:
-        yield _Elapsed(table_column=whole)
-    if total is not None:
-        yield _Left(table_column=whole)
 
 
 def _simulated(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:,.0f} s simulated"
-
-
-def _clock(seconds: float) -> str:
-    """Return a time as minutes and seconds, 1:05, or with hours, 2:01:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -47,8 +47,9 @@ class EngineRules:
         Not in a step that carries pieces of running prompts, not for a lone prompt of one token,
         and here not for prompts whose first entries came from another client.
     hashes_ahead: whether, with a layer that drafts, the hash of a block covers the token behind it,
-        and not a found block is computed again (`VllmConfig.num_hash_lookahead_tokens` in
-        `vllm/config/vllm.py`, in 0.33 and not in 0.24). Not with tiers.
+        so that the block is found once that is known, and no found one is computed again
+        (`VllmConfig.num_hash_lookahead_tokens` in `vllm/config/vllm.py`, in 0.33 and not in 0.24).
+        Not with tiers.
     hybrid_drops: last blocks of full attention that a hit loses, where a layer drafts and others
         have windows, before these lose one, too; None: a hit loses one after the other, and nothing
         is left (`HybridKVCacheCoordinator.find_longest_cache_hit` in

@@ -103,7 +103,7 @@ def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, A
 def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
     """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
     rows = recorder.steps[track].columns()
-    ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
+    ends = recorder.step_ends[track][:]
     prompts = np.repeat(rows["num_prefill_tokens"], rows["num_steps"])
     emitted = recorder.decode_tokens(track).astype(float)
     tokens = recorder.tokens.columns()
@@ -122,9 +122,10 @@ def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
     joules = np.zeros(len(edges))
     left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
     powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)
+    all_runs = ledger.runs(client_id)
     for number, group in enumerate(ledger.groups(client_id)):
         busy = np.zeros(len(edges))
-        for runs in ledger.runs[client_id]:
+        for runs in all_runs:
             if runs.group == number:
                 joules += _linear(runs.start, runs.end, runs.energy, edges)
                 busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)

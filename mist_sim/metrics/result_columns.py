@@ -209,13 +209,13 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     for row in rows:
         track = int(tokens["track"][row])
         first, end = int(tokens["first_step"][row]), int(tokens["end_step"][row])
-        ends = np.array(recorder.step_ends[track][first:end])
+        ends = recorder.step_ends[track][first:end]
         decode_ends = ends[_is_decode(recorder, track, first, end)]
         counts: Any = 1
         if (place := int(tokens["first_count"][row])) >= 0:
             counts = recorder.token_counts[place : place + len(decode_ends)]
         if not tokens["resumed"][row]:
-            times.append(np.array(recorder.step_ends[track][first - 1 : first]))
+            times.append(recorder.step_ends[track][first - 1 : first])
         times.append(np.repeat(decode_ends, counts))
     if not times:
         return np.empty(0)

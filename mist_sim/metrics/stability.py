@@ -69,7 +69,7 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
     spread += max(relative_variance(request_times), _completions(in_system, filled, last, mean))
     waiting = in_queue.at(last)
     if np.count_nonzero(waiting) > FALSE_ALARM * sqrt(spread * len(arrival)):
-        begun = np.quantile(in_queue.end[waiting], 0.9)
+        begun = stats.percentiles(in_queue.end[waiting], (90,))[0]
         return "unstable" if begun - last >= mean else "too short to tell"
     is_settled = filled < last and _has_settled(in_system, filled, last, spread)
     return "stable" if is_settled else "too short to tell"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,38 @@ def describe(values: Array) -> dict[str, float]:
     if not len(values):
         names = ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES))
         return dict.fromkeys(names, float("nan"))
-    quantiles = np.percentile(values, PERCENTILES)
+    quantiles = percentiles(values, PERCENTILES)
     return {
         "mean": float(np.mean(values)),
-        "median": float(quantiles[0]),
+        "median": quantiles[0],
         "std": float(np.std(values)),
-        **{f"p{p}": float(q) for p, q in zip(PERCENTILES, quantiles, strict=True)},
+        **{f"p{p}": q for p, q in zip(PERCENTILES, quantiles, strict=True)},
     }
+
+
+def percentiles(values: Array, asked: Sequence[float]) -> list[float]:
+    """Return what `np.percentile` does, to the bit, without the modules that it imports.
+
+    values: one at least.
+    """
+    last = len(values) - 1
+    ranks = [percentile / 100 * last for percentile in asked]
+    places = [min(int(rank) + more, last) for rank in ranks for more in (0, 1)]
+    ordered = np.partition(values, [*places, last])
+    if np.isnan(ordered[last]):
+        return [float("nan")] * len(ranks)
+    found = ordered[places].tolist()
+    return [
+        _between(low, high, rank - int(rank))
+        for low, high, rank in zip(found[::2], found[1::2], ranks, strict=True)
+    ]
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """Return what lies so far between two values, rounded as numpy does."""
+    if share < 0.5:
+        return low + (high - low) * share
+    return high - (high - low) * (1 - share)
 
 
 Weighted = tuple[Array, NDArray[np.integer]]

@@ -53,7 +53,6 @@ def summarise(
     ended = of_users & (c["status"] == 0) & (c["finished_at"] >= warmup)
     done = ended & counted
     duration = float(c["finished_at"][ended].max() - warmup) if ended.any() else 0.0
-    times = samples(c, done)
     summary: dict[str, Any] = {
         **volume(c, counted, done, duration),
         **throughput(recorder, c, ended, warmup, duration),
@@ -61,7 +60,7 @@ def summarise(
         **_failures(c, counted),
         **_memory(recorder, c, counted),
         **goodput(slo, c, ended, counted, duration),
-        **_latencies(times, recorder, warmup),
+        **_latencies(c, done, recorder, warmup),
         **breakdown_summary(Breakdown(recorder), done),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
@@ -173,10 +172,12 @@ def _lives(
 
 
 def _latencies(
-    times: dict[str, Array], recorder: ColumnRecorder, warmup: float
+    c: Mapping[str, Any], done: Mask, recorder: ColumnRecorder, warmup: float
 ) -> dict[str, float]:
     """Return the figures of every latency in milliseconds; ITL's from all gaps of the run."""
+    times = samples(c, done)
     figures = {name: stats.describe(x[~np.isnan(x)]) for name, x in times.items()}
+    del times  # before the gaps of all steps
     figures["itl"] = stats.describe_weighted(lambda: pooled_gaps(recorder, warmup))
     return {
         f"{figure}_{name}_ms": value * _MS
@@ -309,5 +310,5 @@ def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> di
         str(names[code]): stats.share(
             moves["num_tokens"][mine & (moves["source"] == code)].sum(), queried
         )
-        for code in np.unique(moves["source"][is_load]).tolist()
+        for code in np.flatnonzero(np.bincount(moves["source"][is_load])).tolist()
     }

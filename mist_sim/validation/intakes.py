@@ -76,7 +76,7 @@ def _first_tracks(result: Result, request_ids: NDArray[np.int64]) -> NDArray[np.
 def _next_boundary(result: Result, tracks: list[int], times: Array) -> Array:
     """Return the end of the step under way at each time, or the time itself if there is none."""
     steps = result.steps[result.steps["track"].isin(tracks)].sort_values("start")
-    ends = np.unique(np.concatenate([result.recorder.step_ends[track] for track in tracks]))
+    ends = np.unique(np.concatenate([result.recorder.step_ends[track][:] for track in tracks]))
     place = np.minimum(ends.searchsorted(times), len(ends) - 1)
     starts, run_ends = steps["start"].to_numpy(), steps["end"].to_numpy()
     run = np.maximum(starts.searchsorted(times, "right") - 1, 0)

@@ -39,6 +39,14 @@ def test_token_times_are_those_of_vllm_with_a_store_below(name):
     assert len({spec["name"] for spec, _ in entries}) >= 5
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_token_times_are_those_of_vllm_with_drafts(mode):
+    """With EAGLE a block is found only once the token behind it is known (0.33)."""
+    name = f"drafts-0.33.0-{mode}"
+    assert different_in(name) == set()
+    assert sum(any(result["cached"]) for _, result in logs.read(LOGS / f"{name}.jsonl")) >= 5
+
+
 def different_in(name: str) -> set[tuple[str, int]]:
     """Return the workloads of a log whose tokens come at other times here."""
     path = LOGS / f"{name}.jsonl"

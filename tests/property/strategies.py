@@ -236,6 +236,8 @@ def cases(
         early_rejection=draw(st.booleans()),
         host=draw(some_host_time()),
     )
+    hashes_ahead = options.caches_verified and options.pads_prompts  # as in the newest version
+    options = replace(options, hashes_ahead=hashes_ahead)
     if not options.tiers:
         options = replace(options, swap=draw(st.none() | some_swap_space(num_blocks, lanes)))
     return Case(options, tuple(jobs))
@@ -474,6 +476,34 @@ def alike_in_states(draw: st.DrawFn, max_jobs: int = 12) -> Case:
         threshold=options.threshold and max(options.threshold, least),
         drafting=None,
         swap=None,
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
+def drafts_in_states(draw: st.DrawFn, max_jobs: int = 10) -> Case:
+    """Requests that begin alike and draft, where states are kept as from vLLM 0.33 on."""
+    case = draw(alike_in_states(max_jobs))
+    options, kept = case.options, case.options.kept
+    kept = replace(kept, dense=False, goes_on=True, shared="always")
+    assert options.windows
+    number, size = draw(st.integers(1, 3)), options.block_size
+    model = draw(st.sampled_from([None, "llama-3.2-1b"]))
+    drafting = SpeculativeConfig(
+        method="draft_model" if model else "ngram",
+        model=model,
+        num_speculative_tokens=number,
+        acceptance_rate=draw(st.sampled_from([0.0, 0.4, 0.8, 1.0])),
+    )
+    least = (1 + number) * options.max_num_seqs
+    options = replace(
+        options,
+        windows=replace(options.windows, kept=kept),
+        drafting=drafting,
+        caches_verified=True,
+        admits_lookahead=True,
+        num_blocks=options.num_blocks + (number + 2) * (options.windows.num_groups + 3),
+        max_num_batched_tokens=max(least, options.max_num_batched_tokens or size),
     )
     return Case(options, case.jobs)
 

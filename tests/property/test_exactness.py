@@ -28,6 +28,7 @@ from tests.property.strategies import (
     alike_in_windows,
     cases,
     copies,
+    drafts_in_states,
     exposed,
     fetched,
     loaded,
@@ -326,6 +327,13 @@ def test_pages_of_states(case, groups, data):
 @examples(150)
 @given(case=alike_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_where_states_are_kept(case, predictor):
+    assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=drafts_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_drafts_where_states_are_kept(case, predictor):
     assert_exact(case, predictor)
 
 

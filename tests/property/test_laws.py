@@ -127,7 +127,7 @@ def test_causes_come_before_effects(simulation):
         else:
             assert row["reason"]
     for ends in result.recorder.step_ends:
-        assert (np.diff(ends) > 0).all()
+        assert (np.diff(ends[:]) > 0).all()
     for _, runs in result.steps.groupby("track"):
         assert (runs["start"] < runs["end"]).all()
         assert (runs["end"].to_numpy()[:-1] <= runs["start"].to_numpy()[1:]).all()

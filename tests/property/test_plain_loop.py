@@ -104,7 +104,7 @@ def all_bits(result: Result) -> dict[str, object]:
         for column, values in table.columns().items()
     }
     return columns | {
-        "ends": [ends.tobytes() for ends in recorder.step_ends],
+        "ends": [ends[:].tobytes() for ends in recorder.step_ends],
         "clients": result.clients.to_csv(),
         "summary": repr(result.summary),
     }

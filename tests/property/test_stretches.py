@@ -63,7 +63,7 @@ def columns(result: Result) -> dict[str, bytes]:
         for column, values in table.columns().items()
     }
     return found | {
-        f"ends {track}": ends.tobytes() for track, ends in enumerate(recorder.step_ends)
+        f"ends {track}": ends[:].tobytes() for track, ends in enumerate(recorder.step_ends)
     }
 
 

@@ -70,8 +70,9 @@ POLICIES = {
 SAME_NAMES = (  # options that mist-sim's engine takes as they are
     *("data_parallel_size", "block_size", "role", "watermark", "kv_groups", "uncached_first"),
     *("threshold_spares_one", "pass_goes_on", "local_cadence", "held_spares_hits"),
-    *("caches_verified", "admits_lookahead", "pads_prompts", "reserves_prefills", "loaded_first"),
-    *("defers_frees", "spares_in_flight", "caps_windows", "returns_unseen", "hybrid_drops"),
+    *("caches_verified", "hashes_ahead", "admits_lookahead", "pads_prompts"),
+    *("reserves_prefills", "loaded_first", "defers_frees", "spares_in_flight"),
+    *("caps_windows", "returns_unseen", "hybrid_drops"),
     *("batch_queue", "staggers_decodes", "fills_queue", "drains_preempted", "max_model_len"),
     *("lora", "adapter_moves", "async_scheduling"),
 )
@@ -100,6 +101,7 @@ class EngineOptions:
     local_cadence: bool = False
     held_spares_hits: bool = False
     caches_verified: bool = False
+    hashes_ahead: bool = False
     admits_lookahead: bool = False
     pads_prompts: bool = False
     reserves_prefills: bool = False
@@ -377,13 +379,16 @@ class EngineOptions:
         """Return the options of a lane that only drafts have."""
         if not self.drafting:
             return {}
+        in_kv = self.drafting.method in ("mtp", "eagle")
+        covers_next = self.hashes_ahead and in_kv and not self.tiers
         return {
+            "covers_next": covers_next,
             "num_drafts": self.drafting.num_speculative_tokens,
             "num_lookahead": self.drafting.num_lookahead_tokens,
             "caches_verified": self.caches_verified,
             "admits_lookahead": self.admits_lookahead,
             "pads_prompts": self.pads_prompts,
-            "num_recomputed": int(self.drafting.method in ("mtp", "eagle")),
+            "num_recomputed": int(in_kv and not covers_next),
         }
 
     def _of_chunks(self) -> dict[str, Any]:

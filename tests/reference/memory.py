@@ -14,6 +14,8 @@ something else. Rules:
   tier that writes back when the memory right above it forgets it, if it has a name. A tier
   forgets what was not used for longest: used when written, or when a request with it is admitted;
   where it writes back, also when a request with it is loaded.
+- As an option, a name also says what the token behind the block is, so that it is given when that
+  token is known. A block then belongs to the span that has this token.
 - Where a layer drafts, the last block of what is found or could be loaded is computed again, in a
   new block, but held if others are loaded behind it.
 - Blocks are loaded one after the other: what the tier of the block before does not have comes from
@@ -137,13 +139,14 @@ class Memory:
         self.free = deque(Block() for _ in range(num_blocks))
         self.cached: dict[Hashable, list[Block]] = {}  # who has had the name for longest first
         self.enters_answers = caching  # as they are computed
+        self.covers_next = False
 
     def begin_plan(self) -> None:
         """Nothing: who finds what a plan computes may begin with it at once."""
 
     def name(self, live: Any, position: int, private: bool = True) -> Hashable:
         """Return the name of a block of a request, None for one without."""
-        last_token = (position + 1) * self.block_size - 1
+        last_token = (position + 1) * self.block_size - 1 + self.covers_next
         end = 0
         for content_id, length in live.job.content:
             end += length
@@ -154,7 +157,8 @@ class Memory:
     def shared_names(self, live: Any) -> list[Hashable]:
         """Return the names of the blocks that others may have too, in memory that caches."""
         num_tokens = sum(length for _, length in live.job.content)
-        return self.names(live, num_tokens // self.block_size) if self.caching else []
+        num_blocks = max(0, num_tokens - self.covers_next) // self.block_size
+        return self.names(live, num_blocks) if self.caching else []
 
     def found(self, live: Any) -> list[Any]:
         """Return the first cached blocks of a waiting request, but not that of its last token."""

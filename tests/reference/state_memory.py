@@ -6,6 +6,8 @@
 - Then it takes, in every group, the page of the block in which its step ends, if it has none: the
   blocks before that have no page, but one that the step saves inside, as an option. Where `dense`
   is, each block gets a page.
+- With drafts it has as many pages more, behind the newest state. Those in blocks that a step leaves
+  become the pages of the blocks behind; only what is missing then is taken.
 - What is found ends where all groups have the state of the last block. Only that one is held.
 - Who would begin with a state that got its name in the same plan waits for the next one, as an
   option.
@@ -37,9 +39,21 @@ class Kept:
 class StateMemory(PageMemory):
     """`live.shared`: tokens that full attention found, where the states had fewer."""
 
-    def __init__(self, *args: Any, kept: Kept, num_state_groups: int, most: int, **more: Any):
+    def __init__(
+        self,
+        *args: Any,
+        kept: Kept,
+        num_state_groups: int,
+        most: int,
+        num_drafts: int,
+        num_ahead_first: int,
+        **more: Any,
+    ):
         super().__init__(*args, **more)
         self.kept, self.most = kept, most
+        self.num_drafts = num_drafts
+        self.num_ahead_first = num_ahead_first  # slots of a first piece that need no state
+        self.drafting: set[Any] = set()  # who has pages for drafts
         self.first_state = self.num_groups
         self.num_all = self.num_groups + num_state_groups
         self.fresh: set[Any] = set()
@@ -85,8 +99,8 @@ class StateMemory(PageMemory):
                 return self.num_blocks + 1
         for group, pages in enumerate(self.found_pages(live)):
             if group >= self.first_state:
-                new = self.new_places(live, pages, end * self.block_size, num_tokens)
-                need += sum(1 for place in new if place)
+                last = num_tokens - (0 if whole else self.num_ahead_first)
+                need += self.num_new(live, pages, end * self.block_size, last)
             else:
                 counted: float = self.number(num_tokens)
                 if whole and group >= self.num_full:
@@ -100,6 +114,24 @@ class StateMemory(PageMemory):
         blocks = range(len(pages), self.number(end))
         last, saved = self.number(end) - 1, self.saved(live, begin, end)
         return [self.kept.dense or block in (last, saved) for block in blocks]
+
+    def num_new(self, live: Any, pages: list[Any], begin: int, end: int) -> int:
+        """Pages that a step takes in a state group."""
+        if not self.num_drafts:
+            return sum(self.new_places(live, pages, begin, end))
+        first, moved = self.first_new(live, pages, begin, end)
+        missing = self.number(end) + self.num_drafts - max(first, len(pages))
+        return max(0, missing - len(moved))
+
+    def first_new(self, live: Any, pages: list[Any], begin: int, end: int) -> tuple[int, range]:
+        """Return the first block whose state a step has, and the blocks of drafts before it."""
+        saved, held = self.saved(live, begin, end), len(pages)
+        if self.number(end) + self.num_drafts <= held:
+            return held, range(0)
+        first = len(pages) if self.kept.dense else self.number(end) - 1
+        first = first if saved is None else saved
+        drafts = self.num_drafts if live in self.drafting else 0
+        return first, range(held - drafts, max(held - drafts, min(held, first)))
 
     def saved(self, live: Any, begin: int, end: int) -> int | None:
         """Return the block whose state a step saves inside."""
@@ -120,18 +152,32 @@ class StateMemory(PageMemory):
 
     def extend_states(self, live: Any, begin: int, end: int) -> None:
         for pages in live.pages[self.first_state :]:
+            if self.num_drafts:
+                self.extend_with_drafts(live, pages, begin, end)
+                continue
             for takes in self.new_places(live, pages, begin, end):
                 pages.append(self.new_block() if takes else None)
+        self.drafting.add(live)
         self.count(live)
+
+    def extend_with_drafts(self, live: Any, pages: list[Any], begin: int, end: int) -> None:
+        number = self.num_new(live, pages, begin, end)
+        first, moved = self.first_new(live, pages, begin, end)
+        left = [pages[block] for block in moved]
+        for block in moved:
+            pages[block] = None
+        pages += [None] * (first - len(pages))
+        pages += left + [self.new_block() for _ in range(number)]
 
     def missing_states(self, live: Any, begin: int, end: int) -> int:
         groups = live.pages[self.first_state :]
-        return sum(sum(self.new_places(live, pages, begin, end)) for pages in groups)
+        return sum(self.num_new(live, pages, begin, end) for pages in groups)
 
-    def missing(self, live: Any, num_tokens: int) -> int:
+    def missing(self, live: Any, num_tokens: int, end: int | None = None) -> int:
+        """Pages that a turn lacks. end: last token of the step, without what is written ahead."""
         numbers = [len(pages) for pages in live.pages[: self.first_state]]
         more = sum(max(0, self.number(num_tokens) - number) for number in numbers)
-        return more + self.missing_states(live, live.num_cached, num_tokens)
+        return more + self.missing_states(live, live.num_cached, end or num_tokens)
 
     def give_behind(self, live: Any, num_tokens: int) -> None:
         states = live.pages[self.first_state :]
@@ -158,6 +204,16 @@ class StateMemory(PageMemory):
         super().enter(live, num_tokens, private)
         for pages in live.pages[self.first_state :]:
             self.fresh.update(page.name for page in pages[before : live.num_entered] if page)
+
+    def verify(self, live: Any, num_tokens: int) -> None:
+        """Name blocks of verified tokens between steps."""
+        fresh = set(self.fresh)
+        self.enter(live, num_tokens)
+        self.fresh = fresh
+
+    def give_back(self, live: Any, num_full: int = 0) -> None:
+        super().give_back(live, num_full)
+        self.drafting.discard(live)
 
     def leave(self, live: Any, num_tokens: int, preempted: bool) -> None:
         fresh = set(self.fresh)

@@ -351,6 +351,7 @@ class StepwiseEngine(ABC):
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     uncached_first: bool = False
     caches_verified: bool = False
+    covers_next: bool = False  # a block's name says what the token behind it is
     admits_lookahead: bool = False
     pads_prompts: bool = False
     reserves_prefills: bool = False
@@ -613,7 +614,9 @@ class StepwiseEngine(ABC):
 
         But for the one that the plan of the latest step knew, or the next one if it had its turn.
         """
-        if not self.is_ahead or live not in self.decoded:
+        if self.covers_next and self.is_ahead and (live.decoding or live in self.late):
+            return max(live.num_last, 1) if live in self.decoded else 1
+        if not self.is_ahead or live not in self.decoded or self.covers_next:
             return 0
         return max(live.num_last, 1) - (was_served or not self.overlaps)
 
@@ -699,7 +702,7 @@ class StepwiseEngine(ABC):
         if (kept := self.windows.kept) is None:
             return num_pages
         states = number if kept.dense else min(number, 2 + kept.inside)
-        return num_pages + states * self.windows.num_state_groups
+        return num_pages + (states + self.num_drafts) * self.windows.num_state_groups
 
     @property
     def most_counted(self) -> float:
@@ -745,8 +748,12 @@ class StepwiseEngine(ABC):
 
     def chunk(self, live: Live, num_new: int) -> tuple[Live, int]:
         """Plan tokens of a prompt; the blocks that they fill can be found at once."""
-        self.memory.enter(live, live.num_cached + num_new)
+        self.memory.enter(live, self.num_named(live, num_new))
         return live, num_new
+
+    def num_named(self, live: Live, num_new: int) -> int:
+        """Tokens of a prompt whose blocks have names once a piece is planned."""
+        return min(live.num_cached + num_new, live.num_known - self.covers_next)
 
     def blocks_for(self, num_tokens: int) -> int:
         full, rest = divmod(num_tokens, self.block_size)
@@ -760,7 +767,8 @@ class StepwiseEngine(ABC):
         number = self.blocks_for(num_tokens)
         if isinstance(self.memory, PageMemory) and self.windows:
             number -= self.windows.num_window_groups * self.memory.behind(num_tokens)
-            number += self.windows.num_state_groups if self.windows.kept else 0
+            if self.windows.kept:
+                number += self.windows.num_state_groups * (1 + self.num_drafts)
         return number
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
@@ -778,12 +786,19 @@ class StepwiseEngine(ABC):
         return more
 
     def empty_memory(self) -> Memory:
+        memory = self.any_memory()
+        memory.covers_next = self.covers_next
+        return memory
+
+    def any_memory(self) -> Memory:
         if self.windows:
             kind, more = PageMemory, {}
             if self.windows.kept is not None:
                 most = getattr(self, "threshold", None) or inf
                 more = {"kept": self.windows.kept, "most": min(most, self.max_num_batched_tokens)}
                 more["num_state_groups"] = self.windows.num_state_groups
+                more["num_drafts"] = self.num_drafts
+                more["num_ahead_first"] = self.num_lookahead if self.admits_lookahead else 0
                 kind = StateMemory
             return kind(
                 self.num_blocks,
@@ -809,8 +824,24 @@ class StepwiseEngine(ABC):
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""
         if isinstance(self.memory, PageMemory):
-            return self.memory.missing(live, self.next_slots(live))
+            return self.missing_pages(self.memory, live, 1)
         return self.blocks_for(self.next_slots(live)) - len(live.blocks)
+
+    def missing_pages(self, memory: PageMemory, live: Live, num_new: int) -> int:
+        """Pages that one who runs lacks for a step."""
+        slots = self.behind(live.num_cached + num_new)
+        if live.decoding:
+            slots = self.next_slots(live)
+        if isinstance(memory, StateMemory):
+            return memory.missing(live, slots, self.end_of_step(live, num_new))
+        return memory.missing(live, slots)
+
+    def end_of_step(self, live: Live, num_new: int) -> int:
+        """The last token of one who runs in the step, without what is written ahead."""
+        if not live.decoding:
+            return live.num_cached + num_new
+        end, slots = live.num_cached + 1 + self.num_drafts, self.next_slots(live)
+        return max(min(end, slots), slots - self.num_lookahead)
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
@@ -1142,7 +1173,8 @@ class StepwiseEngine(ABC):
             if isinstance(self.memory, PageMemory):
                 self.memory.extend(live, num_slots)
             if isinstance(self.memory, StateMemory):
-                self.memory.extend_states(live, live.num_cached, num_slots)
+                ahead = self.memory.num_ahead_first if num_new is not None else 0
+                self.memory.extend_states(live, live.num_cached, num_slots - ahead)
         self.running.append(live)
         live.is_padded = self.num_padded > 0
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
@@ -1231,17 +1263,17 @@ class StepwiseEngine(ABC):
         if not live.decoding:
             memory.extend(live, self.behind(live.num_cached + num_new))
             if isinstance(memory, StateMemory):
-                memory.extend_states(live, live.num_cached, live.num_cached + num_new)
-            memory.enter(live, live.num_cached + num_new)
+                memory.extend_states(live, live.num_cached, self.end_of_step(live, num_new))
+            memory.enter(live, self.num_named(live, num_new))
             return
         memory.extend(live, self.next_slots(live))
         if isinstance(memory, StateMemory):
-            memory.extend_states(live, live.num_cached, self.next_slots(live))
+            memory.extend_states(live, live.num_cached, self.end_of_step(live, 1))
         newest = 1
         if self.is_ahead:
             newest = 1 - live.num_last if live.num_last else 0
         live.num_planned = live.num_cached + 1
-        memory.enter(live, live.num_cached + newest)
+        memory.enter(live, live.num_cached + newest - self.covers_next)
 
     def sit_out(self) -> None:
         """Let decodes sit out for which there is no block, those admitted first go first."""
@@ -1489,6 +1521,7 @@ class StepwiseEngine(ABC):
     def decode(self, live: Live) -> None:
         """Give a decode what a step computed, and enter what is then known of it."""
         late = self.plans_ahead and getattr(self, "in_turn", False) and self.block_size > 1
+        late = self.plans_ahead if self.covers_next else late
         if late and self.guesses:
             self.memory.enter_answer(live, live.num_cached)
         live.decode(self.now, self.longest)
@@ -1580,10 +1613,17 @@ class StepwiseChunked(StepwiseEngine):
     carries: bool = field(default=False, init=False)  # some of a prompt, in the latest plan
     last_carrying: int | None = field(default=None, init=False)  # number of the step, from 1
 
+    def begin_plan(self) -> None:
+        self.memory.begin_plan()
+        if self.covers_next and not self.is_ahead:
+            for live in self.decodes:
+                self.memory.enter_answer(live, live.num_cached)
+
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
-        self.memory.begin_plan()
+        self.name_verified()
+        self.begin_plan()
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
         self.is_alone = len(known) + len(self.running) == 1
@@ -1629,6 +1669,12 @@ class StepwiseChunked(StepwiseEngine):
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    def name_verified(self) -> None:
+        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
+        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
+            for live in self.active:
+                self.memory.verify(live, self.num_processed(live))
 
     def note_drafts(self, live: Live) -> None:
         """Note the drafts beside the last token of one who was admitted."""
@@ -1731,7 +1777,8 @@ class StepwiseChunked(StepwiseEngine):
         """The tokens of a step for each sequence, where each has them before later ones."""
         left, found = self.max_num_batched_tokens, []
         for live in self.running:
-            if live in self.late or self.is_in_flight(live):
+            ended = live in self.late and live not in self.decodes
+            if ended or self.is_in_flight(live):
                 continue
             if left <= 0:
                 break
@@ -1882,9 +1929,7 @@ class StepwiseChunked(StepwiseEngine):
     def blocks_in_turn(self, live: Live, num_new: int) -> int:
         """Blocks that a running request takes in the step."""
         if isinstance(self.memory, PageMemory):
-            after = live.num_cached + num_new
-            slots = self.next_slots(live) if live.decoding else self.behind(after)
-            return self.memory.missing(live, slots) if num_new else 0
+            return self.missing_pages(self.memory, live, num_new) if num_new else 0
         if live.decoding:
             return self.next_blocks(live)
         num_slots = live.num_cached + num_new
@@ -1900,7 +1945,7 @@ class StepwiseChunked(StepwiseEngine):
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
             live.num_planned = live.num_cached + 1
-            if self.block_size > 1:
+            if self.block_size > 1 and not self.covers_next:
                 newest = not self.is_ahead
                 if self.is_ahead and self.guesses and live.num_last:
                     newest = 1 - live.num_last

@@ -137,10 +137,10 @@ def test_clients_alike_are_priced_together_as_each_alone(monkeypatch):
     workload = mist.Workload.from_lists(lengths, lengths, arrivals=mist.ConstantArrivals(rate=5.0))
     result = mist.Simulation(clients=clients, workload=workload).run()
     together = result.clients["energy"].tolist()
-    assert [len(tracks) for _, tracks in result.ledger._alike()] == [2, 1, 1]
+    assert [len(tracks) for _, tracks in result.ledger._alike] == [2, 1, 1]
     monkeypatch.setattr(energy_module, "_PIECE", -1)
-    assert [len(tracks) for _, tracks in result.ledger._alike()] == [1, 1, 1, 1]
     alone = mist.Simulation(clients=clients, workload=workload).run()
+    assert [len(tracks) for _, tracks in alone.ledger._alike] == [1, 1, 1, 1]
     assert alone.clients["energy"].tolist() == together
     assert alone.summary["energy_j"] == result.summary["energy_j"]
 

@@ -90,7 +90,7 @@ def test_the_step_in_flight_is_lost(scheduler, halt, before, ahead):
     after = [11.0, 12.0, 13.0, 14.0, 15.0][: 5 - len(before)]
     assert times(result) == [before + after, [11.0, 12.0]]
     ends = sorted({*before, *after, 11.0, 12.0})
-    assert result.recorder.step_ends[0].tolist() == ends
+    assert list(result.recorder.step_ends[0]) == ends
     assert result.clients["busy"].item() == len(ends)
 
 

@@ -1,6 +1,7 @@
 """Metrics by hand, and the files that a run leaves."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from mist_sim.routers import LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import PoissonArrivals, Profile, TimeLimits, Workload, template
+from tests.effort import examples
 from tests.reference.engines import llm_engine
 
 
@@ -273,3 +275,19 @@ def test_answers_cut_at_the_longest_context_are_counted():
     result = Simulation(clients=[client], workload=workload).run()
     assert result.summary["num_truncated"] == 1
     assert result.requests.truncated.tolist() == [False, True]
+
+
+@examples(200)
+@given(
+    values=st.lists(
+        st.one_of(st.floats(0, 1e6), st.integers(0, 3).map(float), st.just(math.nan)),
+        min_size=1,
+        max_size=300,
+    )
+)
+def test_percentiles_are_those_of_numpy_to_the_bit(values):
+    sample = np.array(values)
+    expected = np.percentile(sample, stats.PERCENTILES)
+    found = stats.describe(sample)
+    names = [f"p{percentile}" for percentile in stats.PERCENTILES]
+    assert np.array([found[name] for name in names]).tobytes() == expected.tobytes()

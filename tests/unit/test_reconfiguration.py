@@ -50,7 +50,7 @@ def same(one: Result, other: Result) -> bool:
     return (
         one.requests.drop(columns=shared).equals(other.requests.drop(columns=shared))
         and one.transfers.equals(other.transfers)
-        and all(mine == theirs for mine, theirs in ends)
+        and all(list(mine) == list(theirs) for mine, theirs in ends)
         and all(np.array_equal(one.token_times(k), other.token_times(k)) for k in ids)
     )
 

@@ -280,6 +280,19 @@ def test_with_a_layer_that_drafts_a_block_is_computed_again_or_found_by_the_toke
     assert list(result.requests.num_cached_tokens) == [0, num_cached]
 
 
+@pytest.mark.parametrize(("second_at", "num_cached"), [(0.0, 4), (0.5, 8)])
+def test_a_block_is_found_once_the_token_behind_it_is_known(second_at, num_cached):
+    """The first prompt ends with a block; behind that is a token that comes at 1 s (vLLM 0.33)."""
+    result = run(
+        ChunkedScheduler(), [8, 13], [9, 1], [0.0, second_at], block_size=4, hashes_ahead=True,
+        contents={0: ((1, 17),), 1: ((1, 13),)},
+        speculative_config=SpeculativeConfig(
+            method="eagle", num_speculative_tokens=1, acceptance_rate=0.5
+        ),
+    )  # fmt: skip
+    assert list(result.requests.num_cached_tokens) == [0, num_cached]
+
+
 WITHOUT_STATIC = pytest.mark.parametrize(
     "kind", [ChunkedScheduler, ContinuousScheduler, MixedScheduler]
 )

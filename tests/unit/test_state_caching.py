@@ -15,6 +15,7 @@ from mist_sim.models.kv_groups import KvGroups
 from mist_sim.scenario.from_vllm.commands import from_vllm
 
 GDN, MAMBA = "qwen3.5-35b-a3b", "nemotron-3-nano-30b-a3b-bf16"
+MTP = mist.SpeculativeConfig(method="mtp", num_speculative_tokens=2, acceptance_rate=0.8)
 V0_19 = StateRules(waits=True)
 V0_24 = StateRules(waits=True, shared_stop="at_first")
 V0_33 = StateRules(waits=True, shared_stop="always", goes_on=True, most=512)
@@ -58,6 +59,14 @@ def test_modes_by_version_model_and_gpu(model, gpu, engine, asked, mode, size, i
         (
             {"mode": "align", "scheduler": mist.ChunkedScheduler(preemption="swap")},
             "must be none where preempted requests are swapped",
+        ),
+        (
+            {
+                "engine": "vllm-0.24",
+                "mode": "align",
+                "speculative_config": MTP,
+            },
+            "must be none with drafts before vllm-0.33",
         ),
         ({"model": "deepseek-v4-flash", "gpu": "b200", "mode": "align"}, "compressed entries"),
         (
@@ -172,9 +181,9 @@ def test_pages_of_drafts_move_behind_the_newest_state():
     assert pool.num_free == 100
 
 
-def alike(mode, engine, num_tokens=9_000):
+def alike(mode, engine, num_tokens=9_000, **options):
     """Serve a prompt twice, one after the other; return the cached tokens of the second."""
-    client = client_of(GDN, engine=engine, mode=mode)
+    client = client_of(GDN, engine=engine, mode=mode, **options)
     workload = Workload.from_lists([num_tokens] * 2, [4, 4], [0.0, 60.0])
 
     class Same(type(workload)):
@@ -192,3 +201,5 @@ def test_a_prompt_finds_the_last_state_that_was_kept():
     assert alike("align", "vllm-0.24") == [0, 8 * 1_056]
     assert alike(None, "vllm-0.33") == [0, 8 * 1_088]
     assert alike("none", "vllm-0.33") == [0, 0]
+    assert alike(None, "vllm-0.33", speculative_config=MTP) == [0, 8 * 1_088]
+    assert alike(None, "vllm-0.33", speculative_config=MTP, num_tokens=8 * 1_088) == [0, 7 * 1_088]

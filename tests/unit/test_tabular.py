@@ -104,15 +104,17 @@ def test_a_table_has_every_row_once_whenever_it_is_read(steps):
 
 
 def test_a_table_holds_whole_numbers_in_as_few_bytes_as_they_take():
-    for most, size in ((127, 1), (128, 2), (2**15, 4), (2**31, 8)):
-        table = Table(a="i8", b="f8")
-        table.rows.extend((k % 100, 0.5) for k in range(1_000))
+    least = -(2**40)  # which does not count, since all are as far above it
+    for span, size in ((0, 0), (2**8 - 1, 1), (2**8, 2), (2**16, 4), (2**32, 8)):
+        table = Table(a="i8", b="f8", c="f8")
+        table.rows.extend((least + (k % 2) * span, k / 7, 0.5) for k in range(1_000))
         first = table.columns()
-        assert table.nbytes == 1_000 * (1 + 8)
-        table.rows.append((most, 0.5))
-        assert table.columns()["a"].max() == most
-        assert table.nbytes == 1_001 * (size + 8)
-        assert len(first["a"]) == len(first["b"]) == 1_000
+        assert table.nbytes == 1_000 * (size + 8)
+        table.rows.append((2**62, 0.5, 0.5))  # it does not make others wider
+        assert table.columns()["a"].max() == 2**62
+        assert table.nbytes == 1_000 * (size + 8)
+        assert set(first["a"].tolist()) == {least, least + span}
+        assert len(first["a"]) == len(first["c"]) == 1_000
 
 
 def test_packing_lets_go_of_rows():

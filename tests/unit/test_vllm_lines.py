@@ -386,6 +386,16 @@ def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
         from_vllm([f"vllm serve qwen3-8b --no-enable-prefix-caching {LMCACHE}"])
 
 
+def test_a_part_of_lmcaches_tier_may_be_set_beside_its_line():
+    changes = {"clients.0.kv_cache.tiers.0.latency": "1 ms"}
+    load = "vllm bench serve --num-prompts 2 --random-input-len 64 --random-output-len 4"
+    serve = f"vllm serve qwen3-8b {LMCACHE}"
+    found = from_vllm([serve, load], gpu="h100-sxm", overrides=changes)
+    (client,) = build(Scenario.from_dict(found.keys, changes)).clients
+    (tier,) = client.memory.tiers
+    assert tier.latency == 1e-3
+
+
 @pytest.mark.parametrize(
     ("connector", "in_step"),
     [

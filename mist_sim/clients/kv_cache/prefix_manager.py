@@ -46,9 +46,9 @@ class PrefixCachingManager(KvCacheManager):
         super().__init__(pool)
         self.num_recomputed = num_recomputed
         self.uncached_first = uncached_first
-        self.hashes_ahead = hashes_ahead
         self.cache = PrefixCache(pool.num_blocks)
         self.answers.cache = self.cache
+        self.answers.covers_next = hashes_ahead
 
     @property
     def free_queue(self) -> FreeQueue:
@@ -149,6 +149,7 @@ class PrefixCachingManager(KvCacheManager):
         """Enter the blocks that a step fills; decodes' blocks of the same ids come first."""
         chain = sequence.chain
         if chain is not None and chain.is_entering:
+            num_tokens = min(num_tokens, self.answers.num_hashed(sequence))
             num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
             if self.answers:
                 self.answers.catch_up(chain.keys_until(num_full))
@@ -270,7 +271,7 @@ class PrefixCachingManager(KvCacheManager):
         if not self.shares_blocks:
             self.shares_blocks = True
             self.cache.queue = FreeQueue(self.pool.num_free)
-        known = one_token_up(content) if self.hashes_ahead else content
+        known = one_token_up(content) if self.answers.covers_next else content
         return Chain(known, self.pool.block_size)
 
     def _most_found(self, sequence: SequenceState) -> int:

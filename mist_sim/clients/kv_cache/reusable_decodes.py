@@ -37,6 +37,8 @@ class Answers:
     planned: number of the latest planned step; None: none yet. known: number of the latest step
         whose plan knew all tokens.
     is_late: whether what a step verified of drafts is entered when the next one is planned.
+    covers_next: whether the hash of a block covers the token behind it, so that no block is entered
+        before that token is known. Its step has ended then.
     cache: where blocks are entered; without a prefix cache there is none, and no decode `begin`s.
     """
 
@@ -46,6 +48,7 @@ class Answers:
     def __init__(self, block_size: int) -> None:
         self.is_early = False
         self.is_late = False
+        self.covers_next = False
         self.planned: int | None = None
         self.known: int | None = None
         self.is_ahead = False
@@ -64,8 +67,12 @@ class Answers:
     def follow(self, clock: AnswerClock, *, is_early: bool, is_late: bool) -> None:
         """Get to know the clock of the decodes, and when its steps enter blocks."""
         self.clock = clock
-        self.is_early = is_early
+        self.is_early = is_early and not self.covers_next
         self.is_late = is_late
+
+    def num_hashed(self, sequence: SequenceState) -> int:
+        """Tokens of a sequence that is not on the clock whose blocks have a hash."""
+        return sequence.num_tokens - self.covers_next
 
     def note_step(self) -> None:
         """Note that the next decode step is planned, and has its blocks."""
@@ -134,7 +141,7 @@ class Answers:
             for sequence in self._writers.get(key, ())
             if sequence.ticket and (chain := sequence.chain) and chain.num_held < end
         ]
-        num_behind = int(self.is_early and self.is_ahead)
+        num_behind = int((self.is_early or self.covers_next) and self.is_ahead)
         return min(steps) + num_behind - self.clock.steps if steps else None
 
     def ahead(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
@@ -142,7 +149,7 @@ class Answers:
 
         num_over, num_begun: steps of the run that have ended and begun.
         """
-        if self.is_early and self.is_ahead:
+        if (self.is_early or self.covers_next) and self.is_ahead:
             on_clock = [each for each in self._keys if each.ticket]
             return [(each, self._num_planned(each, num_over)) for each in on_clock]
         num_more = (num_begun - num_over) * self.is_early
@@ -162,14 +169,19 @@ class Answers:
         The outcome of the step before is not; the first step of all enters nothing.
         """
         if self.clock.steps + num_steps <= sequence.join_step:
-            return self.clock.context(sequence, num_steps)
-        return self.clock.context(sequence, num_steps - 1) + 1
+            return self.clock.context(sequence, num_steps) - self.covers_next
+        return self.clock.context(sequence, num_steps - 1) + (not self.covers_next)
 
     def _num_filled(self, sequence: SequenceState, chain: Chain) -> int:
         """Blocks that others can find by now; a sequence off the clock has entered all."""
         if not sequence.ticket:
             return 0
-        num_tokens = self._num_entered(sequence) if self.is_early else self.clock.context(sequence)
+        if self.is_early:
+            num_tokens = self._num_entered(sequence)
+        elif self.covers_next and self.is_ahead:
+            num_tokens = self._num_planned(sequence, 0)
+        else:
+            num_tokens = self.clock.context(sequence)
         return min(num_tokens // self._block_size, chain.num_shared)
 
     def _num_entered(self, sequence: SequenceState) -> int:

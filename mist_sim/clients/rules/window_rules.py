@@ -5,7 +5,7 @@ from __future__ import annotations
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages.page_pool import PageRules
+from mist_sim.clients.kv_cache.pages.page_pool import DraftRules, PageRules
 from mist_sim.clients.kv_cache.pages.state_pieces import StateRules
 from mist_sim.clients.scheduling import ChunkedScheduler
 
@@ -32,4 +32,9 @@ def page_rules(
     if isinstance(scheduler, ChunkedScheduler):
         most = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
         states = states._replace(most=min(most, scheduler.max_num_batched_tokens))
-    return PageRules(most_beside, lags, num_again, rules.hybrid_drops, states)
+    drafts = DraftRules()
+    if drafting is not None:
+        num_ahead = drafting.num_lookahead_tokens
+        num_first = num_ahead if rules.admits_lookahead else 0
+        drafts = DraftRules(num_ahead, num_first, rules.caches_verified)
+    return PageRules(most_beside, lags, num_again, rules.hybrid_drops, states, drafts)

@@ -124,6 +124,8 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     kv_cache, num_tokens = lane.kv_cache, None
     if first_piece is not None and not _comes_whole(lane, sequence):
         num_tokens = kv_cache.num_first_tokens(sequence, first_piece)
+        if lane.pages is not None:  # kept states may have shortened it
+            first_piece = num_tokens - kv_cache.num_cached_tokens(sequence)
         num_tokens = max(num_tokens, lane.needs.of_first_piece(sequence, first_piece))
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
     if sequence.is_brought:

@@ -123,7 +123,7 @@ class LaneState:
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
-        self.known = KnownTokens(self.clock, self.overruns, is_late=is_late)
+        self.known = KnownTokens(self.clock, kv_cache.answers, self.overruns, is_late=is_late)
         kv_cache.answers.follow(self.clock, is_early=is_early, is_late=is_late)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
@@ -209,13 +209,18 @@ class LaneState:
             self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)
 
     def num_known(
-        self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
+        self,
+        sequence: SequenceState,
+        num_computed: int,
+        *,
+        was_served: bool = False,
+        in_prefill: bool = False,
     ) -> int:
         """Computed tokens of a sequence that the next plan knows and can cache.
 
-        was_served: whether it had its turn in that plan, which caches its computed tokens.
+        was_served, in_prefill: of `KnownTokens.of`.
         """
-        return self.known.of(sequence, num_computed, was_served=was_served)
+        return self.known.of(sequence, num_computed, was_served=was_served, in_prefill=in_prefill)
 
     def num_due(self, sequence: SequenceState) -> int:
         """Return the tokens of a decode that are on their way when its step is planned."""
@@ -269,8 +274,9 @@ class LaneState:
             return
         if self.paused:
             self.end_pause()
+        in_prefill = sequence in self.prefilling
         num_blocks, num_computed = self.stop(sequence)
-        num_known = self.num_known(sequence, num_computed)
+        num_known = self.num_known(sequence, num_computed, in_prefill=in_prefill)
         self._free_in_flight(sequence, num_blocks, num_known, num_computed)
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:

@@ -57,7 +57,8 @@ def _piece(lane: LaneState, sequence: SequenceState, num_new: int, num_done: int
     num_computed = sequence.num_computed_tokens + num_done
     num_tokens = num_computed + num_new
     num_slots = lane.needs.slots_of_piece(sequence, num_tokens)
-    return Turn(num_computed, num_new, num_slots, num_tokens)
+    num_known = min(num_tokens, lane.kv_cache.answers.num_hashed(sequence))
+    return Turn(num_computed, num_new, num_slots, num_known)
 
 
 def _decode(lane: LaneState, sequence: SequenceState, num_steps: int = 0) -> Turn:
@@ -71,6 +72,7 @@ def _decode(lane: LaneState, sequence: SequenceState, num_steps: int = 0) -> Tur
         num_known += 1 - lane.num_due(sequence)
     elif clock.steps + num_steps > sequence.join_step:
         num_known = clock.context(sequence, num_steps - 1) + 1
+    num_known -= lane.kv_cache.answers.covers_next
     num_slots = clock.slots(sequence, num_steps)
     return Turn(num_computed, clock.num_queries_each, num_slots, num_known)
 
@@ -81,8 +83,9 @@ def _beyond_end(lane: LaneState, sequence: SequenceState) -> Turn | None:
     if overrun is None:
         return None
     num_before = sequence.num_tokens - 1 - overrun.num_last
+    num_known = num_before + (not lane.kv_cache.answers.covers_next)
     num_new = lane.clock.num_queries_each
-    return Turn(sequence.num_tokens - 1, num_new, overrun.num_slots, num_before + 1)
+    return Turn(sequence.num_tokens - 1, num_new, overrun.num_slots, num_known)
 
 
 # --- in its later steps -------------------------------------------------------------------------

@@ -61,7 +61,10 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     if plan.prefills and lane.by_piece:
         limit = _steps_with_pieces(lane, plan, limit)
     elif lane.clock.num_decodes:
-        limit = lane.clock.steps_until(lane.pool.num_free + lane.num_taken, limit)
+        num_free = lane.pool.num_free + lane.num_taken
+        if lane.pages is not None:
+            num_free -= lane.pages.num_late(lane.clock.num_decodes)
+        limit = max(1, lane.clock.steps_until(num_free, limit))
     return steps_until_gain(lane, limit) if budget and shares else limit
 
 

@@ -70,10 +70,10 @@ def preempt(
         lane.preempt_leaving(sequence)
         return
     kv_cache, swap_space = lane.kv_cache, lane.swap_space
-    in_prefill = swap_space is not None and sequence in lane.prefilling
+    in_prefill = sequence in lane.prefilling
     num_blocks, num_computed = lane.stop(sequence)
     del lane.running[sequence]
-    num_known = lane.num_known(sequence, num_computed, was_served=was_served)
+    num_known = lane.num_known(sequence, num_computed, was_served=was_served, in_prefill=in_prefill)
     num_unknown = num_computed - num_known
     if lane.needs.outgrown(sequence):
         lane.in_flight.take_back(sequence, kv_cache.preempt, num_blocks, num_known, num_unknown)
@@ -202,7 +202,7 @@ def _in_order(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pi
                 budget -= num_new
         elif budget <= 0:
             missed.append(sequence)
-        elif not lane.is_busy(sequence):
+        elif not lane.is_busy(sequence) or _goes_beyond(lane, sequence):
             budget -= lane.clock.num_queries_each
     if missed:
         _sit_turn_out(lane, plan, missed)
@@ -225,6 +225,8 @@ def _piece(lane: LaneState, sequence: SequenceState, budget: int, cut: Cut) -> i
 def _need(lane: LaneState, pieces: list[Piece]) -> int:
     """Return the blocks that the decodes and pieces of prompts take."""
     num_blocks = lane.clock.blocks_needed_now()
+    if lane.pages is not None:
+        num_blocks += lane.pages.num_late(lane.clock.num_decodes + len(pieces))
     for piece in pieces:
         num_blocks += piece[2]
     return num_blocks

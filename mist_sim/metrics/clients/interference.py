@@ -58,8 +58,7 @@ def _prefill_tokens(
     steps = recorder.steps[track].columns()
     if not len(steps["num_steps"]):
         return np.zeros(len(sent))
-    ends = np.frombuffer(recorder.step_ends[track])
-    first = np.clip(np.searchsorted(ends, sent, "right"), *stay)
+    first = np.clip(recorder.step_ends[track].number_until(sent), *stay)
     computed = steps["num_prefill_tokens"].astype(np.int64)
     before, after = (sum_before(steps["num_steps"], computed, step) for step in (first, stay[1]))
     found: Array = after - before

@@ -35,14 +35,15 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
 
 def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, Any], Array]]:
     """Yield the rows of some runs of a track, and the ends of their steps, in order."""
-    rows = recorder.steps[track].columns()
-    ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
+    columns, ends = recorder.steps[track].columns(), recorder.step_ends[track]
+    rows = {name: columns[name] for name in ("start", "num_steps", "num_decodes", "num_gaps")}
     up_to = np.cumsum(rows["num_steps"])
-    cuts = np.unique(np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE)))
+    cuts = np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE))
     for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
         if first < last:
             piece = {name: column[first:last] for name, column in rows.items()}
-            yield piece, ends[up_to[first] - rows["num_steps"][first] : up_to[last - 1]]
+            begin = int(up_to[first] - rows["num_steps"][first])
+            yield piece, ends[begin : int(up_to[last - 1])]
 
 
 def peak_token_rate(
@@ -57,52 +58,67 @@ def peak_token_rate(
     request_ids: in order. sent_at: when each was sent for the last time, seconds. begin: where the
     first second begins, seconds.
     """
-    tokens = recorder.tokens.columns()
-    mine = np.isin(tokens["request_id"], request_ids)
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
-    for track, rows in _by_track(tokens, mine):
-        sent = sent_at[np.searchsorted(request_ids, rows["request_id"])]
-        ends = np.frombuffer(recorder.step_ends[track])  # never decrease
-        seconds = np.floor(ends - begin)
-        starts = np.flatnonzero(np.diff(seconds, prepend=-1.0))
-        chunks = _chunks(recorder, track, rows, np.searchsorted(ends, sent, "right"))
-        all_seconds.append(seconds[starts])
-        all_counts.append(np.add.reduceat(chunks, starts))
+    for track, rows in _by_track(recorder, request_ids, sent_at):
+        for ends, chunks in _chunks(recorder, track, rows):
+            seconds = np.floor(ends - begin)
+            starts = np.flatnonzero(np.diff(seconds, prepend=np.nan))
+            all_seconds.append(seconds[starts])
+            all_counts.append(np.add.reduceat(chunks, starts))
     _, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
     return float(np.bincount(places, np.concatenate(all_counts)).max(initial=0.0))
 
 
 def _by_track(
-    tokens: Mapping[str, Any], mine: NDArray[np.bool_]
+    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield some rows of the tokens track by track, in their order there."""
-    places = np.flatnonzero(mine)
+    """Yield the tokens of some requests track by track, in their order there.
+
+    The parameters are those of `peak_token_rate`. begin: the first step after each was sent.
+    """
+    tokens = recorder.tokens.columns()
+    places = np.flatnonzero(np.isin(tokens["request_id"], request_ids))
     places = places[np.argsort(tokens["track"][places], kind="stable")]
-    tracks, first = np.unique(tokens["track"][places], return_index=True)
-    columns = dict(tokens.items())
-    cuts = pairwise([*first.tolist(), len(places)])
-    for track, (begin, end) in zip(tracks.tolist(), cuts, strict=True):
-        here = places[begin:end]
-        yield track, {name: column[here] for name, column in columns.items()}
+    tracks, firsts = np.unique(tokens["track"][places], return_index=True)
+    columns = {
+        name: tokens[name][places] for name in ("first_step", "end_step", "first_count", "resumed")
+    }
+    sent = sent_at[np.searchsorted(request_ids, tokens["request_id"][places])]
+    cuts = pairwise([*firsts.tolist(), len(places)])
+    for track, (first, last) in zip(tracks.tolist(), cuts, strict=True):
+        rows = {name: column[first:last] for name, column in columns.items()}
+        yield track, rows | {"begin": recorder.step_ends[track].number_until(sent[first:last])}
 
 
 def _chunks(
-    recorder: ColumnRecorder, track: int, rows: Mapping[str, Any], begin: NDArray[np.int64]
-) -> Array:
-    """Return to how many of some requests each step of a track gave output.
+    recorder: ColumnRecorder, track: int, rows: Mapping[str, Any]
+) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+    """Yield some steps at a time: their ends, and to how many of some requests each gave output.
 
-    rows: of the tokens, on that track. begin: the first step after each was sent.
+    rows: of the tokens, on that track.
     """
-    num_all = len(recorder.step_ends[track])
-    runs = recorder.steps[track].columns()
-    first = np.clip(begin, rows["first_step"], rows["end_step"])
-    joined = np.bincount(first, minlength=num_all + 1)
-    left = np.bincount(rows["end_step"], minlength=num_all + 1)
-    chunks = np.cumsum(joined - left)[:num_all].astype(float)
-    chunks *= np.repeat(runs["num_decodes"] > 0, runs["num_steps"].astype(np.int64))
-    by_prompt = (rows["first_step"] - 1)[~rows["resumed"] & (rows["first_step"] > begin)]
-    chunks += np.bincount(by_prompt, minlength=num_all)
-    return chunks
+    runs, begin = recorder.steps[track].columns(), rows["begin"]
+    up_to, is_decode = np.cumsum(runs["num_steps"]), runs["num_decodes"] > 0
+    joins = np.sort(np.clip(begin, rows["first_step"], rows["end_step"]))
+    leaves = np.sort(rows["end_step"])
+    prompts = np.sort((rows["first_step"] - 1)[~rows["resumed"] & (rows["first_step"] > begin)])
+    inside = 0
+    for first, ends in recorder.step_ends[track].pieces():
+        last = first + len(ends)
+        begun, ended = np.searchsorted(up_to, (first, last - 1), "right")
+        here = slice(begun, ended + 1)  # the runs that these steps are of
+        lengths = np.diff(up_to[here].clip(max=last), prepend=first)
+        more = _numbers(joins, first, last) - _numbers(leaves, first, last)
+        decoding = inside + np.cumsum(more)
+        inside = decoding[-1]
+        decoding *= np.repeat(is_decode[here], lengths)
+        yield ends, decoding + _numbers(prompts, first, last)
+
+
+def _numbers(values: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+    """Return how often each number from `first` to the one before `last` is in sorted values."""
+    begin, end = np.searchsorted(values, (first, last))
+    return np.bincount(values[begin:end] - first, minlength=last - first)
 
 
 def sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:
@@ -122,13 +138,9 @@ def output_tokens_before(
     request_ids: in order. sent_at: last sending of each, seconds. A token without a known step,
         from a client without steps, does not count.
     """
-    tokens = recorder.tokens.columns()
-    mine = np.isin(tokens["request_id"], request_ids)
-    num_tokens = 0
-    for track, rows in _by_track(tokens, mine):
-        sent = sent_at[np.searchsorted(request_ids, rows["request_id"])]
-        ends = np.frombuffer(recorder.step_ends[track])
-        begin, end = np.searchsorted(ends, sent, "right"), np.searchsorted(ends, time)
+    num_tokens, before = 0, np.array([np.nextafter(time, -np.inf)])
+    for track, rows in _by_track(recorder, request_ids, sent_at):
+        begin, end = rows["begin"], recorder.step_ends[track].number_until(before)
         by_prompt = rows["first_step"] - 1
         is_first = ~rows["resumed"] & (by_prompt >= begin) & (by_prompt < end)
         num_tokens += int(np.count_nonzero(is_first))
@@ -184,5 +196,4 @@ def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
 def run_periods(recorder: ColumnRecorder, track: int) -> tuple[Array, Array]:
     """Return when each run of a track began and ended, seconds."""
     rows = recorder.steps[track].columns()
-    ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
-    return rows["start"], ends[np.cumsum(rows["num_steps"]) - 1]
+    return rows["start"], recorder.step_ends[track].of(np.cumsum(rows["num_steps"]) - 1)

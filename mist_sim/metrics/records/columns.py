@@ -24,6 +24,7 @@ class Table:
     def __init__(self, **columns: str) -> None:
         self._row, self._pack_row, kinds = _layout(tuple(columns.items()))
         self._packed = bytearray()  # rows that are packed and not yet in columns
+        self._length = 0  # rows in columns
         self._columns = {name: NarrowColumn(kind) for name, kind in kinds}
         self.rows: list[tuple[object, ...]] = []
 
@@ -44,12 +45,13 @@ class Table:
         """Return all rows as one array a column; an array is made when it is read."""
         self.pack()
         self._split()
-        return TableColumns(self._columns)
+        return TableColumns(self._columns, self._length)
 
     def _split(self) -> None:
         """Move the packed rows into the columns."""
         if self._packed:
             rows = np.frombuffer(self._packed, self._row)
+            self._length += len(rows)
             for name, column in self._columns.items():
                 column.extend(rows[name])
             self._packed = bytearray()
@@ -62,15 +64,15 @@ class TableColumns(Mapping[str, Any]):
     the table itself.
     """
 
-    def __init__(self, columns: Mapping[str, NarrowColumn]) -> None:
+    def __init__(self, columns: Mapping[str, NarrowColumn], length: int) -> None:
         self._columns = columns
-        self._length = len(next(iter(columns.values()), ()))
+        self._length = length
         self._others: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name in self._others:
             return self._others[name]
-        return self._columns[name].array()[: self._length]
+        return self._columns[name].array(self._length)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._columns
@@ -81,8 +83,8 @@ class TableColumns(Mapping[str, Any]):
 
     def __or__(self, others: dict[str, NDArray[Any]]) -> TableColumns:
         """Return these columns and others of other names."""
-        found = TableColumns(self._columns)
-        found._length, found._others = self._length, self._others | others
+        found = TableColumns(self._columns, self._length)
+        found._others = self._others | others
         return found
 
 
@@ -123,53 +125,68 @@ class Categories:
         return list(self._codes)
 
 
-_SIZES = tuple(np.dtype(name) for name in ("i1", "i2", "i4", "i8"))
+_NARROW = tuple((2 ** (8 * size), np.dtype(f"u{size}")) for size in (1, 2, 4))
+"""Types of differences from a smallest value, each with the first difference that is too large."""
+
+
+class _Part(NamedTuple):
+    """Some successive values, as whole numbers of their bits: `least` and what each has more.
+
+    number: of the values. more: None where all are alike.
+    """
+
+    number: int
+    least: int
+    more: NDArray[np.integer] | None
 
 
 class NarrowColumn:
-    """The values of one column; whole numbers lie in the smallest type that holds all of them.
+    """The values of one column, a part for each time that some were added.
 
-    Lengths of prompts, counts and codes are small, so that a column of 8 bytes a value often takes
-    1 or 2. dtype: of the arrays that are handed out; other types than whole numbers are held so.
+    Each part takes as few bytes a value as the differences of its bits from the smallest need, none
+    where all are alike. Lengths of prompts, counts and codes are small, ids of a part are near one
+    another, and much is the same for all. dtype: of the arrays that are handed out.
     """
 
     def __init__(self, dtype: np.dtype[np.generic]) -> None:
         self.dtype = dtype
-        self._held = _SIZES[0] if dtype.kind == "i" else dtype
-        self._values = bytearray()
-        self._is_lent = False  # an array that was handed out is a view of the values
-
-    def __len__(self) -> int:
-        return len(self._values) // self._held.itemsize
+        self._bits = np.dtype(f"i{dtype.itemsize}")
+        self._parts: list[_Part] = []
 
     @property
     def nbytes(self) -> int:
         """Bytes that the values take."""
-        return len(self._values)
+        return sum(part.more.nbytes for part in self._parts if part.more is not None)
 
     def extend(self, values: NDArray[np.generic]) -> None:
-        """Add values at the end; arrays that were handed out stay as they are."""
-        if self.dtype.kind == "i" and self._held != self.dtype:
-            self._widen(values)
-        if self._is_lent:
-            self._values, self._is_lent = bytearray(self._values), False
-        self._values.extend(values.astype(self._held).tobytes())
-
-    def array(self) -> NDArray[np.generic]:
-        """Return all values: a view where they are held in their own type, else a new array."""
-        held = np.frombuffer(self._values, self._held)
-        if self._held != self.dtype:
-            return held.astype(self.dtype)
-        self._is_lent = True
-        return held
-
-    def _widen(self, values: NDArray[np.generic]) -> None:
-        """Hold the values in a larger type if new ones do not fit into the present one."""
-        low, high = values.min(), values.max()
-        for held in _SIZES:
-            limits = np.iinfo(held)
-            if held.itemsize >= self._held.itemsize and limits.min <= low and high <= limits.max:
+        """Add values at the end, one at least."""
+        bits: NDArray[np.integer] = np.ascontiguousarray(values).view(self._bits)
+        low = np.minimum.reduce(bits)
+        least, more = int(low), bits
+        span = int(np.maximum.reduce(bits)) - least
+        if not span:
+            self._parts.append(_Part(len(bits), least, None))
+            return
+        for too_much, held in _NARROW:
+            if span < too_much and held.itemsize < bits.itemsize:
+                more = (bits - low).astype(held)
                 break
-        if held != self._held:
-            wider = np.frombuffer(self._values, self._held).astype(held)
-            self._held, self._values, self._is_lent = held, bytearray(wider), False
+        else:
+            least = 0
+        self._parts.append(_Part(len(bits), least, more))
+
+    def array(self, length: int) -> NDArray[np.generic]:
+        """Return so many values from the first on, up to the end of a part, as a new array."""
+        found, first = np.empty(length, self._bits), 0
+        for number, least, more in self._parts:
+            if first == length:
+                break
+            last = first + number
+            if more is None:
+                found[first:last] = least
+            else:
+                found[first:last] = more
+                if least:
+                    found[first:last] += least
+            first = last
+        return found.view(self.dtype)

@@ -29,6 +29,7 @@ from mist_sim.metrics.records.run_tables import (
     token_table,
     visit_table,
 )
+from mist_sim.metrics.records.step_ends import StepEnds, pack_many
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
 """Ends of a request; the position is the code in the table of requests."""
@@ -42,20 +43,19 @@ class ColumnRecorder:
     """The `Recorder` of every run.
 
     requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
-    row a run; `step_ends` holds the end of every single step, `track_clients` whose steps they
-    are, `track_layouts` in which layout of that client. gaps: times between two tokens that are
-    not the duration of one step. tokens: which steps gave a request its tokens; with drafts,
-    `first_count` is where in `token_counts` it begins how many each decode step gave (-1: one
-    each). step_tokens: for each track, tokens that each decode step gave in all; empty where that
-    is its decodes. drafts: a row for each stay of a request in a decode batch that verified
-    drafts. moves: a row for KV entries of a request that went from one place to another;
-    move_names: the kinds and places in it. retrievals: a row for each level that had entries of a
-        requested context, and one for the entries of no level; level_names: the levels.
-    states: a row for each change of a client's state, named in state_names; losses: a row a visit
-    that was lost with its client, or with the one that had its KV entries. Both are empty where no
-    client changes its state. models: those that requests ask for; the first is None, for any.
-    groups: class of each user request, by its id, as `Slo.groups` counts classes; empty if the slo
-        has none.
+    row a run; `step_ends`: the end of every step, `track_clients`: whose steps they are,
+    `track_layouts`: in which of its layouts. gaps: times between tokens that no one step took.
+    tokens: which steps gave a request its tokens; with drafts, `first_count` is where in
+    `token_counts` it begins how many each decode step gave (-1: one each). step_tokens: for each
+    track, tokens that each decode step gave in all; empty where that is its decodes. drafts: a row
+    for each stay of a request in a decode batch that verified drafts. moves: a row for KV entries
+    of a request that went from one place to another; move_names: the kinds and places in it.
+    retrievals: a row for each level that had entries of a requested context, and one for those of
+    no level; level_names: the levels. states: a row for each change of a client's state, named in
+    state_names; losses: a row a visit that was lost with its client, or with the one that had its
+    KV entries. Both are empty where no client changes its state. models: those that requests ask
+    for; the first is None, for any. groups: class of each user request, by its id, as `Slo.groups`
+    counts classes; empty if the slo has none.
 
     Visits and steps have the times of clients, requests those of their users: tokens come
     `response` seconds later, the last one `output_token` more for each token (see `FrontEnd`).
@@ -73,7 +73,7 @@ class ColumnRecorder:
         self._num_at_once: int | None = None
         self._most_rows = _MOST_ROWS  # of requests, before all tables are looked at
         self.steps: list[Table] = []
-        self.step_ends: list[array[float]] = []
+        self.step_ends: list[StepEnds] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
         self.tokens = token_table()
         self.token_counts: array[int] = array("H")
@@ -100,7 +100,7 @@ class ColumnRecorder:
         self.track_layouts.append(layout)
         self._tracks_of.setdefault(client_id, []).append(len(self.steps))
         self.steps.append(step_table())
-        self.step_ends.append(array("d"))
+        self.step_ends.append(StepEnds())
         self.step_tokens.append(array("q"))
         return len(self.steps) - 1
 
@@ -264,6 +264,7 @@ class ColumnRecorder:
         for table in (self.requests, self.visits, self.tokens, *self.steps, *others):
             if len(table.rows) >= _MOST_ROWS:
                 table.pack()
+        pack_many(self.step_ends)
 
     def record_steps(
         self,
@@ -282,10 +283,8 @@ class ColumnRecorder:
         """Add a row for a run of steps, and the end of each of them."""
         if step_tokens is not None:
             self.step_tokens[track].frombytes(step_tokens.tobytes())
-        if isinstance(ends, float):
-            self.step_ends[track].append(ends)
-        else:
-            self.step_ends[track].extend(ends[:num_steps])
+        latest = self.step_ends[track].latest
+        latest.extend([ends] if isinstance(ends, float) else ends[:num_steps])
         chunks = batch.chunks
         num_chunks = num_new = context = pairs = 0
         if chunks:
@@ -312,7 +311,8 @@ class ColumnRecorder:
     def step_sink(self, track: int) -> StepSink | None:
         """Return the lists themselves; None if a subclass records steps in its own way."""
         is_plain = type(self).record_steps is ColumnRecorder.record_steps
-        return StepSink(self.steps[track].rows.append, self.step_ends[track]) if is_plain else None
+        sink = StepSink(self.steps[track].rows.append, self.step_ends[track].latest)
+        return sink if is_plain else None
 
     def record_move(
         self,

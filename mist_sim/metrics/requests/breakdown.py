@@ -8,10 +8,10 @@ time in which no client had the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,9 @@ from mist_sim.metrics.requests.window_rates import Mask
 from mist_sim.metrics.tables.tabular import Columns, in_order
 from mist_sim.stages import Decode, Prefill
 
-Rows = NDArray[np.int64]
+Places = NDArray[np.int64]
+Rows = dict[str, Any]
+"""Some rows of a table, by column; `row`: the place of the request of each among some requests."""
 
 QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer"
 _CHILDREN, _RETRIES, _OTHER = "children", "retries", "other"
@@ -33,6 +35,9 @@ _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
 _FIGURES = ("mean", "p50", "p90", "p99")
 _MS = 1e3
 _TINY = 1e-9  # seconds below which a remainder is rounding
+_TOGETHER = 65_536  # requests looked at together, since they may have many intervals
+_OF_REQUESTS = ("arrival_time", "sent_at", "finished_at", "front_end")
+_OF_VISITS = ("stages", "queued_at", "started_at", "first_token_at", "finished_at")
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class _Intervals:
     row: row of the request. what: number of the activity's name. start, end: seconds.
     """
 
-    row: Rows
+    row: Places
     what: NDArray[np.int16]
     start: Array
     end: Array
@@ -56,6 +61,20 @@ class _Intervals:
         """Return several parts as one."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return _Intervals(*(np.concatenate(column) for column in columns))
+
+
+class _Table(NamedTuple):
+    """Some columns of a table whose rows belong to requests: `place`, of each row's request."""
+
+    columns: Mapping[str, Any]
+    names: Sequence[str]
+    place: Places
+
+    def between(self, first: int, last: int) -> Rows:
+        """Return the rows of the requests from `first` to the one before `last`."""
+        here = np.flatnonzero((self.place >= first) & (self.place < last))
+        row = {"row": self.place[here] - first}
+        return row | {name: self.columns[name][here] for name in self.names}
 
 
 class Breakdown:
@@ -72,50 +91,81 @@ class Breakdown:
 
     def __init__(self, recorder: ColumnRecorder) -> None:
         self._recorder = recorder
-        self._requests = recorder.requests.columns()
         # Of two at once the later one counts. An answer's memory may be reserved before its prompt.
         self._names = [_CHILDREN, DECODE, QUEUE]
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
         """The seconds of each thing, by request in the order of the recorder's."""
-        c, rows = self._requests, RequestRows(self._recorder)
-        waits, *work = self._visits(rows)
-        others = [self._children(rows), self._moves(rows)]
-        is_contested = np.bincount(waits.row, minlength=len(rows)) > 1
+        recorder, rows = self._recorder, RequestRows(self._recorder)
+        requests = recorder.requests.columns()
+        is_child = requests["parent_id"] != requests["request_id"]
+        parents = np.full(len(rows), -1)  # of users' requests, of no one's
+        parents[is_child] = rows.of(requests["parent_id"][is_child])
+        visits, moves = recorder.visits.columns(), recorder.moves.columns()
+        tables = (
+            _Table(visits, _OF_VISITS, rows.of(visits["request_id"])),
+            _Table(requests, ("arrival_time", "finished_at"), parents),
+            _Table(moves, ("start", "end"), rows.of(moves["request_id"])),
+        )
+        of_requests = _Table(requests, _OF_REQUESTS, np.arange(len(rows)))
+        found: dict[str, Array] = {}
+        for first in range(0, max(len(rows), 1), _TOGETHER):
+            here = of_requests.between(first, first + _TOGETHER)
+            few = [table.between(first, first + _TOGETHER) for table in tables]
+            for name, seconds in self._of_some(here, *few).items():
+                if name not in found and (name == QUEUE or seconds.any()):
+                    found[name] = np.zeros(len(rows))
+                if name in found:
+                    found[name][here["row"] + first] = seconds
+        return {name: found[name] for name in self._all_names() if name in found}
+
+    def _all_names(self) -> list[str]:
+        others = [name for name in self._names if name not in _IN_ORDER]
+        return [*_IN_ORDER, *others, _RETRIES, _FRONT_END, _OTHER]
+
+    def _of_some(
+        self, requests: Rows, visits: Rows, children: Rows, moves: Rows
+    ) -> dict[str, Array]:
+        """Return the seconds of each thing of some requests. row: in `requests`, by the others."""
+        number = len(requests["row"])
+        waits, *work = self._visits(visits)
+        others = [
+            self._spent(_CHILDREN, *children.values()),
+            self._spent(TRANSFER, *moves.values()),
+        ]
+        is_contested = np.bincount(waits.row, minlength=number) > 1
         for intervals in others:
             is_contested[intervals.row] = True
-        found = self._clipped(_Intervals.joined([waits, *work, *others]))
+        found = _clipped(_Intervals.joined([waits, *work, *others]), requests)
         overlap = is_contested[found.row]
         found = _Intervals.joined([found.select(~overlap), self._disjoint(found.select(overlap))])
-        names = [*_IN_ORDER, *(name for name in self._names if name not in _IN_ORDER)]
-        shares = {name: self._sum(found, name) for name in names}
-        shares[_RETRIES] = c["sent_at"] - c["arrival_time"]
-        shares[_FRONT_END] = c["front_end"]
-        rest = c["finished_at"] - c["arrival_time"] - sum(shares.values())
-        shares[_OTHER] = np.where(np.abs(rest) < _TINY, 0.0, rest)
-        return {name: each for name, each in shares.items() if name == QUEUE or each.any()}
+        shares = {name: self._sum(found, name, number) for name in self._all_names()[:-3]}
+        shares[_RETRIES] = requests["sent_at"] - requests["arrival_time"]
+        shares[_FRONT_END] = requests["front_end"]
+        rest = requests["finished_at"] - requests["arrival_time"] - sum(shares.values())
+        return shares | {_OTHER: np.where(np.abs(rest) < _TINY, 0.0, rest)}
 
-    def _sum(self, intervals: _Intervals, name: str) -> Array:
-        """Return the seconds of one thing by request."""
+    def _sum(self, intervals: _Intervals, name: str, number: int) -> Array:
+        """Return the seconds of one thing by request. number: of the requests."""
         mine = intervals.what == self._code(name)
         seconds = intervals.end[mine] - intervals.start[mine]
-        num_requests = len(self._requests["request_id"])
-        return np.asarray(np.bincount(intervals.row[mine], seconds, num_requests), dtype=float)
+        return np.asarray(np.bincount(intervals.row[mine], seconds, number), dtype=float)
 
     def _code(self, name: str) -> int:
         if name not in self._names:
             self._names.append(name)
         return self._names.index(name)
 
-    def _visits(self, rows: RequestRows) -> Iterator[_Intervals]:
-        """Yield the waits of all visits, and the work done in them."""
-        visits = self._recorder.visits.columns()
-        row = rows.of(visits["request_id"])
-        queued, begun, end = visits["queued_at"], visits["started_at"], visits["finished_at"]
-        begun = np.where(np.isnan(begun), end, begun)
-        yield self._spent(QUEUE, row, queued, begun)
-        first_token = np.where(np.isnan(visits["first_token_at"]), end, visits["first_token_at"])
+    def _visits(self, visits: Rows) -> Iterator[_Intervals]:
+        """Yield the waits of visits, and the work done in them."""
+        row = visits["row"]
+        end: Array = visits["finished_at"]
+        begun, first_token = (
+            np.where(np.isnan(visits[name]), end, visits[name])
+            for name in ("started_at", "first_token_at")
+        )
+        yield self._spent(QUEUE, row, visits["queued_at"], begun)
         for code, kinds in enumerate(self._recorder.pipelines.values):
             mine = visits["stages"] == code
             first, *later = list(dict.fromkeys(kinds))  # type: ignore[call-overload]
@@ -127,33 +177,12 @@ class Breakdown:
                 first = " + ".join([first, *later])
             yield self._spent(first, row, begun, split, mine)
 
-    def _children(self, rows: RequestRows) -> _Intervals:
-        """Return the times in which children were under way, for their parents."""
-        c = self._requests
-        is_child = c["parent_id"] != c["request_id"]
-        parents = rows.of(c["parent_id"][is_child])
-        return self._spent(
-            _CHILDREN, parents, c["arrival_time"][is_child], c["finished_at"][is_child]
-        )
-
-    def _moves(self, rows: RequestRows) -> _Intervals:
-        """Return the times in which KV entries were on their way."""
-        moves = self._recorder.moves.columns()
-        row = rows.of(moves["request_id"])
-        return self._spent(TRANSFER, row, moves["start"], moves["end"])
-
     def _spent(
-        self, name: str, row: Rows, start: Array, end: Array, chosen: Mask | None = None
+        self, name: str, row: Places, start: Array, end: Array, chosen: Mask | None = None
     ) -> _Intervals:
         what = np.full(len(row), self._code(name), dtype=np.int16)
         found = _Intervals(row, what, start, end)
         return found if chosen is None else found.select(chosen)
-
-    def _clipped(self, intervals: _Intervals) -> _Intervals:
-        """Return the intervals cut to the last attempt of each request."""
-        sent, over = (self._requests[name][intervals.row] for name in ("sent_at", "finished_at"))
-        start, end = np.clip(intervals.start, sent, over), np.clip(intervals.end, sent, over)
-        return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
 
     def _disjoint(self, intervals: _Intervals) -> _Intervals:
         """Return intervals without overlaps: at each time the activity that counts first."""
@@ -175,6 +204,13 @@ class Breakdown:
         return [code for code in range(len(self._names)) if code != last] + [last]
 
 
+def _clipped(intervals: _Intervals, requests: Rows) -> _Intervals:
+    """Return the intervals cut to the last attempt of each request."""
+    sent, over = (requests[name][intervals.row] for name in ("sent_at", "finished_at"))
+    start, end = np.clip(intervals.start, sent, over), np.clip(intervals.end, sent, over)
+    return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
+
+
 def breakdown_columns(breakdown: Breakdown, recorder: ColumnRecorder) -> Columns:
     """A row a request, in their order: its latency (`e2el`), and the seconds of each part of it."""
     c = recorder.requests.columns()
@@ -185,11 +221,11 @@ def breakdown_columns(breakdown: Breakdown, recorder: ColumnRecorder) -> Columns
 
 def breakdown_summary(breakdown: Breakdown, done: Mask) -> dict[str, Any]:
     """Return figures of each part of the latency of some requests, and its share of all of it."""
-    parts = {name: seconds[done] for name, seconds in breakdown.seconds.items()}
-    whole = float(sum(seconds.sum() for seconds in parts.values()))
+    sums = {name: seconds[done].sum() for name, seconds in breakdown.seconds.items()}
+    whole = float(sum(sums.values()))
     found = {}
-    for name, seconds in parts.items():
-        figures = stats.describe(seconds)
+    for name, seconds in breakdown.seconds.items():
+        figures = stats.describe(seconds[done])
         shown = {figure: figures[figure] * _MS for figure in _FIGURES}
-        found[name] = {"share": stats.share(float(seconds.sum()), whole)} | shown
+        found[name] = {"share": stats.share(float(sums[name]), whole)} | shown
     return {"latency_breakdown_ms": found}

@@ -42,7 +42,7 @@ def by_group(
     c = request_columns(recorder)
     figures = _Figures(recorder, c, slo, counted, ended, warmup, duration)
     found: dict[str, Any] = {}
-    asked = np.unique(c["model"][counted | ended]).tolist()
+    asked = np.flatnonzero(np.bincount(c["model"][counted | ended])).tolist()
     if len(asked) > 1:
         names = recorder.models.values
         models = {str(names[code] or ANY): figures.of(c["model"] == code) for code in asked}

@@ -22,7 +22,7 @@ def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
     counted = np.isin(moves["request_id"], request_ids)
     seconds = moves["end"] - moves["start"]
     found = {}
-    for code in np.unique(moves["kind"][counted]).tolist():
+    for code in np.flatnonzero(np.bincount(moves["kind"][counted])).tolist():
         mine = counted & (moves["kind"] == code)
         found[str(recorder.move_names.values[code])] = {
             "transfers": int(mine.sum()),

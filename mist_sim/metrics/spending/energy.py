@@ -29,6 +29,17 @@ from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import Watts
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
+_WORK = (
+    "num_steps",
+    "num_chunks",
+    "num_prefill_tokens",
+    "num_decodes",
+    "context_sum",
+    "chunk_context_sum",
+    "num_prefill_pairs",
+    "busy",
+)
+"""What the work of a run depends on, of the columns of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +103,8 @@ class Ledger:
         self.machines = machines
         self.options = options
         self._known: dict[int, tuple[Spent, tuple[Spent, ...]]] = {}
+        self._latest: tuple[int, dict[int, list[Runs]]] = -1, {}  # of which tracks alike
+        self._known_after: dict[tuple[int, float], tuple[float, list[float]]] = {}
 
     @cached_property
     def end(self) -> float:
@@ -135,19 +148,31 @@ class Ledger:
 
     def busy_after(self, begin: float, client_id: int, group: int) -> float:
         """Return the GPU seconds in steps of a group of a client's from a time on."""
-        runs = self._runs_of(client_id, group)
-        return float(sum((r.gpu_seconds * _share_after(r, begin)).sum() for r in runs))
+        return self._after(begin, client_id)[1][group]
 
     def energy_of(self, client_id: int, begin: float) -> tuple[float, float]:
         """Return the joules of a client in steps, and idle, from a time on."""
-        runs = self.runs[client_id]
-        in_steps = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
+        in_steps, busy = self._after(begin, client_id)
         idle = 0.0
-        for number, group in enumerate(self.groups(client_id)):
+        for group, seconds in zip(self.groups(client_id), busy, strict=True):
             gpu_seconds = group.num_gpus * self.lives.seconds(client_id, POWERED, begin)
-            waits = max(gpu_seconds - self.busy_after(begin, client_id, number), 0.0)
-            idle += waits * self.idle_watts(group)
+            idle += max(gpu_seconds - seconds, 0.0) * self.idle_watts(group)
         return in_steps, idle
+
+    def _after(self, begin: float, client_id: int) -> tuple[float, list[float]]:
+        """Return a client's joules and each group's GPU seconds in steps from a time on."""
+        key = client_id, begin
+        if key not in self._known_after:
+            runs = self.runs(client_id)
+            joules = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
+            busy = []
+            for number in range(len(self.groups(client_id))):
+                mine = [r for r in runs if r.group == number]
+                busy.append(
+                    float(sum((r.gpu_seconds * _share_after(r, begin)).sum() for r in mine))
+                )
+            self._known_after[key] = joules, busy
+        return self._known_after[key]
 
     def idle_watts(self, group: GpuGroup) -> float:
         """Return the watts of a GPU that waits, with its part of the host and the building."""
@@ -157,37 +182,42 @@ class Ledger:
         """Return the watts of a GPU with its part of the host and the building."""
         return (watts + self.options.host) * self.options.pue
 
-    @cached_property
-    def runs(self) -> list[list[Runs]]:
-        """The runs of each client, track by track, and there by group of GPUs."""
-        found: dict[int, list[Runs]] = {}
-        for machine, tracks in self._alike():
-            found |= zip(tracks, self._of_tracks(tracks, machine), strict=True)
-        tracks_of = self._recorder.tracks_of
-        return [
-            [runs for track in tracks_of(client_id) for runs in found.get(track, ())]
-            for client_id in range(len(self.machines))
-        ]
+    def runs(self, client_id: int) -> list[Runs]:
+        """Return the runs of a client, track by track, and there by group of GPUs.
 
-    def _alike(self) -> Iterator[tuple[GpuMachine, list[int]]]:
-        """Yield the tracks, those of clients alike together: of many, each has few runs."""
-        latest, tracks, num_steps = None, list[int](), 0
+        Computed anew for each client and not kept, since those of all take more than the records.
+        """
+        found = []
+        for track in self._recorder.tracks_of(client_id):
+            if (alike := self._alike_of.get(track)) is None:
+                continue
+            if alike != self._latest[0]:
+                machine, tracks = self._alike[alike]
+                these = self._of_tracks(tracks, machine)
+                self._latest = alike, dict(zip(tracks, these, strict=True))
+            found += self._latest[1][track]
+        return found
+
+    @cached_property
+    def _alike(self) -> list[tuple[GpuMachine, list[int]]]:
+        """The tracks, those of clients alike together: of many, each has few runs."""
+        found, num_steps = list[tuple[GpuMachine, list[int]]](), 0
         for client_id, machine in enumerate(self.machines):
             if machine is None:
                 continue
             for track in self._recorder.tracks_of(client_id):
                 its = self._machine_of(track, machine)
-                if latest is not None and (its != latest or num_steps > _PIECE):
-                    yield latest, tracks
-                    tracks, num_steps = [], 0
-                latest = its
-                tracks.append(track)
+                if not found or its != found[-1][0] or num_steps > _PIECE:
+                    found.append((its, []))
+                    num_steps = 0
+                found[-1][1].append(track)
                 num_steps += len(self._recorder.step_ends[track])
-        if latest is not None:
-            yield latest, tracks
+        return found
 
-    def _runs_of(self, client_id: int, group: int) -> list[Runs]:
-        return [runs for runs in self.runs[client_id] if runs.group == group]
+    @cached_property
+    def _alike_of(self) -> dict[int, int]:
+        """Which of `_alike` each track is in."""
+        return {track: k for k, (_, tracks) in enumerate(self._alike) for track in tracks}
 
     def _machine_of(self, track: int, machine: GpuMachine) -> GpuMachine:
         """Return the machine that computed a track's steps. machine: the client's first one."""
@@ -202,8 +232,7 @@ class Ledger:
         """Yield the runs of each of some tracks, one item for each group."""
         tables = [self._recorder.steps[track].columns() for track in tracks]
         rows: dict[str, Any] = {
-            name: np.concatenate([table[name] for table in tables]).astype(float)
-            for name in tables[0]
+            name: np.concatenate([table[name] for table in tables]).astype(float) for name in _WORK
         }
         given = np.concatenate(list(map(self._tokens_given, tracks)))
         counts = _step_counts(rows, given, machine.num_drafts)
@@ -242,15 +271,15 @@ class Ledger:
         """Return the joules of a client, and the GPU seconds of each of its groups."""
         if self.machines[client_id] is None:
             return Spent.of(np.zeros(len(self._rows)), 0.0), ()
-        prompts = self._prompt_weights(client_id)
-        energy = self._by_token(self.runs[client_id], "energy", prompts)
+        prompts, all_runs = self._prompt_weights(client_id), self.runs(client_id)
+        energy = self._by_token(all_runs, "energy", prompts)
         idle, seconds = 0.0, []
         for number, group in enumerate(self.groups(client_id)):
             busy = self.busy_after(0.0, client_id, number)
             powered = group.num_gpus * self.lives.seconds(client_id, POWERED)
             idle += max(powered - busy, 0.0) * self.idle_watts(group)
             unused = max(self.reserved_after(0.0, client_id, number) - busy, 0.0)
-            runs = self._runs_of(client_id, number)
+            runs = [each for each in all_runs if each.group == number]
             seconds.append(Spent.of(self._by_token(runs, "gpu_seconds", prompts), unused))
         return Spent.of(energy, idle), tuple(seconds)
 

@@ -101,8 +101,8 @@ def _model_lines(assumed: Sequence[str]) -> Iterator[str]:
     if "kv_cache.mamba_cache_mode" in assumed:
         yield (
             "Prefixes are not cached in a model most of whose layers keep a state: vLLM up to 0.24 "
-            "does so where it is told (mamba_cache_mode), and with drafts, swapped requests, "
-            "prompts that are not cut or compressed entries it is not simulated."
+            "does so where it is told (mamba_cache_mode); with drafts before 0.33, swapped "
+            "requests, prompts that are not cut or compressed entries it is not simulated."
         )
 
 

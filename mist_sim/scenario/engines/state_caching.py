@@ -81,8 +81,8 @@ def _why_not(config: EngineConfig, mixers: list[LinearMixer]) -> str:
         return "with a scheduler that does not cut prompts"
     if scheduler is not None and scheduler.swaps:
         return "where preempted requests are swapped"
-    if drafting is not None:
-        return "with drafts"
+    if drafting is not None and not version_of(config.engine).rules.caches_verified:
+        return "with drafts before vllm-0.33"
     return ""
 
 

@@ -68,6 +68,10 @@ class Server:
         """Whether `--set` says a key, or a part of it, of some client or of all."""
         return any(path == key or f".{key}" in f".{path}" for path in self.overrides)
 
+    def is_set_whole(self, key: str) -> bool:
+        """Whether `--set` says all of a list, of some client or of all, and not a part of it."""
+        return any(f".{path}".endswith(f".{key}") for path in self.overrides)
+
 
 Handler = Callable[[Flag, Server], None]
 """Honours a flag, or notes in the account why not."""

@@ -221,7 +221,12 @@ class QueuedState(LaneState):
         return self.pool.blocks_for(context), context
 
     def num_known(
-        self, sequence: SequenceState, num_computed: int, *, was_served: bool = False
+        self,
+        sequence: SequenceState,
+        num_computed: int,
+        *,
+        was_served: bool = False,
+        in_prefill: bool = False,
     ) -> int:
         """Return the computed tokens of a sequence that the next plan knows and can cache."""
         return self._known_if_served if was_served else self._known

@@ -45,7 +45,8 @@ class CachingPageManager(PageManager):
         self.table = PageTable(pool.num_blocks, groups.num_groups, blank_first=blank_first)
         self.shares_blocks = True
         self._hits = Hits(pool, self.table, rules)
-        self._hashes_ahead = hashes_ahead
+        self.answers.covers_next = hashes_ahead
+        self._drafts = rules.drafts
         self._latest: tuple[SequenceState, list[Hashable], Hit] | None = None  # look-up
         self._fresh_in = 0  # plan of the table's fresh names
 
@@ -95,7 +96,7 @@ class CachingPageManager(PageManager):
         """Return the names of the blocks whose content other requests may share."""
         names: list[Hashable] = []
         content = sequence.visit.request.content
-        known = one_token_up(content) if self._hashes_ahead else content
+        known = one_token_up(content) if self.answers.covers_next else content
         for key, end in Chain(known, self.pool.block_size).spans:
             names += [(key, position) for position in range(len(names), end)]
         return names
@@ -127,17 +128,36 @@ class CachingPageManager(PageManager):
         groups, states = self.pool.groups, holding.states
         if states is None:
             return groups.num_groups * num_more
-        end = turn.num_computed + turn.num_new
+        end = self._end(turn)
         saved = saved_block(turn.num_computed, end, self.pool.block_size, self.pool.states)
         num_pages = (groups.num_groups - groups.num_kept_states) * num_more
         return num_pages + states.num_lacking(end, saved)
+
+    def num_late(self, num_sequences: int) -> int:
+        """Pages of states, which need none yet for what a drafting model writes ahead."""
+        return self.pool.groups.num_kept_states * num_sequences if self._drafts.num_ahead else 0
+
+    def _end(self, turn: Turn) -> int:
+        """Return the tokens up to which a step needs states: none that a drafting model writes.
+
+        A step planned ahead counts all drafts of the one before it as accepted.
+        """
+        end = turn.num_computed + turn.num_new
+        if not (self.pool.num_drafts and turn.num_slots):
+            return end
+        return max(min(end, turn.num_slots), turn.num_slots - self._drafts.num_ahead)
+
+    def _return(self, holding: Holding, num_computed: int) -> None:
+        if self.keeps_states and self._drafts.names_verified:
+            holding.name_until(num_computed)  # so that others find what comes back
+        super()._return(holding, num_computed)
 
     def _have_turn(self, holding: Holding, turn: Turn) -> None:
         if not (isinstance(holding, HeldPages) and holding.states is not None):
             super()._have_turn(holding, turn)
             return
         holding.extend(turn.num_slots)
-        end, num_named = turn.num_computed + turn.num_new, holding.num_named
+        end, num_named = self._end(turn), holding.num_named
         size, rules = self.pool.block_size, self.pool.states
         holding.states.take(end, saved_block(turn.num_computed, end, size, rules))
         super()._have_turn(holding, turn)
@@ -184,7 +204,7 @@ class CachingPageManager(PageManager):
         num_pages = num_full + num_window + hit.num_free + pool.num_state_pages
         if not groups.num_kept_states:
             return num_pages
-        end = most if num_tokens is None else num_tokens
+        end = most if num_tokens is None else num_tokens - self._drafts.num_ahead_first
         return num_pages + self._states_to_admit(hit, end)
 
     def num_first_tokens(self, sequence: SequenceState, first_piece: int) -> int:
@@ -207,6 +227,14 @@ class CachingPageManager(PageManager):
         names = self._first_names(sequence)
         num_skipped_states = self.pool.num_skipped_states(sequence.num_brought)
         return HeldPages(self.pool, self.table, sequence, names, num_skipped, num_skipped_states)
+
+    def go_on(self, sequence: SequenceState, num_here: int, num_tokens: int) -> None:
+        """Give a prompt pages up to so many tokens, and states for drafts behind its end."""
+        super().go_on(sequence, num_here, num_tokens)
+        states, end = self._of[sequence].states, num_tokens - self._drafts.num_ahead_first
+        if states is not None and end > sequence.num_tokens:
+            size, rules = self.pool.block_size, self.pool.states
+            states.take(end, saved_block(sequence.num_computed_tokens, end, size, rules))
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Give a sequence pages for entries that come, and for their states."""

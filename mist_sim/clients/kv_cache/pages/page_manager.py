@@ -59,12 +59,20 @@ class PageManager(KvCacheManager):
             num_computed -= self.num_in_flight(sequence) if self._lags else 0
         elif self.answers.is_ahead and holding.plan == self.num_plans - 1:
             num_computed = holding.num_before + (0 if self._lags else holding.num_new)
+        self._return(holding, num_computed)
+
+    def _return(self, holding: Holding, num_computed: int) -> None:
+        """Take back the pages that a sequence needs no more after so many computed tokens."""
         holding.leave_behind(num_computed)
 
     def need(self, sequence: SequenceState, turn: Turn) -> int:
         """Pages that a sequence lacks for a turn."""
         num_more = -(-turn.num_slots // self.pool.block_size) - self._of[sequence].num_blocks
         return self.pool.groups.num_groups * max(0, num_more)
+
+    def num_late(self, num_sequences: int) -> int:
+        """Pages that sequences may take in a later step than that in which their slots begin."""
+        return 0
 
     def piece(self, sequence: SequenceState, num_new: int) -> int:
         """Tokens of a prompt's next piece, of so many that a step has for it; 0: it has to wait."""
@@ -84,7 +92,7 @@ class PageManager(KvCacheManager):
         num_before: its computed tokens before the step before.
         """
         holding = self._of[sequence]
-        holding.leave_behind(self.num_counted_as_computed(turn, num_before))
+        self._return(holding, self.num_counted_as_computed(turn, num_before))
         self._have_turn(holding, turn)
 
     def num_counted_as_computed(self, turn: Turn, num_before: int) -> int:
@@ -98,7 +106,8 @@ class PageManager(KvCacheManager):
         holding, num_computed = self._of[sequence], sequence.num_computed_tokens
         if holding.plan != self.num_plans:
             self.leave_behind(sequence, num_computed)
-        self._have_turn(holding, Turn(num_computed, num_tokens - num_computed, 0, num_tokens))
+        num_known = min(num_tokens, self.answers.num_hashed(sequence))
+        self._have_turn(holding, Turn(num_computed, num_tokens - num_computed, 0, num_known))
 
     def _have_turn(self, holding: Holding, turn: Turn) -> None:
         holding.extend(turn.num_slots)

@@ -9,6 +9,20 @@ from mist_sim.clients.kv_cache.pages.state_pieces import StateRules
 from mist_sim.models.kv_groups import KvGroups
 
 
+class DraftRules(NamedTuple):
+    """How pages are counted with drafts, of which states have none ahead of the model itself.
+
+    num_ahead: tokens that a drafting model writes ahead of a step (`num_lookahead_tokens`).
+    num_ahead_first: those for which the first piece of a prompt has memory.
+    names_verified: whether the tokens that a step verified have names before pages come back
+        (`EngineRules.caches_verified`).
+    """
+
+    num_ahead: int = 0
+    num_ahead_first: int = 0
+    names_verified: bool = False
+
+
 class PageRules(NamedTuple):
     """How a version counts pages.
 
@@ -20,6 +34,7 @@ class PageRules(NamedTuple):
         full attention that it loses before windows are asked. None: all of it
         (`EngineRules.hybrid_drops`).
     states: where states are kept for others, with a prefix cache.
+    drafts: what drafts change about these.
     """
 
     most_beside: int | None = None
@@ -27,6 +42,7 @@ class PageRules(NamedTuple):
     num_again: int = 0
     num_again_full: int | None = 0
     states: StateRules = StateRules()
+    drafts: DraftRules = DraftRules()
 
 
 class PagePool(BlockPool):
@@ -83,7 +99,7 @@ class PagePool(BlockPool):
         groups, num_blocks = self.groups, -(-num_tokens // self.block_size)
         num_pages = groups.num_full_groups * num_blocks + self.num_state_pages
         num_pages += groups.num_window_groups * (num_blocks - self.num_skipped(num_tokens))
-        return num_pages + groups.num_kept_states * min(num_blocks, 1 + self.num_drafts)
+        return num_pages + groups.num_kept_states * (1 + self.num_drafts if num_blocks else 0)
 
     def more_for(self, num_here: int, num_tokens: int, *, in_pieces: bool = False) -> int:
         """Pages of all groups that it takes beside those of its first `num_here` tokens."""

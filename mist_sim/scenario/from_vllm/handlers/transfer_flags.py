@@ -87,7 +87,7 @@ def _lmcache(written: str, said: Mapping[str, Any], server: Server, *, in_step: 
             "a tier below a server without a prefix cache of its own, in which every hit is "
             "loaded, is not simulated; instead: --enable-prefix-caching",
         )
-    elif server.is_set_elsewhere(_TIERS):
+    elif server.is_set_whole(_TIERS):
         server.account.applied(written, f"{_TIERS}, which --set says")
     elif "CONFIG_FILE" in values:
         server.handled.add(f"{_LMCACHE}CONFIG_FILE")
@@ -146,7 +146,7 @@ def _local(written: str, size: object, server: Server, *, in_step: bool) -> None
 
 
 def _shared(written: str, server: Server) -> None:
-    if server.is_set_elsewhere(_TIERS):
+    if server.is_set_whole(_TIERS):
         server.account.applied(written, f"{_TIERS}, which --set says")
     else:
         server.account.refused(written, _SHARED)
