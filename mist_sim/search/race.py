@@ -28,7 +28,7 @@ Of 33 verdicts that were known in the comparison of six designs, 29 took no more
 COARSE = 0.16  # of the first bracket: a rung of `around`, whose rates are a fourth root of 2 apart
 
 DOWN = 1.06  # ratio of a rate that is not known to be attained to the next one
-_MOST_DOWN = 4
+_MOST_DOWN = 4  # rates
 
 _Pairs = Sequence[tuple[SearchKey, Asked]]
 RunUpTo = Callable[[_Pairs, int | None], list[Trial | None]]
