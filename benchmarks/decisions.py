@@ -267,7 +267,7 @@ def _better(best: Scenario, rate: float, others: Mapping[str, Scenario]) -> Row:
     better = LongRuns().attaining(others, attained * (1 + MARGIN))
     if better:
         runs = LongRuns(LONGER)
-        _, attained = runs.goodput(best, attained)
+        attained, _ = runs.goodput(best, attained)
         rivals = {name: others[name] for name in better}
         better = runs.attaining(rivals, attained * (1 + MARGIN))
     return {"attained": attained, "better": better}

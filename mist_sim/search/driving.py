@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mist_sim.search.bracketing import Bracket
-from mist_sim.search.sure_search import Asked, SureSearch
+from mist_sim.search.sure_search import Asked, SureSearch, known
 from mist_sim.search.verdicts.trials import Trial
 
 SearchKey = tuple[int, int]
@@ -42,7 +42,7 @@ def drive(
                 ended[key] = end.value
         for key in [key for key in may_end() if key in asked]:
             del asked[key]
-            ended[key] = seeming(trials[key])
+            ended[key] = known(trials[key])
             early.add(key)
         pairs = [(key, each) for key, several in asked.items() for each in several]
         answers = {key: {} for key in asked}
@@ -58,8 +58,3 @@ def drive(
 def take(trials: list[Trial], trial: Trial) -> None:
     """Add a trial, in place of another one at its rate."""
     trials[:] = [each for each in trials if each.rate != trial.rate] + [trial]
-
-
-def seeming(trials: Iterable[Trial]) -> Bracket:
-    """Return the bracket of a search so far; an undecided run counts as it seems."""
-    return Bracket.of({trial.rate: trial.seems_attained for trial in trials})

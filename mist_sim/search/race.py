@@ -5,7 +5,8 @@
 2. The others are searched as if each were alone, but for those that surely serve less (`racing`). A
    short run whose verdict was known is not repeated, since the whole run begins with it.
 3. Those held back are tried at the largest rate that is known to be attained. A design that misses
-   it is out: short runs find its goodput, only as finely as it is behind. Others go to stage 2.
+   it is out: short runs find its goodput, only as finely as it is behind, and a whole run checks
+   that the rate found is attained, or a lower one. Others go to stage 2.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mist_sim.search.bracketing import Bracket, Search
-from mist_sim.search.driving import Brackets, SearchKey, Trials, drive, seeming, take
+from mist_sim.search.bracketing import Bracket, Search, rounded
+from mist_sim.search.driving import Brackets, SearchKey, Trials, drive, take
 from mist_sim.search.racing import beaten, is_coarse_enough, lagging, leading, least_missed
-from mist_sim.search.sure_search import Asked, SureSearch
+from mist_sim.search.sure_search import Asked, SureSearch, known, seeming
 from mist_sim.search.verdicts.trials import Trial
 
 SHORT = 5_000
@@ -24,7 +25,10 @@ SHORT = 5_000
 
 Of 33 verdicts that were known in the comparison of six designs, 29 took no more."""
 
-COARSE = 0.16  # a bracket of one rung: the ladder's rates are apart by the fourth root of 2
+COARSE = 0.16  # of the first bracket: a rung of `around`, whose rates are a fourth root of 2 apart
+
+DOWN = 1.06  # ratio of a rate that is not known to be attained to the next one
+_MOST_DOWN = 4  # rates
 
 _Pairs = Sequence[tuple[SearchKey, Asked]]
 RunUpTo = Callable[[_Pairs, int | None], list[Trial | None]]
@@ -64,8 +68,12 @@ class Race:
         self._contest([key for key in behind if key not in out], whole)
         placing = {key: self._placed(self.trials[key], leaders[key]) for key in out}
         placed, _ = drive(placing, self._short, self.trials)
-        self.brackets |= placed
-        self.out |= placed.keys()
+        checking = {key: self._checked(self.trials[key]) for key in placed}
+        checked, _ = drive(checking, self._whole, self.trials)
+        bounded = {key: each for key, each in checked.items() if each.low is not None}
+        self.brackets |= bounded
+        self.out |= bounded.keys()
+        self._contest([key for key in checked if key not in bounded], whole)
 
     def _contest(
         self, keys: Collection[SearchKey], whole: Callable[[SearchKey], SureSearch]
@@ -96,12 +104,22 @@ class Race:
 
     def _placed(self, found: list[Trial], leader: float) -> SureSearch:
         """Halve the bracket of a design that is out until it is as fine as that is behind."""
-        while (high := seeming(found).high) is not None:
-            middle = seeming(found).middle(self.tolerance)
-            if middle is None or is_coarse_enough(found, high, leader):
+        while (middle := seeming(found).middle(self.tolerance)) is not None:
+            low, high = seeming(found).low, seeming(found).high
+            if low is None or high is None or is_coarse_enough(low, high, leader):
                 break
-            yield [(middle, 1)]
+            yield [(rate, 1) for rate in rounded([middle])]
         return seeming(found)
+
+    def _checked(self, found: list[Trial]) -> SureSearch:
+        """Run at the rate that seems attained, and at lower ones until one is known to be."""
+        rate = seeming(found).low
+        for _ in range(_MOST_DOWN):
+            if rate is None or (known(found).low or 0.0) >= rate:
+                break
+            yield [(each, 1) for each in rounded([rate])]
+            rate /= DOWN
+        return known(found)
 
     def _leader(self, key: SearchKey) -> float:
         """Return the largest rate that any is known to attain with the same seed."""

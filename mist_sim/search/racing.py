@@ -1,8 +1,9 @@
 """When a design may leave a race for goodput: another one surely serves more.
 
-Most of a comparison's time went into the last percents of designs that serve half of the best. So a
-design is out once a rate at which it is known to miss lies below one at which another is known to
-attain, as soon as its goodput is known as finely as it is behind. `race` says what is run for that.
+Most of a comparison's time went into the goodput of designs that serve half of the best, narrowed
+to two percent. So a design is out once a rate at which it is known to miss lies below one at which
+another is known to attain, as soon as its goodput is known as finely as it is behind. `race` says
+what is run for that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
-from mist_sim.search.driving import seeming
+from mist_sim.search.sure_search import known, seeming
 from mist_sim.search.verdicts.trials import Trial
 
 _COARSEST = 1.5  # missed rate over attained rate of a design that is out, however far behind
@@ -43,11 +44,14 @@ def beaten(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
         whatever the others serve.
     """
     leader = leading(trials.values())
-    return [
-        key
-        for key, found in trials.items()
-        if (high := least_missed(found)) < leader and is_coarse_enough(found, high, leader)
-    ]
+    return [key for key, found in trials.items() if _is_beaten(found, leader)]
+
+
+def _is_beaten(found: Sequence[Trial], leader: float) -> bool:
+    low, high = known(found).low, least_missed(found)
+    if low is None or seeming(found).attained_above:
+        return False
+    return high < leader and is_coarse_enough(low, high, leader)
 
 
 def leading(several: Iterable[Sequence[Trial]]) -> float:
@@ -61,12 +65,9 @@ def least_missed(found: Iterable[Trial]) -> float:
     return min((trial.rate for trial in found if trial.attained is False), default=inf)
 
 
-def is_coarse_enough(found: Sequence[Trial], high: float, leader: float) -> bool:
+def is_coarse_enough(low: float, high: float, leader: float) -> bool:
     """Tell whether a goodput is known as finely as it is behind the leader's rate.
 
-    high: the rate that it misses.
+    low, high: rates that it attains and misses.
     """
-    bracket = seeming(found)
-    if bracket.low is None or bracket.attained_above:
-        return False
-    return high / bracket.low <= min(leader / high, _COARSEST)
+    return high / low <= min(leader / high, _COARSEST)

@@ -40,13 +40,23 @@ def until_sure(
         return bracket
     ends = {bracket.low, bracket.high}
     yield [(trial.rate, _LONGER) for trial in trials if trial.rate in ends and trial.margins]
-    while (middle := _bracket(trials).middle(2 * tolerance)) is not None:
+    while (middle := seeming(trials).middle(2 * tolerance)) is not None:
         yield [(rate, _LONGER) for rate in rounded([middle])]
-    yield from _outward(_bracket(trials), trials)
-    return _bracket(trials)
+    yield from _outward(seeming(trials), trials)
+    return seeming(trials)
 
 
-def _bracket(trials: Sequence[Trial]) -> Bracket:
+def known(trials: Sequence[Trial]) -> Bracket:
+    """Return the largest rate known to be attained, and the next one that seems to be missed."""
+    missed = min((trial.rate for trial in trials if trial.attained is False), default=inf)
+    attained = [trial.rate for trial in trials if trial.attained and trial.rate < missed]
+    low = max(attained, default=None)
+    above = [t.rate for t in trials if not t.seems_attained and t.rate > (low or 0.0)]
+    return Bracket(low, min(above, default=None))
+
+
+def seeming(trials: Iterable[Trial]) -> Bracket:
+    """Return the bracket of a search so far; an undecided run counts as it seems."""
     return Bracket.of({trial.rate: trial.seems_attained for trial in trials})
 
 
@@ -66,7 +76,7 @@ def _until_near(search: Search, trials: Sequence[Trial], tolerance: float) -> Su
     asked = next(search)
     while True:
         answers = yield _once(asked)
-        bracket = _bracket(trials)
+        bracket = seeming(trials)
         undecided = {trial.rate for trial in trials if trial.attained is None}
         if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:
             return bracket

@@ -34,7 +34,6 @@ MODELS = {
 def test_weights_are_those_of_vllm(name):
     theirs, left_out = MODELS[name]
     assert load_model(name).weight_bytes_per_rank(1) == theirs - left_out
-    assert left_out < 4e-4 * theirs
 
 
 def test_sparse_attention_keeps_its_indexer_in_16_bits():

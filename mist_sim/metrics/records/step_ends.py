@@ -129,13 +129,15 @@ class StepEnds:
 
     def _between(self, first: int, last: int) -> Ends:
         """Return the ends of the steps from `first` to the one before `last`."""
-        num_packed = len(self._packed)
-        begin = min(first // _PIECE, num_packed)
+        num_packed = len(self._packed) * _PIECE
+        latest = np.array(self.latest[max(first - num_packed, 0) : max(last - num_packed, 0)])
+        if first >= min(last, num_packed):
+            return latest
+        begin = first // _PIECE
         pieces = [packed.ends() for packed in self._packed[begin : -(-last // _PIECE)]]
-        if last > num_packed * _PIECE:
-            pieces.append(np.array(self.latest))
+        packed = np.concatenate(pieces)
         shift = begin * _PIECE
-        return np.concatenate(pieces)[first - shift : last - shift] if pieces else np.empty(0)
+        return np.concatenate([packed[first - shift : last - shift], latest])
 
 
 def pack_many(tracks: Sequence[StepEnds]) -> None:
