@@ -43,7 +43,8 @@ def test_who_may_still_be_as_good_goes_on():
 def test_undecided_rates_beat_nobody_and_are_not_beaten():
     assert not ends(trials(r30=True, r40=False), trials(r60=None, r80=False))
     assert not ends([*trials(r30=True), Trial(40.0, 0, None, 0.9, True, margins=(-0.01, 0.3))])
-    assert ends(trials(r30=None, r40=False)), "its lower end seems attained"
+    assert not ends(trials(r30=None, r40=False)), "its lower end only seems attained"
+    assert ends(trials(r30=True, r35=None, r40=False))
 
 
 def test_one_without_a_rate_goes_on_until_it_has_one():
