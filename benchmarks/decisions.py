@@ -1,7 +1,7 @@
 """Do comparisons decide rightly? `python -m benchmarks.decisions settings`, `splits`, `coverage`.
 
 settings: random deployments, none chosen by hand, are compared by goodput, and the winner is held
-against long runs (`long_runs`): nobody else may serve 3 % more. splits: the same of `mist compare
+against long runs (`long_runs`): no other may serve 3 % more. splits: the same of `mist compare
 --designs --goodput --why`, and what it says binds the winner: with a tenth more of it the winner
 has to serve more than with a tenth more of any other resource. coverage: one deployment's goodput
 with many seeds: does the interval hold the goodput of long runs? Where long runs contradict, four
