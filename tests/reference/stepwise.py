@@ -1831,7 +1831,7 @@ class StepwiseChunked(StepwiseEngine):
         return self.piece_of(budget)
 
     def first_piece(self, budget: int) -> int | None:
-        return self.piece(self.head(), budget) if self.queue else None
+        return self.piece(self.head(), budget) if self.queue or self.loaded else None
 
     def run_in_turn(self) -> tuple[bool, list[tuple[Live, int]], list[Live]]:
         """Let those who run take their blocks.
@@ -1944,6 +1944,7 @@ class StepwiseChunked(StepwiseEngine):
         decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+        for live in decodes:
             live.num_planned = live.num_cached + 1
             if self.block_size > 1 and not self.covers_next:
                 newest = not self.is_ahead

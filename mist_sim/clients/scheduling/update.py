@@ -26,6 +26,8 @@ def update(
     if lane.coming.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
+        if kv_cache.tiers is not None:
+            _take_early(lane, num_steps)
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
         if num_blocks:
@@ -84,10 +86,16 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
 def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     """Free blocks given up during the last step, which takes its own blocks at its end."""
     if plan.decodes and num_steps > 1:
-        num_early = lane.clock.blocks_needed(num_steps - 1)
+        _take_early(lane, num_steps - 1)
+    lane.coming.free_forgotten()
+
+
+def _take_early(lane: LaneState, num_steps: int) -> None:
+    """Let decodes take the blocks of some steps before what these fill is known."""
+    num_early = lane.clock.blocks_needed(num_steps) - lane.num_taken
+    if num_early:
         lane.kv_cache.grow(num_early)
         lane.num_taken += num_early
-    lane.coming.free_forgotten()
 
 
 def _slots_held(lane: LaneState, sequence: SequenceState) -> int:
