@@ -870,9 +870,7 @@ class StepwiseEngine(ABC):
             if self.can_be_next() and self.head() in self.loaded:
                 self.have_loaded(self.head())
             if not self.head_fits(first_piece, loads=True):
-                others = self.running or self.coming or self.disturbed
-                if self.tiers and len(self.loaded) > 1 and not others:
-                    self.lose_load(self.loaded.pop())
+                if self.loses_load():
                     continue
                 return False
             live = self.head()
@@ -930,6 +928,15 @@ class StepwiseEngine(ABC):
         if live.num_loaded:
             self.memory.enter(live, live.num_loaded * self.block_size)
 
+    def loses_load(self) -> bool:
+        """Let the one loaded last begin anew, if nobody else could give memory back."""
+        others = self.running or self.coming or self.disturbed
+        holds = any(live is not self.head() for live in self.loaded)
+        if others or not (self.tiers and holds):
+            return False
+        self.lose_load(self.loaded.pop())
+        return True
+
     def lose_load(self, live: Live) -> None:
         self.memory.give_back(live)
         live.num_loaded = live.num_entered = 0
@@ -939,7 +946,7 @@ class StepwiseEngine(ABC):
         """Tell whether a load leaves blocks for the rest of all prompts that have begun."""
         begun = [each for each in self.active if not each.decoding]
         begun += [each for each in [*self.coming, *self.loaded] if not each.has_given_up]
-        rest = sum(self.blocks_for(each.num_known) - len(each.blocks) for each in begun)
+        rest = sum(max(0, self.blocks_for(each.num_known) - len(each.blocks)) for each in begun)
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve - self.promised() - rest
         return num_there - self.memory.num_held(live) <= room
@@ -1618,15 +1625,17 @@ class StepwiseChunked(StepwiseEngine):
         if self.covers_next and not self.is_ahead:
             for live in self.decodes:
                 self.memory.enter_answer(live, live.num_cached)
+        elif self.spares and self.block_size > 1:  # who sat out has its tokens cached meanwhile
+            for live in self.decodes:
+                if live not in self.decoded:
+                    self.memory.enter_answer(live, live.num_cached)
 
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
         self.name_verified()
         self.begin_plan()
-        waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
-        known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
-        self.is_alone = len(known) + len(self.running) == 1
+        self.is_alone = len(self.known) + len(self.running) == 1
         if isinstance(self.memory, PageMemory) and self.in_turn:
             disturbed, chunks, decodes = self.have_turns(self.memory)
         elif self.in_turn:
@@ -1654,7 +1663,11 @@ class StepwiseChunked(StepwiseEngine):
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            if not num_new or self.num_padded >= budget or not self.fits_behind(num_new):
+            if not num_new or self.num_padded >= budget:
+                break
+            if not self.fits_behind(num_new):
+                if self.loses_load():
+                    continue
                 break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
@@ -1669,6 +1682,12 @@ class StepwiseChunked(StepwiseEngine):
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    @property
+    def known(self) -> list[Live]:
+        """Those that wait and have not given up."""
+        waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
+        return [live for live in waiting if not (live.has_given_up and live in self.coming)]
 
     def name_verified(self) -> None:
         """Name blocks of tokens that the last step verified, of drafts, where states are kept."""

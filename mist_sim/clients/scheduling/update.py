@@ -16,7 +16,7 @@ def update(
     Returns (emitted, finished): sequences whose prefill emitted a token at the end of the last
     step, and sequences that have all their tokens, decodes first.
     """
-    pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
+    pool = lane.pool
     emitted: list[SequenceState] = []
     finished: list[SequenceState] = []
     if lane.cadence is not None:
@@ -26,13 +26,7 @@ def update(
     if lane.coming.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
-        if kv_cache.tiers is not None:
-            _take_early(lane, num_steps)
-        num_blocks = clock.advance(num_steps) - lane.num_taken
-        lane.num_taken = 0
-        if num_blocks:
-            kv_cache.grow(num_blocks)
-        finished = clock.pop_finished()
+        finished = _decode(lane, num_steps)
     if lane.coming.forgotten:
         lane.coming.free_forgotten()
     lane.num_peak_blocks = pool.num_blocks - pool.num_free
@@ -49,6 +43,18 @@ def update(
             if _emit(lane, sequence):
                 finished.append(sequence)
     return emitted, finished
+
+
+def _decode(lane: LaneState, num_steps: int) -> list[SequenceState]:
+    """Let decodes take the blocks of some steps, and return those that end with these."""
+    clock, kv_cache = lane.clock, lane.kv_cache
+    if kv_cache.tiers is not None:
+        _take_early(lane, num_steps)
+    num_blocks = clock.advance(num_steps) - lane.num_taken
+    lane.num_taken = 0
+    if num_blocks:
+        kv_cache.grow(num_blocks)
+    return clock.pop_finished()
 
 
 def _emit(lane: LaneState, sequence: SequenceState) -> bool:
