@@ -1648,8 +1648,24 @@ class StepwiseChunked(StepwiseEngine):
         self.disturbed = disturbed
         served = [*decodes, *(live for live, num_new in chunks if num_new)]
         self.idle = [live for live in self.active if live not in served]
-        may_pad, self.pads = not chunks, {}
-        while not disturbed and budget > 0:
+        self.pads = {}
+        if not disturbed:
+            self.admit_pieces(chunks, decodes, budget)
+        self.num_padded = 0
+        if not self.is_held and not disturbed:
+            self.is_bound = bool(self.queue)
+        if self.flow and not disturbed:
+            self.begin_moves()
+        if self.carries:
+            self.last_carrying = len(self.steps) + bool(chunks or decodes)
+        return chunks, decodes
+
+    def admit_pieces(
+        self, chunks: list[tuple[Live, int]], decodes: list[Live], budget: int
+    ) -> None:
+        """Admit who waits, within a budget, and add the first pieces to the others."""
+        may_pad = not chunks
+        while budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn
             if not self.begin_loads(None if by_whole else self.load_piece(budget)):
                 break
@@ -1674,14 +1690,6 @@ class StepwiseChunked(StepwiseEngine):
             chunks.append(self.chunk(live, num_new))
             budget -= num_new + self.num_padded
             self.note_drafts(live)
-        self.num_padded = 0
-        if not self.is_held and not disturbed:
-            self.is_bound = bool(self.queue)
-        if self.flow and not disturbed:
-            self.begin_moves()
-        if self.carries:
-            self.last_carrying = len(self.steps) + bool(chunks or decodes)
-        return chunks, decodes
 
     @property
     def known(self) -> list[Live]:
