@@ -113,6 +113,11 @@ class Pass:
             self.before = ()
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether its return changes nothing but records."""
+        return not (self.completed or self.ending or self.joined or self.left or self.released)
+
+    @property
     def gives_more(self) -> bool:
         """Whether any of its answers goes on after its tokens."""
         if self.plan.decodes:

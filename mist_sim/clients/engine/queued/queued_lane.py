@@ -124,16 +124,12 @@ class QueuedLane(Lane):
     def give(self, found: Pass) -> None:
         """Hand out the tokens of a batch that has returned."""
         state, group, end = self.state, found.group, found.end
-        self.records = records = group.records
-        found.has_returned()
+        records = group.records
         for sequence in found.joined:
             if sequence.phase != OUT:
                 records.resume(sequence)
                 state.home[sequence] = group
-        run = Run((), found.ready, end, 1, end, found.busy)
-        records.run(
-            run, found.batch, self.load.num_waiting, found.num_used, num_gone=found.num_gone
-        )
+        self.record(found, self.load.num_waiting)
         self._emit(found)
         for sequence in found.left:
             if sequence.phase != OUT:
@@ -154,6 +150,13 @@ class QueuedLane(Lane):
             self.hand_back(sequence, end)
         if self.given_up:
             self.let_go(ended)
+
+    def record(self, found: Pass, num_waiting: int) -> None:
+        """Write down a batch that has returned. num_waiting: requests that wait then."""
+        self.records = records = found.group.records
+        found.has_returned()
+        run = Run((), found.ready, found.end, 1, found.end, found.busy)
+        records.run(run, found.batch, num_waiting, found.num_used, num_gone=found.num_gone)
 
     def _name_known(self, group: Group, pages: PageManager) -> None:
         """Let others find pages of answers whose token ids are known now."""

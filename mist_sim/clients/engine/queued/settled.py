@@ -51,22 +51,25 @@ class Stretches:
         if not self._is_possible or len(now.recent) < self._stagger:
             return None
         state, flight = self._state, now.in_flight
-        if not (all(map(_goes_on, flight)) and self._is_calm() and self._is_steady(now, flight)):
+        if not (self._is_calm() and self._is_steady(now, flight)):
             return None
         found = self._loop.begin(now, state.groups, self._lane.load.num_waiting)
         if found is None:
             return None
-        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), self._most)
+        freed = [state.num_freed(each) for each in flight]
+        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), freed, self._most)
         if found.num_over == self._most:
             self._most = min(2 * self._most, _MOST)
         return found if found.num_over >= _FEWEST else None
 
     def _is_calm(self) -> bool:
-        """Tell whether all running sequences decode and stay, and none may be admitted."""
+        """Tell whether plans find decodes alone, and will while batches in flight return."""
         state = self._state
-        if state.prefilling or state.awaiting or state.leaving or state.ends_with or state.paused:
+        if state.prefilling or state.awaiting or state.paused or state.taken or state.num_taken:
             return False
-        if state.taken or self._lane.given_up or state.num_taken or self._enters_blocks():
+        if state.ends_with and (state.waiting or state.kv_cache.shares_blocks):
+            return False
+        if self._lane.given_up or self._enters_blocks():
             return False
         for group in state.groups:
             if group.clock.num_read_again:
@@ -95,36 +98,35 @@ class Stretches:
             group = groups[(now.number - len(now.recent) + place) % stagger]
             if each is not (group.last if group.clock.num_decodes else None):
                 return False
-        ends: dict[int, float] = {}
-        for each in flight:
-            group = each.group
-            if each.ready != ends.get(group.number, group.records.last_decode_end):
+        for group in groups:
+            if group.newcomers or group.records.some_resumed:
                 return False
-            ends[group.number] = each.end
-        return not any(
-            group.newcomers
-            or not group.records.is_settled
-            or (group.clock.num_decodes and group.number not in ends)
-            for group in self._state.groups
-        )
+            if group.clock.num_decodes and not group.in_flight:
+                return False
+        return not any(each.joined or each.left or each.released for each in flight)
 
     # --- what has happened ----------------------------------------------------------------
+
+    def was_cut(self) -> None:
+        """Compute less ahead from now on."""
+        self._most = max(self._most // 2, _FIRST)
 
     def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
         """Enter so many returns of a stretch, and the plans after so many of them.
 
-        num_over: >= 1. Returns the engine's queue at that point.
+        num_over: those of batches that were in flight are quiet, or given already. Returns the
+        engine's queue at that point.
         """
-        if num_over < found.num_over:
-            self._most = max(self._most // 2, _FIRST)
         made = _Made(found)
+        for each in found.flight[found.num_given : num_over]:
+            self._lane.record(each, found.num_waiting)
         for turn, group in enumerate(found.groups):
             self._enter(found, made, turn, num_over, num_planned)
             if turn == (num_over - 1) % len(found.groups):
                 self._lane.records = group.records
         state, before, num_flight = self._state, found.before, len(found.flight)
-        state.kv_cache.grow(found.rows[num_flight + num_planned - 1][10] - state.pool.num_used)
         if num_planned:
+            state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
             state.group = state.groups[found.rhythm.last[(num_planned - 1) % len(found.groups)]]
             state.clock = state.group.clock
         places = iter(range(num_planned, num_flight + num_planned))
@@ -143,8 +145,10 @@ class Stretches:
     ) -> None:
         """Enter what has happened to one of the groups."""
         group, num_flight, num_groups = found.groups[turn], len(found.flight), len(found.groups)
-        if rows := found.rows[turn:num_over:num_groups]:
-            group.records.rows(rows, found.ends[turn:num_over:num_groups])
+        if num_over > num_flight:
+            first = num_flight + (turn - num_flight) % num_groups  # computed ahead
+            if rows := found.rows[first - num_flight : num_over - num_flight : num_groups]:
+                group.records.rows(rows, found.ends[first:num_over:num_groups])
         places = range(turn, num_flight + num_planned, num_groups)
         num_before = len(range(turn, num_flight, num_groups))
         group.clock.advance(len(places) - num_before)
@@ -176,27 +180,10 @@ class _Made(dict[int, Pass]):
 
     def __missing__(self, place: int) -> Pass:
         found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
-        turn, row, rhythm = place % num_groups, found.rows[place], found.rhythm
+        turn, row, rhythm = place % num_groups, found.rows[place - num_flight], found.rhythm
         num_before = len(range(num_flight + (turn - num_flight) % num_groups, place, num_groups))
         self[place] = made = Pass.of_decodes(found.groups[turn], self._steps[turn] + num_before)
         made.batch = StepBatch((), row[4], row[5])
         made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
         made.ready, made.end, made.busy, made.num_used = row[0], found.ends[place], row[8], row[10]
         return made
-
-
-def _goes_on(each: Pass) -> bool:
-    """Tell whether a batch has only decodes, all of which were there before and continue."""
-    plan = each.plan
-    return plan.decodes and not (
-        plan.prefills
-        or plan.preempted
-        or plan.dropped
-        or plan.paused
-        or each.completed
-        or each.ending
-        or each.joined
-        or each.left
-        or each.released
-        or each.num_gone
-    )

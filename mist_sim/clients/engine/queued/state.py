@@ -250,6 +250,11 @@ class QueuedState(LaneState):
         num_due_then = sum(each.gives(sequence) for each in last.before)
         return max(context + 1 - num_due_then, context - self.num_due(sequence))
 
+    def num_freed(self, found: Pass) -> int:
+        """Return the blocks that are free when a batch returns."""
+        leaving = self.leaving
+        return sum([leaving[each][0] for each in found.ending if each in leaving])
+
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
         del self.ends_with[sequence]

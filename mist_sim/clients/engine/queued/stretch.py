@@ -1,11 +1,12 @@
 """Stretches: batches of decodes alone, computed ahead without an event for each.
 
-While no request arrives or ends and memory suffices, a pipeline repeats itself: the oldest batch
-returns, and the next one is planned. A stretch computes such batches in one loop, as `QueueEngine`
-would one by one, and keeps a row of each. Nothing outside sees them until the stretch ends, at the
-first return whose plan does something else, or is cut by an arrival or a query. Then `settled.py`
-enters what has happened by that time, as if every batch had had its own events. The bits are the
-same (`tests/property/test_exactness.py`).
+While plans find no prompt to compute, no answer ends and memory suffices, a pipeline repeats itself:
+the oldest batch returns, and the next one is planned. A stretch computes such batches in one loop,
+as `QueueEngine` would one by one, and keeps a row of each. Batches that were in flight before may
+give first and last tokens; each of these returns is an event, and the stretch goes on behind it.
+Nothing outside sees the others until the stretch ends, at the first return whose plan does something
+else, or is cut by an arrival or a query. Then `settled.py` enters what has happened by that time, as
+if every batch had had its own events. The bits are the same (`tests/property/test_exactness.py`).
 """
 
 from __future__ import annotations
@@ -65,23 +66,52 @@ class Stretch:
     A batch is identified by its place: first those in flight, oldest first, then those computed
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
-    before: the queue at the beginning. flight: the batches in it.
-    rows, ends: the row of each batch in the records, and when it returns (seconds). rank_ends: when
-    each batch computed ahead leaves each rank.
+    before: the queue at the beginning. flight: the batches in it. num_waiting: requests that wait.
+    ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
+    in the records, and when it leaves each rank.
+    num_given: returns of the flight that are in the state already, unlike their plans.
     """
 
     before: EngineQueue
     rhythm: Rhythm
     flight: list[Pass]
     groups: list[Group]
-    rows: list[Row]
+    num_waiting: int
     ends: list[float]
+    rows: list[Row]
     rank_ends: list[tuple[float, ...]]
+    num_given: int = 0
 
     @property
     def num_over(self) -> int:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
+
+    def next_event(self) -> int:
+        """Return the place of the next return that has to be an event."""
+        for place in range(self.num_given, min(len(self.flight), len(self.rank_ends))):
+            if not self.flight[place].is_quiet:
+                return place
+        return len(self.rank_ends)
+
+    def behind(self, place: int, now: EngineQueue) -> Stretch:
+        """Return the part whose first return is that of a place, which happens now.
+
+        now: the queue before that.
+        """
+        turn = place % len(self.groups)
+        groups, last = self.groups, self.rhythm.last
+        return Stretch(
+            now,
+            self.rhythm._replace(last=last[turn:] + last[:turn]),
+            now.in_flight,
+            groups[turn:] + groups[:turn],
+            self.num_waiting,
+            self.ends[place:],
+            self.rows[place:],
+            self.rank_ends[place:],
+            num_given=1,
+        )
 
 
 class StretchLoop:
@@ -107,23 +137,17 @@ class StretchLoop:
         rhythm = self._rhythms[key]
         if rhythm is None:
             return None
-        rows = [
-            decode_row(
-                *(each.ready, each.batch.num_decodes, each.batch.context_sum, each.busy),
-                *(num_waiting, each.num_used),
-            )
-            for each in flight
-        ]
-        return Stretch(now, rhythm, flight, turns, rows, [each.end for each in flight], [])
+        return Stretch(now, rhythm, flight, turns, num_waiting, [each.end for each in flight], [], [])
 
-    def extend(self, found: Stretch, free: tuple[int, int], most: int) -> None:
+    def extend(self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int) -> None:
         """Compute what follows `most` returns, or fewer if a plan does something else.
 
-        free: the number of free blocks, and of all blocks.
+        free: the number of free blocks, and of all blocks. freed: blocks that the return of each
+        batch in flight frees.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
         (num_free, num_blocks), stagger = free, self._form.stagger
-        ranks, num_waiting = list(found.before.rank_ends), rows[0][9]
+        ranks, num_waiting = list(found.before.rank_ends), found.num_waiting
         num_flight, num_groups, block_size = len(ends), len(groups), groups[0].clock.block_size
         clocks = [group.clock for group in groups]
         decodes = [clock.num_decodes for clock in clocks]
@@ -138,6 +162,8 @@ class StretchLoop:
             turn = turn + 1 if turn + 1 < num_groups else 0
             step, number, context = steps[turn], decodes[turn], contexts[turn]
             num_free -= phases[turn][step % block_size]
+            if place < 2 * num_flight:
+                num_free += freed[place - num_flight]
             ready, before = ends[place - num_flight], ends[place - num_groups]
             if stagger == 1:
                 ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
@@ -166,14 +192,6 @@ class StretchLoop:
             ranks = self._predictor.ranks
             self._times[num_decodes] = [_seconds_of(each, num_decodes) for each in ranks]
         return self._times[num_decodes]
-
-
-def decode_row(
-    ready: float, num_decodes: int, context: int, busy: float, num_waiting: int, num_used: int
-) -> Row:
-    """Return the row of a batch of decodes, none of which had to wait for it (see `Row`)."""
-    first = (ready, 1, 0, 0, num_decodes, context, 0, 0, busy)
-    return (*first, num_waiting, num_used, num_decodes, 0)
 
 
 def _rhythm(
