@@ -30,12 +30,18 @@ class Group:
         self.last: Pass | None = None
         self.newcomers: list[SequenceState] = []
 
+    def become_last(self, found: Pass) -> None:
+        """Note that a batch in flight is the latest."""
+        if self.last is not None and self.last not in self.in_flight:
+            self.last.before = ()
+        self.last = found
+
 
 class Pass:
     """A batch on its way through the ranks.
 
     number: of the plan. step: steps of its group's clock before it. before: batches of the group
-    that were in flight when it was planned, itself last.
+    that were in flight when it was planned; kept until it has returned and another is the latest.
     completed: prompts of which it computes the last token. ending: sequences that get the last
     token of their answer. joined: decodes that were in another group before. left: sequences that
     get no token after this batch, because they were preempted or go to another group. released:
@@ -74,11 +80,9 @@ class Pass:
         self.joined: list[SequenceState] = []
         self.left: list[SequenceState] = []
         self.released: list[SequenceState] = []
-        group.in_flight.append(self)
-        if group.last is not None and group.last not in group.in_flight:
-            group.last.before = ()
         self.before: tuple[Pass, ...] = tuple(group.in_flight)
-        group.last = self
+        group.in_flight.append(self)
+        group.become_last(self)
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_gone = 0
 

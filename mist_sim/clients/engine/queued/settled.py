@@ -155,9 +155,10 @@ class Stretches:
         first = len(range(turn, num_over, num_groups))
         group.in_flight = [made[place] for place in places[first:]]
         if len(places) > num_before:
-            group.last = last = made[places[-1]]
-            with_it = [each for each in places[-num_flight:] if each > places[-1] - num_flight]
-            last.before = tuple([made[each] for each in with_it])
+            last = made[places[-1]]
+            its = [each for each in places[-num_flight:-1] if each > places[-1] - num_flight]
+            last.before = tuple([made[each] for each in its])
+            group.become_last(last)
 
     def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
         """Return the latest plans as they stood after so many returns."""

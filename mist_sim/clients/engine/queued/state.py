@@ -247,7 +247,7 @@ class QueuedState(LaneState):
         last = last or group.last
         if last is None or sequence in last.completed or not last.gives(sequence):
             return context
-        num_due_then = sum(each.gives(sequence) for each in last.before)
+        num_due_then = 1 + sum(each.gives(sequence) for each in last.before)
         return max(context + 1 - num_due_then, context - self.num_due(sequence))
 
     def num_freed(self, found: Pass) -> int:

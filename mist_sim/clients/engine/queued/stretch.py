@@ -3,10 +3,10 @@
 While plans find no prompt to compute, no answer ends and memory suffices, a pipeline repeats itself:
 the oldest batch returns, and the next one is planned. A stretch computes such batches in one loop,
 as `QueueEngine` would one by one, and keeps a row of each. Batches that were in flight before may
-give first and last tokens; each of these returns is an event, and the stretch goes on behind it.
-Nothing outside sees the others until the stretch ends, at the first return whose plan does something
-else, or is cut by an arrival or a query. Then `settled.py` enters what has happened by that time, as
-if every batch had had its own events. The bits are the same (`tests/property/test_exactness.py`).
+give first and last tokens; each of their returns is an event, and the stretch goes on behind it.
+Nothing outside sees the other returns until the stretch ends, when a plan does something else, or
+is cut by an arrival or a query. Then `settled.py` enters what has happened by that time, as if
+every batch had had its own events. The bits are the same (`tests/property/test_exactness.py`).
 """
 
 from __future__ import annotations
@@ -137,9 +137,13 @@ class StretchLoop:
         rhythm = self._rhythms[key]
         if rhythm is None:
             return None
-        return Stretch(now, rhythm, flight, turns, num_waiting, [each.end for each in flight], [], [])
+        return Stretch(
+            now, rhythm, flight, turns, num_waiting, [each.end for each in flight], [], []
+        )
 
-    def extend(self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int) -> None:
+    def extend(
+        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int
+    ) -> None:
         """Compute what follows `most` returns, or fewer if a plan does something else.
 
         free: the number of free blocks, and of all blocks. freed: blocks that the return of each
