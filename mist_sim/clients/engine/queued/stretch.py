@@ -1,6 +1,6 @@
 """Stretches: batches of decodes alone, computed ahead without an event for each.
 
-While plans find no prompt to compute, no answer ends and memory suffices, a pipeline repeats itself:
+While plans find no prompt, no answer ends and memory suffices, a pipeline repeats itself:
 the oldest batch returns, and the next one is planned. A stretch computes such batches in one loop,
 as `QueueEngine` would one by one, and keeps a row of each. Batches that were in flight before may
 give first and last tokens; each of their returns is an event, and the stretch goes on behind it.
