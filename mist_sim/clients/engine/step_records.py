@@ -126,6 +126,11 @@ class StepRecords:
         return self._sink is not None
 
     @property
+    def last_decode_end(self) -> float:
+        """When the latest step with decodes ended, seconds."""
+        return self._last_decode_end
+
+    @property
     def some_resumed(self) -> bool:
         """Whether decodes resumed that no step has given a token since."""
         return self._some_resumed

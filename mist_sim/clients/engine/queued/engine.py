@@ -131,8 +131,8 @@ class QueueEngine:
 
     def _sleep_through(self) -> None:
         """Sleep until the next return of a stretch that is an event."""
-        if (found := self._stretch) is not None:
-            self._event = found.next_event()
+        if (found := self._stretch) is not None and self._stretches is not None:
+            self._event = self._stretches.next_event(found)
             self._wake = self.env.at(found.ends[self._event], self._step_end)
             self._wake.callbacks.append(self._return_in_stretch)
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from mist_sim.clients.engine.step_records import StepRecords
 
 
+NOBODY: tuple[SequenceState, ...] = ()
+_OF_DECODES = StepPlan(decodes=True)  # which nobody changes
+
+
 class Group:
     """Decodes that are in the same batches, and the track on which these are recorded.
 
@@ -68,6 +72,11 @@ class Pass:
         "released",
         "step",
     )
+    completed: tuple[SequenceState, ...]
+    ending: tuple[SequenceState, ...]
+    joined: tuple[SequenceState, ...]
+    left: tuple[SequenceState, ...]
+    released: tuple[SequenceState, ...]
 
     def __init__(self, number: int, group: Group, plan: StepPlan, batch: StepBatch) -> None:
         self.number = number
@@ -75,11 +84,7 @@ class Pass:
         self.plan = plan
         self.batch = batch
         self.step = group.clock.steps
-        self.completed: list[SequenceState] = []
-        self.ending: list[SequenceState] = []
-        self.joined: list[SequenceState] = []
-        self.left: list[SequenceState] = []
-        self.released: list[SequenceState] = []
+        self.completed = self.ending = self.joined = self.left = self.released = NOBODY
         self.before: tuple[Pass, ...] = tuple(group.in_flight)
         group.in_flight.append(self)
         group.become_last(self)
@@ -90,11 +95,9 @@ class Pass:
     def of_decodes(cls, group: Group, step: int) -> Pass:
         """Return a planned batch of decodes alone; its group does not know of it yet."""
         found = cls.__new__(cls)
-        found.group, found.step, found.num_gone, found.before = group, step, 0, ()
-        found.plan = plan = StepPlan()
-        plan.decodes = True
-        found.completed, found.ending, found.joined = [], [], []
-        found.left, found.released = [], []
+        found.group, found.plan, found.step, found.num_gone = group, _OF_DECODES, step, 0
+        found.before = ()
+        found.completed = found.ending = found.joined = found.left = found.released = NOBODY
         return found
 
     def gives(self, sequence: SequenceState) -> bool:
@@ -115,11 +118,6 @@ class Pass:
         self.group.in_flight.remove(self)
         if self.group.last is not self:
             self.before = ()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether its return changes nothing but records."""
-        return not (self.completed or self.ending or self.joined or self.left or self.released)
 
     @property
     def gives_more(self) -> bool:

@@ -62,6 +62,20 @@ class Stretches:
             self._most = min(2 * self._most, _MOST)
         return found if found.num_over >= _FEWEST else None
 
+    def next_event(self, found: Stretch) -> int:
+        """Return the place of the next return that has to be an event.
+
+        One that writes down a gap between tokens is, since rows of gaps are in the order of time.
+        """
+        ends: dict[int, float] = {}
+        for place, each in enumerate(found.flight[: found.num_over]):
+            group = each.group
+            has_gap = each.ready != ends.get(group.number, group.records.last_decode_end)
+            if place >= found.num_given and (has_gap or not self._lane.is_quiet(each)):
+                return place
+            ends[group.number] = each.end
+        return found.num_over
+
     def _is_calm(self) -> bool:
         """Tell whether plans find decodes alone, and will while batches in flight return."""
         state = self._state
@@ -119,7 +133,7 @@ class Stretches:
         """
         made = _Made(found)
         for each in found.flight[found.num_given : num_over]:
-            self._lane.record(each, found.num_waiting)
+            self._lane.give_quietly(each, found.num_waiting)
         for turn, group in enumerate(found.groups):
             self._enter(found, made, turn, num_over, num_planned)
             if turn == (num_over - 1) % len(found.groups):

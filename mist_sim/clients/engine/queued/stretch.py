@@ -87,13 +87,6 @@ class Stretch:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
 
-    def next_event(self) -> int:
-        """Return the place of the next return that has to be an event."""
-        for place in range(self.num_given, min(len(self.flight), len(self.rank_ends))):
-            if not self.flight[place].is_quiet:
-                return place
-        return len(self.rank_ends)
-
     def behind(self, place: int, now: EngineQueue) -> Stretch:
         """Return the part whose first return is that of a place, which happens now.
 
