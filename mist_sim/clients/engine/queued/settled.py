@@ -134,12 +134,14 @@ class Stretches:
         made = _Made(found)
         for each in found.flight[found.num_given : num_over]:
             self._lane.give_quietly(each, found.num_waiting)
-        for turn, group in enumerate(found.groups):
-            self._enter(found, made, turn, num_over, num_planned)
-            if turn == (num_over - 1) % len(found.groups):
-                self._lane.records = group.records
+        self._write(found, num_over)
         state, before, num_flight = self._state, found.before, len(found.flight)
+        for group in found.groups:
+            group.in_flight.clear()
+        for place in range(num_over, num_flight + num_planned):
+            (each := made[place]).group.in_flight.append(each)
         if num_planned:
+            self._plan(found, made, num_planned)
             state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
             state.group = state.groups[found.rhythm.last[(num_planned - 1) % len(found.groups)]]
             state.clock = state.group.clock
@@ -154,25 +156,28 @@ class Stretches:
             list(found.rank_ends[num_planned - 1]) if num_planned else before.rank_ends,
         )
 
-    def _enter(
-        self, found: Stretch, made: _Made, turn: int, num_over: int, num_planned: int
-    ) -> None:
-        """Enter what has happened to one of the groups."""
-        group, num_flight, num_groups = found.groups[turn], len(found.flight), len(found.groups)
+    def _write(self, found: Stretch, num_over: int) -> None:
+        """Write down so many returns, without those of batches that were in flight."""
+        groups, num_flight = found.groups, len(found.flight)
+        num_groups = len(groups)
         if num_over > num_flight:
-            first = num_flight + (turn - num_flight) % num_groups  # computed ahead
-            if rows := found.rows[first - num_flight : num_over - num_flight : num_groups]:
-                group.records.rows(rows, found.ends[first:num_over:num_groups])
-        places = range(turn, num_flight + num_planned, num_groups)
-        num_before = len(range(turn, num_flight, num_groups))
-        group.clock.advance(len(places) - num_before)
-        first = len(range(turn, num_over, num_groups))
-        group.in_flight = [made[place] for place in places[first:]]
-        if len(places) > num_before:
-            last = made[places[-1]]
-            its = [each for each in places[-num_flight:-1] if each > places[-1] - num_flight]
-            last.before = tuple([made[each] for each in its])
+            rows, ends = found.rows[: num_over - num_flight], found.ends[num_flight:num_over]
+            for first in range(min(num_groups, len(rows))):
+                records = groups[(num_flight + first) % num_groups].records
+                records.rows(rows[first::num_groups], ends[first::num_groups])
+            self._lane.records = groups[(num_over - 1) % num_groups].records
+
+    def _plan(self, found: Stretch, made: _Made, num_planned: int) -> None:
+        """Enter so many plans, one at least, in the groups."""
+        groups, num_flight = found.groups, len(found.flight)
+        num_groups, end = len(groups), num_flight + num_planned
+        for place in range(max(end - num_groups, num_flight), end):  # the latest of each group
+            group, last = groups[place % num_groups], made[place]
+            group.clock.advance(-((place + 1 - num_flight) // -num_groups))
             group.become_last(last)
+            if self._state.kv_cache.shares_blocks:  # else nobody asks
+                before = range(place - num_groups, place - num_flight, -num_groups)
+                last.before = tuple([made[each] for each in before])
 
     def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
         """Return the latest plans as they stood after so many returns."""
@@ -196,7 +201,7 @@ class _Made(dict[int, Pass]):
     def __missing__(self, place: int) -> Pass:
         found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
         turn, row, rhythm = place % num_groups, found.rows[place - num_flight], found.rhythm
-        num_before = len(range(num_flight + (turn - num_flight) % num_groups, place, num_groups))
+        num_before = (place - num_flight) // num_groups  # of the group, computed ahead
         self[place] = made = Pass.of_decodes(found.groups[turn], self._steps[turn] + num_before)
         made.batch = StepBatch((), row[4], row[5])
         made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
