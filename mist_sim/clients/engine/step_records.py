@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -135,7 +135,7 @@ class StepRecords:
         """Whether decodes resumed that no step has given a token since."""
         return self._some_resumed
 
-    def rows(self, rows: list[Row], ends: list[float]) -> None:
+    def rows(self, rows: Sequence[Row], ends: Sequence[float]) -> None:
         """Write single steps of the same decodes, each beginning when the one before ends.
 
         The first begins when the latest step ended, and all its decodes got a token then.

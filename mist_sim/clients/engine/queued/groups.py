@@ -10,7 +10,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.step_records import StepRecords
+    from mist_sim.clients.engine.step_records import Row, StepRecords
 
 
 NOBODY: tuple[SequenceState, ...] = ()
@@ -70,6 +70,7 @@ class Pass:
         "plan",
         "ready",
         "released",
+        "row",
         "step",
     )
     completed: tuple[SequenceState, ...]
@@ -90,12 +91,18 @@ class Pass:
         group.become_last(self)
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_gone = 0
+        self.row: Row | None = None
 
     @classmethod
-    def of_decodes(cls, group: Group, step: int) -> Pass:
-        """Return a planned batch of decodes alone; its group does not know of it yet."""
+    def of_decodes(cls, group: Group, step: int, row: Row, end: float) -> Pass:
+        """Return a planned batch of decodes alone; its group does not know of it yet.
+
+        row: of it in the records, if it returns with all decodes and as many requests wait.
+        """
         found = cls.__new__(cls)
         found.group, found.plan, found.step, found.num_gone = group, _OF_DECODES, step, 0
+        found.row, found.batch = row, StepBatch((), row[4], row[5])
+        found.ready, found.end, found.busy, found.num_used = row[0], end, row[8], row[10]
         found.before = ()
         found.completed = found.ending = found.joined = found.left = found.released = NOBODY
         return found

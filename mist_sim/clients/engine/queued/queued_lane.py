@@ -166,6 +166,9 @@ class QueuedLane(Lane):
         """
         self.records = records = found.group.records
         found.has_returned()
+        if (row := found.row) is not None and row[9] == num_waiting and not found.num_gone:
+            records.rows((row,), (found.end,))
+            return
         run = Run((), found.ready, found.end, 1, found.end, found.busy)
         records.run(run, found.batch, num_waiting, found.num_used, num_gone=found.num_gone)
         if found.completed:

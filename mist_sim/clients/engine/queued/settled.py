@@ -11,7 +11,6 @@ from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.scheduling import ChunkedScheduler
-from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 if TYPE_CHECKING:
@@ -202,8 +201,7 @@ class _Made(dict[int, Pass]):
         found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
         turn, row, rhythm = place % num_groups, found.rows[place - num_flight], found.rhythm
         num_before = (place - num_flight) // num_groups  # of the group, computed ahead
-        self[place] = made = Pass.of_decodes(found.groups[turn], self._steps[turn] + num_before)
-        made.batch = StepBatch((), row[4], row[5])
+        step, end = self._steps[turn] + num_before, found.ends[place]
+        self[place] = made = Pass.of_decodes(found.groups[turn], step, row, end)
         made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
-        made.ready, made.end, made.busy, made.num_used = row[0], found.ends[place], row[8], row[10]
         return made
