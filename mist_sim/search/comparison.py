@@ -124,6 +124,11 @@ class Comparison(Findings):
         return break_even([case.priced(COST) for case in kept], "both at this rate")
 
     @property
+    def _beside(self) -> dict[str, Any]:
+        """What runs with the same requests show of designs beside the best one."""
+        return {case.name: case.beside._asdict() for case in self.cases if case.beside}
+
+    @property
     def _limits(self) -> Sequence[str]:
         """The figures beside limits."""
         return self.cases[0].limits if self.cases else ()
@@ -144,6 +149,7 @@ class Comparison(Findings):
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
             "failed": [case.name for case in self.cases if case.failure],
+            **({"beside": beside} if (beside := self._beside) else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
             **({"uneven": list(self.uneven)} if self.uneven else {}),
