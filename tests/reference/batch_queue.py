@@ -16,7 +16,8 @@ Beside the rules of `stepwise` and `parallel`:
   of the batch `stagger` plans before, where that gave any that are followed by others.
 - Who runs may be preempted although a batch computes it. The tokens on their way come all the
   same. It is not admitted before, and nobody behind it; or, with `drains`, others pass it, and it
-  waits for batches that give it none, too. One whose last token is on its way just gives its blocks back.
+  waits for batches that give it none, too. One whose last token is on its way just gives its blocks
+  back.
 - Who gives up while it runs leaves when the next batch has returned.
 """
 

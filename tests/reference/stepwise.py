@@ -356,6 +356,7 @@ class StepwiseEngine(ABC):
     pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
+    preempted_first: bool = False
     defers_frees: bool = False
     spares_in_flight: bool = False
     caps_windows: bool = False
@@ -629,7 +630,9 @@ class StepwiseEngine(ABC):
                 self.give_back(live, time)
             else:
                 decodes = live.incoming or (live.returns and live.resumes)
-                (self.moved if decodes else self.loaded).append(live)
+                came = self.moved if decodes else self.loaded
+                goes_first = self.preempted_first and self.order == "fcfs" and not decodes
+                came.insert(0 if goes_first and live.outcome.preempted_at else len(came), live)
 
     def give_back(self, live: Live, time: float) -> None:
         """Free the memory of who gave up before it was used."""
@@ -1079,6 +1082,9 @@ class StepwiseEngine(ABC):
 
     def first_with_loaded(self) -> Live:
         if self.order != "priority":
+            one_queue = self.preempted_first and self.order == "fcfs" and not self.tiers[0].in_step
+            if one_queue and self.queue and self.queue[0].outcome.preempted_at:
+                return self.queue[0]
             return self.loaded[0]
         several = self.loaded if self.loaded_first else [*self.loaded, *self.queue]
         return min(several, key=lambda live: (self.rank(live), self.arrival(live)))
