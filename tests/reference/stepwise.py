@@ -631,8 +631,8 @@ class StepwiseEngine(ABC):
             else:
                 decodes = live.incoming or (live.returns and live.resumes)
                 came = self.moved if decodes else self.loaded
-                goes_first = self.preempted_first and self.order == "fcfs" and not decodes
-                came.insert(0 if goes_first and live.outcome.preempted_at else len(came), live)
+                goes_first = self.has_one_queue and live.outcome.preempted_at and not decodes
+                came.insert(0 if goes_first else len(came), live)
 
     def give_back(self, live: Live, time: float) -> None:
         """Free the memory of who gave up before it was used."""
@@ -1080,10 +1080,15 @@ class StepwiseEngine(ABC):
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
 
+    @property
+    def has_one_queue(self) -> bool:
+        """Tell whether who is preempted goes before those whose blocks were loaded."""
+        waits = any(not tier.in_step for tier in self.tiers)
+        return self.preempted_first and self.order == "fcfs" and waits
+
     def first_with_loaded(self) -> Live:
         if self.order != "priority":
-            one_queue = self.preempted_first and self.order == "fcfs" and not self.tiers[0].in_step
-            if one_queue and self.queue and self.queue[0].outcome.preempted_at:
+            if self.has_one_queue and self.queue and self.queue[0].outcome.preempted_at:
                 return self.queue[0]
             return self.loaded[0]
         several = self.loaded if self.loaded_first else [*self.loaded, *self.queue]
