@@ -1083,7 +1083,7 @@ class StepwiseEngine(ABC):
     @property
     def has_one_queue(self) -> bool:
         """Tell whether who is preempted goes before those whose blocks were loaded."""
-        waits = any(not tier.in_step for tier in self.tiers)
+        waits = bool(self.tiers) and not any(tier.in_step for tier in self.tiers)
         return self.preempted_first and self.order == "fcfs" and waits
 
     def first_with_loaded(self) -> Live:
