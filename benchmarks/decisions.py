@@ -245,9 +245,17 @@ def _against_long_runs(
 ) -> Row:
     """Return who is better than the star in long runs, or how far the best two are apart."""
     if star:
-        (name,) = star
-        others = {other: scenarios[other] for other in rates if other != name}
-        return _better(scenarios[name], rates[name], others)
+        found = {
+            name: _better(
+                scenarios[name],
+                rates[name],
+                {other: scenarios[other] for other in rates if other != name},
+            )
+            for name in star
+        }
+        return found[star[0]] | {
+            "better": sorted({b for row in found.values() for b in row["better"]})
+        }
     best = sorted(rates, key=lambda name: -rates[name])[:2]
     for runs, fine in ((LongRuns(), TOLERANCE), (LongRuns(), FINE), (LongRuns(LONGER), FINE)):
         found = {name: runs.goodput(scenarios[name], rates[name], fine) for name in best}

@@ -16,7 +16,7 @@ from mist_sim.report.run.overloads import overload_line, room_line
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.break_even import Priced
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.ranking import Better, Ranked
+from mist_sim.search.ranking import Beside, Better, Ranked
 from mist_sim.search.verdicts.request_times import Target, asked_share
 from mist_sim.studies.task import Failure
 
@@ -68,6 +68,7 @@ class Case:
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
         None without limits. limits: figures beside limits in any scenario, such as `p95_ttft_ms`.
     gpu_names: kinds of its GPUs. gpu_price: dollars of one an hour, on average; NaN without prices.
+    beside: as in `Ranked`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Case:
     limits: Sequence[str] = ()
     gpu_names: frozenset[str] = frozenset()
     gpu_price: float = nan
+    beside: Beside | None = None
 
     @property
     def figures(self) -> dict[str, float]:
@@ -151,6 +153,7 @@ class Case:
             is_sure=keeps is None or self._is_sure(keeps=keeps),
             by_seed=[self._of_seed(summary) for summary in self.summaries],
             is_coarse=self.goodput is not None and self.goodput.is_coarse,
+            beside=self.beside,
         )
 
     @property

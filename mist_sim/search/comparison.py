@@ -20,8 +20,9 @@ from mist_sim.search.break_even import COST, COST_AT_GOODPUT, break_even
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.ranking import Better, Ranked, sentence, starred
+from mist_sim.search.ranking import Beside, Better, Ranked, rivals, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
+from mist_sim.search.side_by_side import run_side_by_side
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.verdicts.request_times import target_of
 from mist_sim.search.verdicts.trials import Trial
@@ -123,6 +124,11 @@ class Comparison(Findings):
         return break_even([case.priced(COST) for case in kept], "both at this rate")
 
     @property
+    def _beside(self) -> dict[str, Any]:
+        """What runs with the same requests show of designs beside the best one."""
+        return {case.name: case.beside._asdict() for case in self.cases if case.beside}
+
+    @property
     def _limits(self) -> Sequence[str]:
         """The figures beside limits."""
         return self.cases[0].limits if self.cases else ()
@@ -143,6 +149,7 @@ class Comparison(Findings):
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
             "failed": [case.name for case in self.cases if case.failure],
+            **({"beside": beside} if (beside := self._beside) else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
             **({"uneven": list(self.uneven)} if self.uneven else {}),
@@ -207,6 +214,8 @@ def compare(
         _run_once(cases, driver)
         if goodput is not None:
             _search(cases, goodput, driver, race=race)
+            if same_workload:
+                _run_beside_the_best(cases, goodput, driver)
             if why:
                 _find_what_binds(cases, driver)
             _run_at_goodput(cases, driver)
@@ -236,6 +245,7 @@ class _Case:
     goodput: Goodput | None = None
     failed: Row | None = None
     at_goodput: Mapping[str, Any] | None = None
+    beside: Beside | None = None
 
     @property
     def works(self) -> bool:
@@ -262,7 +272,7 @@ class _Case:
         target = target_of(slo, attainment) if slo.is_set else None
         names = self.built.gpu_names if self.summaries else frozenset[str]()
         price = self.built.gpu_price if self.summaries else nan
-        told = failure, self.at_goodput, rate, target, limits, names, price
+        told = failure, self.at_goodput, rate, target, limits, names, price, self.beside
         return Case(name, title, gpus, self.summaries, self.goodput, *told)
 
 
@@ -300,6 +310,26 @@ def _search(
             case.failed = each
         else:
             case.goodput = each
+
+
+def _run_beside_the_best(
+    cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver
+) -> None:
+    """Run the designs whose intervals do not tell beside the best one, with the same requests."""
+    found = [
+        Ranked(name, {"goodput": each.rate}, each.interval, None)
+        for name, case in cases.items()
+        if (each := case.goodput) is not None and each.status == "found" and each.is_steady
+    ]
+    if not found:
+        return
+    best = max(found, key=lambda each: each.figures["goodput"])
+    names = [each.name for each in rivals(best, "goodput", found)]
+    builts = {name: cases[name].built for name in (best.name, *names)}
+    rate = best.figures["goodput"]
+    beside = run_side_by_side(best.name, names, builts, rate, options, driver) if names else {}
+    for name, shown in beside.items():
+        cases[name].beside = shown
 
 
 def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:

@@ -24,6 +24,24 @@ _GOODPUTS = ("goodput", "goodput_per_gpu")
 _WHO, _RATES = "--goodput tells who serves most.", "--goodput finds the rates that they serve."
 
 
+class Beside(NamedTuple):
+    """What runs with the same requests show of a design beside the best one (`side_by_side`).
+
+    best: its name. tolerance: a share of a goodput. not_more, not_less: whether this design surely
+    serves at most so much more than the best, or less.
+    """
+
+    best: str
+    tolerance: float
+    not_more: bool
+    not_less: bool
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it serves as much, within the tolerance."""
+        return self.not_more and self.not_less
+
+
 class Ranked(NamedTuple):
     """A scenario of a comparison, with the data for ranking.
 
@@ -34,7 +52,7 @@ class Ranked(NamedTuple):
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
     is_sure: whether neither the error of the step times nor other seeds may change `keeps`.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
-    cases.
+    cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     """
 
     name: str
@@ -46,13 +64,16 @@ class Ranked(NamedTuple):
     is_sure: bool = True
     by_seed: Sequence[Mapping[str, float]] = ()
     is_coarse: bool = False
+    beside: Beside | None = None
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
     """Return the names of those with the best value of a figure; empty if not certain."""
     if figure in _GOODPUTS:
         best = _most(figure, cases)
-        return [best.name] if best is not None and not rivals(best, figure, cases) else []
+        if best is None or rivals(best, figure, cases):
+            return []
+        return [best.name, *(case.name for case in _equals(best, figure, cases))]
     at_goodput = "_at_goodput" in figure
     fit = [case for case in cases if at_goodput or case.keeps is not False]
     values = {case.name: case.figures[figure] for case in fit if not isnan(case.figures[figure])}
@@ -103,7 +124,20 @@ def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
         and case.interval is not None
         and not isnan(case.figures[figure])
         and (_scaled(case, figure)[1] > least * (1 + NEAR) or _same(case, best, figure))
+        and not ((beside := _beside(case, best, figure)) and beside.not_more)
     ]
+
+
+def _equals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
+    """Return the designs that surely serve as much as the best one, within the tolerance."""
+    return [case for case in cases if (b := _beside(case, best, figure)) and b.is_equal]
+
+
+def _beside(case: Ranked, best: Ranked, figure: str) -> Beside | None:
+    """Return what runs beside the best one show of a figure; None: nothing."""
+    factors = {_scaled(each, figure)[0] / (each.interval or (1.0,))[0] for each in (case, best)}
+    is_known = case.beside is not None and case.beside.best == best.name
+    return case.beside if is_known and len(factors) == 1 else None
 
 
 def lowest(case: Ranked, figure: str) -> float:
@@ -140,6 +174,8 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
     why = f"; {best.first_limit} is the first to miss beyond" if best.first_limit else ""
     if not others:
         return f"{best.name} alone attains a rate: {rate:.4g} /s{why}."
+    if equals := _equals(best, "goodput", cases):
+        return _of_equals(best, equals, [case for case in others if case not in equals]) + f"{why}."
     second = max(others, key=lambda case: case.figures["goodput"])
     percent = f"{100 * (rate / second.figures['goodput'] - 1):.0f} %"
     gain = f"up to {percent}" if second.is_coarse else percent
@@ -150,12 +186,36 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
         )
     return (
         f"{_with_interval(best)} serves most, {gain} more than "
-        f"{_with_interval(second)}: sure, since these 95 % intervals of the runs "
-        f"{_apart(best, second)}; {_ERRORS}{why}."
+        f"{_with_interval(second)}: sure, since {_apart(best, second)}; {_ERRORS}{why}."
+    )
+
+
+def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked]) -> str:
+    """Return who serves as much as the best one, and how much more than the next one."""
+    tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0
+    names = " and ".join(case.name for case in equals)
+    verb = "serves" if len(equals) == 1 else "serve"
+    more = ""
+    if others:
+        second = max(others, key=lambda case: case.figures["goodput"])
+        percent = 100 * (best.figures["goodput"] / second.figures["goodput"] - 1)
+        most = "up to " if second.is_coarse else ""
+        more = f", {most}{percent:.0f} % more than {_with_interval(second)}"
+    return (
+        f"{_with_interval(best)} serves most{more}; {names} {verb} as much, within "
+        f"{tolerance:g} %: sure (95 %), by runs of the same requests; {_ERRORS}"
     )
 
 
 def _apart(best: Ranked, second: Ranked) -> str:
+    """Return why the best one surely serves more."""
+    if (beside := _beside(second, best, "goodput")) and beside.not_more:
+        most = f"{100 * beside.tolerance:g} %"
+        return f"{second.name} serves at most {most} more (95 %), by runs of the same requests"
+    return f"these 95 % intervals of the runs {_intervals_apart(best, second)}"
+
+
+def _intervals_apart(best: Ranked, second: Ranked) -> str:
     ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
     return "do not meet" if ends[0][0] >= ends[1][1] else f"meet by less than {100 * NEAR:.0f} %"
 

@@ -110,4 +110,4 @@ def check_rates(rates: tuple[float, float]) -> None:
 
 def _with_unit(value: float, written: object) -> object:
     """Return a value with the unit that a resolved scenario writes behind one of its kind."""
-    return f"{value!r} {written.split()[1]}" if isinstance(written, str) else value
+    return f"{float(value)!r} {written.split()[1]}" if isinstance(written, str) else float(value)

@@ -187,6 +187,7 @@ def test_only_arrivals_scale(arrivals, tmp_path, monkeypatch):
         assert one.arrival_time == pytest.approx(5 * other.arrival_time, rel=1e-9)
     again = Rates(Scenario.from_dict(data, rates.at(5.0)))
     assert again.own == pytest.approx(5.0)
+    assert repr(rates.at(np.float64(5.0))) == repr(rates.at(5.0))
 
 
 @pytest.mark.parametrize("slo", [{"ttft": "150 ms", "tpot": "20 ms"}, {"e2el": "2 s"}])

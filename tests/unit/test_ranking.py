@@ -6,7 +6,7 @@ from math import nan
 
 import pytest
 
-from mist_sim.search.ranking import Ranked, sentence, starred
+from mist_sim.search.ranking import Beside, Ranked, sentence, starred
 
 
 def case(name, rate=nan, interval=None, keeps=True, dollars=nan, good=0.95, first="TPOT"):
@@ -64,6 +64,47 @@ def test_equals_are_undecided():
     twin = APART._replace(name="twin")
     assert starred("goodput", "more", [APART, twin]) == []
     assert sentence([APART, twin]).startswith("Undecided between apart")
+
+
+def beside(of, not_more, not_less, best="apart"):
+    return of._replace(beside=Beside(best, 0.02, not_more, not_less))
+
+
+def test_designs_that_surely_serve_as_much_share_the_star():
+    near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=True)
+    cases = [TOGETHER, near, APART]
+    assert starred("goodput", "more", cases) == ["apart", "near"]
+    assert sentence(cases).startswith(
+        "apart (90 /s, 88 to 92) serves most, 29 % more than together (70 /s, 68 to 73); near "
+        "serves as much, within 2 %: sure (95 %), by runs of the same requests; errors of"
+    )
+    twin = beside(APART._replace(name="twin"), not_more=True, not_less=True)
+    assert starred("goodput", "more", [APART, twin]) == ["apart", "twin"]
+    both = "serves most; near and twin serve as much, within 2 %: sure (95 %)"
+    assert both in sentence([APART, near, twin])
+
+
+def test_a_design_that_surely_serves_little_more_takes_no_star_and_has_none():
+    near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=False)
+    assert starred("goodput", "more", [near, APART]) == ["apart"]
+    assert sentence([near, APART]).startswith(
+        "apart (90 /s, 88 to 92) serves most, 1 % more than near (89 /s, 85 to 95): sure, since "
+        "near serves at most 2 % more (95 %), by runs of the same requests; errors"
+    )
+
+
+@pytest.mark.parametrize("of", [{"not_more": False, "not_less": True}, {"best": "another"}])
+def test_a_design_that_may_serve_more_leaves_it_undecided(of):
+    near = beside(case("near", 89.0, (85.0, 95.0)), **{"not_more": True, "not_less": True} | of)
+    assert starred("goodput", "more", [near, APART]) == []
+    assert sentence([near, APART]).startswith("Undecided between apart (90 /s, 88 to 92) and near")
+
+
+def test_what_is_known_of_the_goodput_is_known_a_gpu_where_gpus_are_as_many():
+    near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=True)
+    assert starred("goodput_per_gpu", "more", [near, APART]) == ["apart", "near"]
+    fewer = near._replace(figures=near.figures | {"goodput_per_gpu": 89.0 / 3.95})
+    assert starred("goodput_per_gpu", "more", [fewer, APART]) == []
 
 
 def test_a_star_is_for_those_that_keep_their_limits():

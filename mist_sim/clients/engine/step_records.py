@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -131,13 +131,14 @@ class StepRecords:
         return self._last_decode_end
 
     @property
-    def is_settled(self) -> bool:
-        """Whether all decodes of the latest step were in the one before it, too."""
-        return not (self._newly_decoding or self._some_resumed)
+    def some_resumed(self) -> bool:
+        """Whether decodes resumed that no step has given a token since."""
+        return self._some_resumed
 
-    def rows(self, rows: list[Row], ends: list[float]) -> None:
+    def rows(self, rows: Sequence[Row], ends: Sequence[float]) -> None:
         """Write single steps of the same decodes, each beginning when the one before ends.
 
+        The first begins when the latest step ended, and all its decodes got a token then.
         rows: of each, as the recorder's steps have them. ends: of each, seconds.
         """
         add, all_ends = self._sink  # type: ignore[misc]
@@ -146,6 +147,7 @@ class StepRecords:
         all_ends.extend(ends)
         self._num_steps += len(rows)
         self._last_decode_end = ends[-1]
+        self._newly_decoding.clear()
 
     def _stalls(self, run: Run, num_decodes: int) -> int:
         """Record the gaps of decodes that waited for prefill steps; return how many did not."""

@@ -63,6 +63,8 @@ class QueueEngine:
         self._wake: Event = env.event()
         self._stretches = Stretches(lane, predictor) if is_alone else None
         self._stretch: Stretch | None = None
+        self._event = 0  # the place of its next return that is an event
+        self._rest: Stretch | None = None  # of one whose present return was an event
         lane.engine = self
 
     @property
@@ -87,6 +89,10 @@ class QueueEngine:
     def _plan(self, event: Event) -> None:
         """Plan until the queue is full or nothing is left to compute; wait for the oldest."""
         self.env.note_plan(self._plan_phase)
+        if self._rest is not None:
+            self._stretch, self._rest = self._rest, None
+            self._sleep_through()
+            return
         queue, form, state = self._queue, self._form, self._lane.state
         before: object = None
         while True:
@@ -119,10 +125,16 @@ class QueueEngine:
             now = EngineQueue(self._queue, self._recent, self._number, self._rank_ends)
             self._stretch = found = self._stretches.begin(now)
             if found is not None:
-                self._wake = self.env.at(found.ends[found.num_over], self._step_end)
-                self._wake.callbacks.append(self._end_stretch)
+                self._sleep_through()
                 return
         self._sleep()
+
+    def _sleep_through(self) -> None:
+        """Sleep until the next return of a stretch that is an event."""
+        if (found := self._stretch) is not None and self._stretches is not None:
+            self._event = self._stretches.next_event(found)
+            self._wake = self.env.at(found.ends[self._event], self._step_end)
+            self._wake.callbacks.append(self._return_in_stretch)
 
     def _sleep(self) -> None:
         """Sleep until the oldest batch returns."""
@@ -172,24 +184,30 @@ class QueueEngine:
 
     # --- stretches ------------------------------------------------------------------------
 
-    def _end_stretch(self, event: Event) -> None:
-        """Enter all batches of a stretch; another batch returns next."""
-        if (found := self._stretch) is not None:
-            self._enter(found, found.num_over, found.num_over)
+    def _return_in_stretch(self, event: Event) -> None:
+        """Enter a stretch up to the return that happens now; the stretch may go on behind it."""
+        found, place = self._stretch, self._event
+        if found is not None:
+            self._enter(found, place, place)
+            if place < found.num_over:
+                now = EngineQueue(self._queue.copy(), self._recent, self._number, self._rank_ends)
+                self._rest = found.behind(place, now)
         self._return(event)
 
     def _cut_stretch(self) -> None:
         """Enter the part of a stretch that has happened by now, and go on batch by batch."""
-        found, env = self._stretch, self.env
-        if found is None:
+        found, env, self._rest = self._stretch, self.env, None
+        if found is None or self._stretches is None:
             return
         ends, now = found.ends, env.now
-        num_planned = num_over = bisect_left(ends, now, 0, found.num_over)
-        is_boundary = num_over < found.num_over and ends[num_over] == now
+        num_planned = num_over = bisect_left(ends, now, found.num_given, self._event)
+        is_boundary = num_over < self._event and ends[num_over] == now
         if is_boundary and env.phase > self._step_end:
             num_over += 1
             num_planned += env.phase > self._plan_phase
         self._enter(found, num_over, num_planned)
+        if num_over < found.num_over:
+            self._stretches.was_cut()
         self._wake.callbacks.clear()
         if num_planned < num_over:
             self._wake = env.at(now, self._plan_phase)

@@ -10,7 +10,11 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.step_records import StepRecords
+    from mist_sim.clients.engine.step_records import Row, StepRecords
+
+
+NOBODY: tuple[SequenceState, ...] = ()
+_OF_DECODES = StepPlan(decodes=True)  # which nobody changes
 
 
 class Group:
@@ -30,12 +34,18 @@ class Group:
         self.last: Pass | None = None
         self.newcomers: list[SequenceState] = []
 
+    def become_last(self, found: Pass) -> None:
+        """Note that a batch in flight is the latest."""
+        if self.last is not None and self.last not in self.in_flight:
+            self.last.before = ()
+        self.last = found
+
 
 class Pass:
     """A batch on its way through the ranks.
 
     number: of the plan. step: steps of its group's clock before it. before: batches of the group
-    that were in flight when it was planned, itself last.
+    that were in flight when it was planned; kept until it has returned and another is the latest.
     completed: prompts of which it computes the last token. ending: sequences that get the last
     token of their answer. joined: decodes that were in another group before. left: sequences that
     get no token after this batch, because they were preempted or go to another group. released:
@@ -60,8 +70,14 @@ class Pass:
         "plan",
         "ready",
         "released",
+        "row",
         "step",
     )
+    completed: tuple[SequenceState, ...]
+    ending: tuple[SequenceState, ...]
+    joined: tuple[SequenceState, ...]
+    left: tuple[SequenceState, ...]
+    released: tuple[SequenceState, ...]
 
     def __init__(self, number: int, group: Group, plan: StepPlan, batch: StepBatch) -> None:
         self.number = number
@@ -69,28 +85,26 @@ class Pass:
         self.plan = plan
         self.batch = batch
         self.step = group.clock.steps
-        self.completed: list[SequenceState] = []
-        self.ending: list[SequenceState] = []
-        self.joined: list[SequenceState] = []
-        self.left: list[SequenceState] = []
-        self.released: list[SequenceState] = []
-        group.in_flight.append(self)
-        if group.last is not None and group.last not in group.in_flight:
-            group.last.before = ()
+        self.completed = self.ending = self.joined = self.left = self.released = NOBODY
         self.before: tuple[Pass, ...] = tuple(group.in_flight)
-        group.last = self
+        group.in_flight.append(self)
+        group.become_last(self)
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_gone = 0
+        self.row: Row | None = None
 
     @classmethod
-    def of_decodes(cls, group: Group, step: int) -> Pass:
-        """Return a planned batch of decodes alone; its group does not know of it yet."""
+    def of_decodes(cls, group: Group, step: int, row: Row, end: float) -> Pass:
+        """Return a planned batch of decodes alone; its group does not know of it yet.
+
+        row: of it in the records, if it returns with all decodes and as many requests wait.
+        """
         found = cls.__new__(cls)
-        found.group, found.step, found.num_gone, found.before = group, step, 0, ()
-        found.plan = plan = StepPlan()
-        plan.decodes = True
-        found.completed, found.ending, found.joined = [], [], []
-        found.left, found.released = [], []
+        found.group, found.plan, found.step, found.num_gone = group, _OF_DECODES, step, 0
+        found.row, found.batch = row, StepBatch((), row[4], row[5])
+        found.ready, found.end, found.busy, found.num_used = row[0], end, row[8], row[10]
+        found.before = ()
+        found.completed = found.ending = found.joined = found.left = found.released = NOBODY
         return found
 
     def gives(self, sequence: SequenceState) -> bool:

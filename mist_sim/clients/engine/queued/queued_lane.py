@@ -72,7 +72,7 @@ class QueuedLane(Lane):
         """Tell its records that a decode may go to another group."""
         giving = self.state.giving(sequence)
         if giving:
-            giving[-1].left.append(sequence)
+            giving[-1].left += (sequence,)
         else:
             self.state.records_of(sequence).evict(sequence)
 
@@ -85,13 +85,13 @@ class QueuedLane(Lane):
             sequence.visit.num_preemptions += 1
             giving, computing = state.taken.get(sequence, ((), ()))
             if giving:
-                giving[-1].left.append(sequence)
+                giving[-1].left += (sequence,)
             else:
                 state.records_of(sequence).evict(sequence)
             awaited = computing if self.form.drains else giving
             if awaited:
                 state.waiting.stale.add(sequence)
-                awaited[-1].released.append(sequence)
+                awaited[-1].released += (sequence,)
             else:
                 state.taken.pop(sequence, None)
         for sequence in plan.dropped:
@@ -124,17 +124,12 @@ class QueuedLane(Lane):
     def give(self, found: Pass) -> None:
         """Hand out the tokens of a batch that has returned."""
         state, group, end = self.state, found.group, found.end
-        self.records = records = group.records
-        found.has_returned()
+        records = group.records
         for sequence in found.joined:
             if sequence.phase != OUT:
                 records.resume(sequence)
                 state.home[sequence] = group
-        run = Run((), found.ready, end, 1, end, found.busy)
-        records.run(
-            run, found.batch, self.load.num_waiting, found.num_used, num_gone=found.num_gone
-        )
-        self._emit(found)
+        self.give_quietly(found, self.load.num_waiting)
         for sequence in found.left:
             if sequence.phase != OUT:
                 records.evict(sequence)
@@ -154,6 +149,30 @@ class QueuedLane(Lane):
             self.hand_back(sequence, end)
         if self.given_up:
             self.let_go(ended)
+
+    def is_quiet(self, found: Pass) -> bool:
+        """Tell whether nobody can see a batch's return before more is asked of the lane."""
+        if found.ending or (found.completed and (self.gate is not None or not self.state.ahead)):
+            return False
+        return all(
+            each.visit.request.limits is None and each.last_token_at != each.last_token_at
+            for each in found.completed  # with nobody who may give up on it, and the first token
+        )
+
+    def give_quietly(self, found: Pass, num_waiting: int) -> None:
+        """Write down a batch that has returned, and its first tokens.
+
+        num_waiting: requests that waited then.
+        """
+        self.records = records = found.group.records
+        found.has_returned()
+        if (row := found.row) is not None and row[9] == num_waiting and not found.num_gone:
+            records.rows((row,), (found.end,))
+            return
+        run = Run((), found.ready, found.end, 1, found.end, found.busy)
+        records.run(run, found.batch, num_waiting, found.num_used, num_gone=found.num_gone)
+        if found.completed:
+            self._emit(found)
 
     def _name_known(self, group: Group, pages: PageManager) -> None:
         """Let others find pages of answers whose token ids are known now."""

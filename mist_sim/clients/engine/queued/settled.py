@@ -11,7 +11,6 @@ from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.scheduling import ChunkedScheduler
-from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 if TYPE_CHECKING:
@@ -51,22 +50,39 @@ class Stretches:
         if not self._is_possible or len(now.recent) < self._stagger:
             return None
         state, flight = self._state, now.in_flight
-        if not (all(map(_goes_on, flight)) and self._is_calm() and self._is_steady(now, flight)):
+        if not (self._is_calm() and self._is_steady(now, flight)):
             return None
         found = self._loop.begin(now, state.groups, self._lane.load.num_waiting)
         if found is None:
             return None
-        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), self._most)
+        freed = [state.num_freed(each) for each in flight]
+        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), freed, self._most)
         if found.num_over == self._most:
             self._most = min(2 * self._most, _MOST)
         return found if found.num_over >= _FEWEST else None
 
+    def next_event(self, found: Stretch) -> int:
+        """Return the place of the next return that has to be an event.
+
+        One that writes down a gap between tokens is, since rows of gaps are in the order of time.
+        """
+        ends: dict[int, float] = {}
+        for place, each in enumerate(found.flight[: found.num_over]):
+            group = each.group
+            has_gap = each.ready != ends.get(group.number, group.records.last_decode_end)
+            if place >= found.num_given and (has_gap or not self._lane.is_quiet(each)):
+                return place
+            ends[group.number] = each.end
+        return found.num_over
+
     def _is_calm(self) -> bool:
-        """Tell whether all running sequences decode and stay, and none may be admitted."""
+        """Tell whether plans find decodes alone, and will while batches in flight return."""
         state = self._state
-        if state.prefilling or state.awaiting or state.leaving or state.ends_with or state.paused:
+        if state.prefilling or state.awaiting or state.paused or state.taken or state.num_taken:
             return False
-        if state.taken or self._lane.given_up or state.num_taken or self._enters_blocks():
+        if state.ends_with and (state.waiting or state.kv_cache.shares_blocks):
+            return False
+        if self._lane.given_up or self._enters_blocks():
             return False
         for group in state.groups:
             if group.clock.num_read_again:
@@ -95,36 +111,37 @@ class Stretches:
             group = groups[(now.number - len(now.recent) + place) % stagger]
             if each is not (group.last if group.clock.num_decodes else None):
                 return False
-        ends: dict[int, float] = {}
-        for each in flight:
-            group = each.group
-            if each.ready != ends.get(group.number, group.records.last_decode_end):
+        for group in groups:
+            if group.newcomers or group.records.some_resumed:
                 return False
-            ends[group.number] = each.end
-        return not any(
-            group.newcomers
-            or not group.records.is_settled
-            or (group.clock.num_decodes and group.number not in ends)
-            for group in self._state.groups
-        )
+            if group.clock.num_decodes and not group.in_flight:
+                return False
+        return not any(each.joined or each.left or each.released for each in flight)
 
     # --- what has happened ----------------------------------------------------------------
+
+    def was_cut(self) -> None:
+        """Compute less ahead from now on."""
+        self._most = max(self._most // 2, _FIRST)
 
     def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
         """Enter so many returns of a stretch, and the plans after so many of them.
 
-        num_over: >= 1. Returns the engine's queue at that point.
+        num_over: those of batches that were in flight are quiet, or given already. Returns the
+        engine's queue at that point.
         """
-        if num_over < found.num_over:
-            self._most = max(self._most // 2, _FIRST)
         made = _Made(found)
-        for turn, group in enumerate(found.groups):
-            self._enter(found, made, turn, num_over, num_planned)
-            if turn == (num_over - 1) % len(found.groups):
-                self._lane.records = group.records
+        for each in found.flight[found.num_given : num_over]:
+            self._lane.give_quietly(each, found.num_waiting)
+        self._write(found, num_over)
         state, before, num_flight = self._state, found.before, len(found.flight)
-        state.kv_cache.grow(found.rows[num_flight + num_planned - 1][10] - state.pool.num_used)
+        for group in found.groups:
+            group.in_flight.clear()
+        for place in range(num_over, num_flight + num_planned):
+            (each := made[place]).group.in_flight.append(each)
         if num_planned:
+            self._plan(found, made, num_planned)
+            state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
             state.group = state.groups[found.rhythm.last[(num_planned - 1) % len(found.groups)]]
             state.clock = state.group.clock
         places = iter(range(num_planned, num_flight + num_planned))
@@ -138,22 +155,28 @@ class Stretches:
             list(found.rank_ends[num_planned - 1]) if num_planned else before.rank_ends,
         )
 
-    def _enter(
-        self, found: Stretch, made: _Made, turn: int, num_over: int, num_planned: int
-    ) -> None:
-        """Enter what has happened to one of the groups."""
-        group, num_flight, num_groups = found.groups[turn], len(found.flight), len(found.groups)
-        if rows := found.rows[turn:num_over:num_groups]:
-            group.records.rows(rows, found.ends[turn:num_over:num_groups])
-        places = range(turn, num_flight + num_planned, num_groups)
-        num_before = len(range(turn, num_flight, num_groups))
-        group.clock.advance(len(places) - num_before)
-        first = len(range(turn, num_over, num_groups))
-        group.in_flight = [made[place] for place in places[first:]]
-        if len(places) > num_before:
-            group.last = last = made[places[-1]]
-            with_it = [each for each in places[-num_flight:] if each > places[-1] - num_flight]
-            last.before = tuple([made[each] for each in with_it])
+    def _write(self, found: Stretch, num_over: int) -> None:
+        """Write down so many returns, without those of batches that were in flight."""
+        groups, num_flight = found.groups, len(found.flight)
+        num_groups = len(groups)
+        if num_over > num_flight:
+            rows, ends = found.rows[: num_over - num_flight], found.ends[num_flight:num_over]
+            for first in range(min(num_groups, len(rows))):
+                records = groups[(num_flight + first) % num_groups].records
+                records.rows(rows[first::num_groups], ends[first::num_groups])
+            self._lane.records = groups[(num_over - 1) % num_groups].records
+
+    def _plan(self, found: Stretch, made: _Made, num_planned: int) -> None:
+        """Enter so many plans, one at least, in the groups."""
+        groups, num_flight = found.groups, len(found.flight)
+        num_groups, end = len(groups), num_flight + num_planned
+        for place in range(max(end - num_groups, num_flight), end):  # the latest of each group
+            group, last = groups[place % num_groups], made[place]
+            group.clock.advance(-((place + 1 - num_flight) // -num_groups))
+            group.become_last(last)
+            if self._state.kv_cache.shares_blocks:  # else nobody asks
+                before = range(place - num_groups, place - num_flight, -num_groups)
+                last.before = tuple([made[each] for each in before])
 
     def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
         """Return the latest plans as they stood after so many returns."""
@@ -176,27 +199,9 @@ class _Made(dict[int, Pass]):
 
     def __missing__(self, place: int) -> Pass:
         found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
-        turn, row, rhythm = place % num_groups, found.rows[place], found.rhythm
-        num_before = len(range(num_flight + (turn - num_flight) % num_groups, place, num_groups))
-        self[place] = made = Pass.of_decodes(found.groups[turn], self._steps[turn] + num_before)
-        made.batch = StepBatch((), row[4], row[5])
+        turn, row, rhythm = place % num_groups, found.rows[place - num_flight], found.rhythm
+        num_before = (place - num_flight) // num_groups  # of the group, computed ahead
+        step, end = self._steps[turn] + num_before, found.ends[place]
+        self[place] = made = Pass.of_decodes(found.groups[turn], step, row, end)
         made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
-        made.ready, made.end, made.busy, made.num_used = row[0], found.ends[place], row[8], row[10]
         return made
-
-
-def _goes_on(each: Pass) -> bool:
-    """Tell whether a batch has only decodes, all of which were there before and continue."""
-    plan = each.plan
-    return plan.decodes and not (
-        plan.prefills
-        or plan.preempted
-        or plan.dropped
-        or plan.paused
-        or each.completed
-        or each.ending
-        or each.joined
-        or each.left
-        or each.released
-        or each.num_gone
-    )

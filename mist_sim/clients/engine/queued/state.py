@@ -149,7 +149,7 @@ class QueuedState(LaneState):
         found = Pass(number, group, plan, batch)
         found.num_used = self.pool.num_used
         if group.newcomers:
-            found.joined = [each for each in group.newcomers if self.group_of.get(each) is group]
+            found.joined = tuple([s for s in group.newcomers if self.group_of.get(s) is group])
             group.newcomers.clear()
         if plan.decodes:
             clock.advance(1)
@@ -168,7 +168,7 @@ class QueuedState(LaneState):
     def _complete(self, sequence: SequenceState, found: Pass) -> None:
         """Note that the first token of an answer is on its way."""
         self.prefilling.remove(sequence)
-        found.completed.append(sequence)
+        found.completed += (sequence,)
         sequence.num_tokens += 1
         sequence.join_step = found.step + 1  # it was in no batch of the group before
         if sequence.num_tokens == sequence.num_final_tokens:
@@ -182,7 +182,7 @@ class QueuedState(LaneState):
         """Note that the last token of an answer is on its way."""
         self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
         self.ends_with[sequence] = found
-        found.ending.append(sequence)
+        found.ending += (sequence,)
 
     def go_on(self, sequence: SequenceState, group: Group) -> None:
         """Let a sequence decode in a group."""
@@ -247,8 +247,13 @@ class QueuedState(LaneState):
         last = last or group.last
         if last is None or sequence in last.completed or not last.gives(sequence):
             return context
-        num_due_then = sum(each.gives(sequence) for each in last.before)
+        num_due_then = 1 + sum(each.gives(sequence) for each in last.before)
         return max(context + 1 - num_due_then, context - self.num_due(sequence))
+
+    def num_freed(self, found: Pass) -> int:
+        """Return the blocks that are free when a batch returns."""
+        leaving = self.leaving
+        return sum([leaving[each][0] for each in found.ending if each in leaving]) if leaving else 0
 
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""

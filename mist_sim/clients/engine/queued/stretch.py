@@ -1,17 +1,18 @@
 """Stretches: batches of decodes alone, computed ahead without an event for each.
 
-While no request arrives or ends and memory suffices, a pipeline repeats itself: the oldest batch
-returns, and the next one is planned. A stretch computes such batches in one loop, as `QueueEngine`
-would one by one, and keeps a row of each. Nothing outside sees them until the stretch ends, at the
-first return whose plan does something else, or is cut by an arrival or a query. Then `settled.py`
-enters what has happened by that time, as if every batch had had its own events. The bits are the
-same (`tests/property/test_exactness.py`).
+While plans find no prompt, no answer ends and memory suffices, a pipeline repeats itself:
+the oldest batch returns, and the next one is planned. A stretch computes such batches in one loop,
+as `QueueEngine` would one by one, and keeps a row of each. Batches that were in flight before may
+give first and last tokens; each of their returns is an event, and the stretch goes on behind it.
+Nothing outside sees the other returns until the stretch ends, when a plan does something else, or
+is cut by an arrival or a query. Then `settled.py` enters what has happened by that time, as if
+every batch had had its own events. The bits are the same (`tests/property/test_exactness.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,9 +23,6 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
-
-Seconds = Callable[[int], float]
-"""Seconds of a batch of certain decodes on a rank, by their tokens in the cache."""
 
 
 @dataclass(slots=True)
@@ -65,23 +63,45 @@ class Stretch:
     A batch is identified by its place: first those in flight, oldest first, then those computed
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
-    before: the queue at the beginning. flight: the batches in it.
-    rows, ends: the row of each batch in the records, and when it returns (seconds). rank_ends: when
-    each batch computed ahead leaves each rank.
+    before: the queue at the beginning. flight: the batches in it. num_waiting: requests that wait.
+    ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
+    in the records, and when it leaves each rank.
+    num_given: returns of the flight that are in the state already, unlike their plans.
     """
 
     before: EngineQueue
     rhythm: Rhythm
     flight: list[Pass]
     groups: list[Group]
-    rows: list[Row]
+    num_waiting: int
     ends: list[float]
+    rows: list[Row]
     rank_ends: list[tuple[float, ...]]
+    num_given: int = 0
 
     @property
     def num_over(self) -> int:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
+
+    def behind(self, place: int, now: EngineQueue) -> Stretch:
+        """Return the part whose first return is that of a place, which happens now.
+
+        now: the queue before that.
+        """
+        turn = place % len(self.groups)
+        groups, last = self.groups, self.rhythm.last
+        return Stretch(
+            now,
+            self.rhythm._replace(last=last[turn:] + last[:turn]),
+            now.in_flight,
+            groups[turn:] + groups[:turn],
+            self.num_waiting,
+            self.ends[place:],
+            self.rows[place:],
+            self.rank_ends[place:],
+            num_given=1,
+        )
 
 
 class StretchLoop:
@@ -93,7 +113,7 @@ class StretchLoop:
     def __init__(self, predictor: PipelinePredictor, form: QueueForm) -> None:
         self._predictor, self._form = predictor, form
         self._rhythms: dict[tuple[object, ...], Rhythm | None] = {}
-        self._times: dict[int, list[Seconds]] = {}  # by number of decodes, of every rank
+        self._lines: dict[int, list[DecodeLine | None]] = {}  # by number of decodes, of every rank
 
     def begin(self, now: EngineQueue, groups: Sequence[Group], num_waiting: int) -> Stretch | None:
         """Return a stretch without batches so far; None if plans have no rhythm."""
@@ -107,23 +127,21 @@ class StretchLoop:
         rhythm = self._rhythms[key]
         if rhythm is None:
             return None
-        rows = [
-            decode_row(
-                *(each.ready, each.batch.num_decodes, each.batch.context_sum, each.busy),
-                *(num_waiting, each.num_used),
-            )
-            for each in flight
-        ]
-        return Stretch(now, rhythm, flight, turns, rows, [each.end for each in flight], [])
+        return Stretch(
+            now, rhythm, flight, turns, num_waiting, [each.end for each in flight], [], []
+        )
 
-    def extend(self, found: Stretch, free: tuple[int, int], most: int) -> None:
+    def extend(
+        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int
+    ) -> None:
         """Compute what follows `most` returns, or fewer if a plan does something else.
 
-        free: the number of free blocks, and of all blocks.
+        free: the number of free blocks, and of all blocks. freed: blocks that the return of each
+        batch in flight frees.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
         (num_free, num_blocks), stagger = free, self._form.stagger
-        ranks, num_waiting = list(found.before.rank_ends), rows[0][9]
+        ranks, num_waiting = list(found.before.rank_ends), found.num_waiting
         num_flight, num_groups, block_size = len(ends), len(groups), groups[0].clock.block_size
         clocks = [group.clock for group in groups]
         decodes = [clock.num_decodes for clock in clocks]
@@ -132,48 +150,48 @@ class StretchLoop:
         last_steps = [clock.steps + clock.steps_to_change() - 1 for clock in clocks]
         phases = [clock.phases for clock in clocks]
         delays = list(map(self._predictor.rank_delay, decodes))
-        times = list(map(self._timed, decodes))
-        turn = (num_flight - 1) % num_groups
+        lines, predictors = list(map(self._lines_of, decodes)), self._predictor.ranks
+        turn, num_used = (num_flight - 1) % num_groups, num_blocks - num_free
+        num_freeing = 2 * num_flight if any(freed) else 0
         for place in range(num_flight, num_flight + most):
             turn = turn + 1 if turn + 1 < num_groups else 0
             step, number, context = steps[turn], decodes[turn], contexts[turn]
-            num_free -= phases[turn][step % block_size]
+            num_used += phases[turn][step % block_size]
+            if place < num_freeing:
+                num_used -= freed[place - num_flight]
             ready, before = ends[place - num_flight], ends[place - num_groups]
             if stagger == 1:
                 ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
             elif stagger and before > ready:
                 ready = before
-            if step == last_steps[turn] or num_free < 0 or ready != before:  # or with a gap
+            if step == last_steps[turn] or num_used > num_blocks or ready != before:  # or a gap
                 return
             time, busy, delay, rank = ready, 0.0, delays[turn], 0
-            for seconds_of in times[turn]:
+            for line in lines[turn]:
                 if rank:
                     time += delay
-                seconds, start = seconds_of(context), ranks[rank]
+                if line is None:
+                    seconds = predictors[rank].step_time(StepBatch((), number, context))
+                else:  # as `DecodeLine.step` does, without a call
+                    per_key, fixed, least, beyond, more = line
+                    seconds = (context + number) * per_key + fixed + more
+                    seconds = (seconds if seconds > least else least) + beyond  # noqa: FURB136
+                start = ranks[rank]
                 ranks[rank] = time = (time if time > start else start) + seconds  # noqa: FURB136
                 busy += seconds
                 rank += 1  # noqa: SIM113
-            num_used = num_blocks - num_free
             row = (ready, 1, 0, 0, number, context, 0, 0, busy, num_waiting, num_used, number, 0)
             rows.append(row)
             ends.append(time)
-            rank_ends.append(tuple(ranks))
+            rank_ends.append((*ranks,))
             steps[turn], contexts[turn] = step + 1, context + number
 
-    def _timed(self, num_decodes: int) -> list[Seconds]:
-        """Return the lines that time batches of so many decodes, on every rank."""
-        if num_decodes not in self._times:
+    def _lines_of(self, num_decodes: int) -> list[DecodeLine | None]:
+        """Return the lines that time batches of so many decodes, None for ranks without one."""
+        if num_decodes not in self._lines:
             ranks = self._predictor.ranks
-            self._times[num_decodes] = [_seconds_of(each, num_decodes) for each in ranks]
-        return self._times[num_decodes]
-
-
-def decode_row(
-    ready: float, num_decodes: int, context: int, busy: float, num_waiting: int, num_used: int
-) -> Row:
-    """Return the row of a batch of decodes, none of which had to wait for it (see `Row`)."""
-    first = (ready, 1, 0, 0, num_decodes, context, 0, 0, busy)
-    return (*first, num_waiting, num_used, num_decodes, 0)
+            self._lines[num_decodes] = [_line_of(each, num_decodes) for each in ranks]
+        return self._lines[num_decodes]
 
 
 def _rhythm(
@@ -233,17 +251,7 @@ def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
     return able[0] if able else free[0]
 
 
-def _seconds_of(predictor: Predictor, num_decodes: int) -> Seconds:
-    """Return the line that times batches of so many decodes on one rank."""
+def _line_of(predictor: Predictor, num_decodes: int) -> DecodeLine | None:
+    """Return the line that times batches of so many decodes on one rank; None if there is none."""
     line_of = getattr(predictor, "decode_line", None)
-    line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
-    if line is None:
-        return lambda context: predictor.step_time(StepBatch((), num_decodes, context))
-    per_key, fixed, least, beyond, more = line
-
-    def seconds(context: int) -> float:
-        """What `DecodeLine.step` returns."""
-        found = (context + num_decodes) * per_key + fixed + more
-        return (least if found < least else found) + beyond  # noqa: FURB136
-
-    return seconds
+    return line_of(num_decodes) if line_of is not None else None
