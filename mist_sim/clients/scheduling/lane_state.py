@@ -333,7 +333,7 @@ class LaneState:
         loaded = waiting.first(coming.loaded)
         if not waiting or self.rules.loaded_first:
             return loaded
-        if coming.preempted_first and waiting.head().visit.num_preemptions:
+        if coming.is_before_loaded(waiting.head()):
             return waiting.head()
         return waiting.first((loaded, waiting.head()))
 
