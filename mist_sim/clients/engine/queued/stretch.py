@@ -194,7 +194,7 @@ class StretchLoop:
     def _lines_of(self, num_decodes: int) -> list[_Line]:
         """Return how long batches of so many decodes take on every rank."""
         if num_decodes not in self._lines:
-            delay, lines = 0.0, []
+            delay, lines = 0.0, list[_Line]()
             for rank in self._predictor.ranks:
                 line_of = getattr(rank, "decode_line", None)
                 line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
