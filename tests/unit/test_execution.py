@@ -4,6 +4,7 @@ import sys
 import zlib
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -67,6 +68,15 @@ def test_the_median_of_the_repeats_counts_and_warm_up_does_not():
     timing = Timing(warmup=2, repeats=3)
     assert seconds_of(lambda: calls.append(1), timing, lambda call: (call(), next(ticks))[1]) == 2.0
     assert len(calls) == 5
+
+
+def test_runs_go_on_until_the_device_is_warm(monkeypatch):
+    ticks = count(step=0.1)
+    monkeypatch.setattr("mist_sim.hardware.execution.timing.perf_counter", lambda: next(ticks))
+    timed = []
+    timing = Timing(warmup=0, repeats=1, warm_seconds=0.35)
+    seconds_of(lambda: None, timing, lambda call: timed.append(call) or 1.0)
+    assert len(timed) == 3 + 1
 
 
 @pytest.mark.parametrize(("field", "value"), [("warmup", -1), ("repeats", 0)])
@@ -251,7 +261,7 @@ def test_a_prompt_in_pieces_reads_what_the_whole_prompt_reads(torch):
 
 def test_times_of_layers_are_multiplied_and_collectives_added(make, monkeypatch):
     source = make(num_timed_layers=2, ranks=2)
-    monkeypatch.setattr(source, "timed", lambda call, num_tokens: 1.0)
+    monkeypatch.setattr(source, "timed", lambda call: 1.0)
     summed = source.cluster.all_reduce_time(5 * TINY.hidden_size * 2)
     found = source.seconds([StepBatch((), 5, 100)])
     assert found == [pytest.approx(6 / 2 + 1 + 2 * 6 * summed)]

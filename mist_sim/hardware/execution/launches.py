@@ -13,6 +13,8 @@ from time import perf_counter
 import torch
 
 from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.execution.cuda_timing import current
+from mist_sim.hardware.execution.pointwise import normed
 from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
 from mist_sim.hardware.execution.torch_layers import Cache, Layers
 from mist_sim.hardware.execution.torch_source import TorchSource
@@ -26,13 +28,13 @@ def dispatch_times(source: TorchSource) -> dict[str, float]:
     One decode with a context of 16 tokens runs, so that the device is never the slower one.
     """
     device, model = source.torch_device, source.model
-    with torch.inference_mode():
+    with torch.inference_mode(), current(device):
         layers = Layers(model, source.cluster.tensor_parallel_size, 1, device, source.seed)
         weights, cache = layers.layers[0], Cache(layers, StepBatch((), 1, 16))
-        x = torch.zeros(1, model.hidden_size, dtype=torch.bfloat16, device=device)
-        rotary = torch.zeros(2, 1, 1, model.head_dim // 2, dtype=torch.bfloat16, device=device)
+        x = layers.drawn(1, model.hidden_size)
+        rotary = layers.rotary(1)
         calls: dict[str, Call] = {
-            "rmsnorm": lambda: layers.normed(x, weights["norm"]),
+            "rmsnorm": lambda: normed(x, weights["norm"]),
             "attention": lambda: layers.attention(weights, x, rotary, cache),
             "mlp": lambda: layers.mlp(weights, x),
         }

@@ -17,11 +17,13 @@ class Timing:
     """Repetitions of a timed call.
 
     warmup: runs before, which fill caches and choose kernels (>= 0).
+    warm_seconds: seconds of more runs, after which clocks are those of a busy device (>= 0).
     repeats: runs of which the median counts (>= 1).
     """
 
     warmup: int = 2
     repeats: int = 5
+    warm_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
@@ -40,6 +42,9 @@ def seconds_of(
     clock = clock or _on_host
     for _ in range(timing.warmup):
         call()
+    begin = perf_counter()
+    while perf_counter() - begin < timing.warm_seconds:
+        clock(call)
     return statistics.median(clock(call) for _ in range(timing.repeats))
 
 

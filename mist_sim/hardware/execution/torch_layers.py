@@ -12,22 +12,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention, silu
 
 from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.execution.pointwise import Pointwise, normed
 from mist_sim.models.spec import ModelSpec
 
 
 class Layers:
     """Weights of some layers, and of embedding and head, on one device.
 
-    num_layers: layers held here; the model may have more. ranks: tensor-parallel size.
+    num_layers: layers held here; the model may have more. ranks: tensor-parallel size. pointwise:
+    the operations between matrices, fused or not.
     """
 
     def __init__(
-        self, model: ModelSpec, ranks: int, num_layers: int, device: torch.device, seed: int
+        self,
+        model: ModelSpec,
+        ranks: int,
+        num_layers: int,
+        device: torch.device,
+        seed: int,
+        pointwise: Pointwise | None = None,
     ) -> None:
         self.model, self.device = model, device
+        self.pointwise = pointwise or Pointwise()
         self.heads = model.num_attention_heads // ranks
         self.kv_heads = max(model.num_key_value_heads // ranks, 1)
         self._draws = torch.Generator(device).manual_seed(seed)
@@ -35,37 +44,44 @@ class Layers:
         head_dim = model.head_dim
         self.layers = [
             {
-                "norm": self._weights(hidden),
-                "qkv": self._weights(hidden, (self.heads + 2 * self.kv_heads) * head_dim),
-                "out": self._weights(self.heads * head_dim, hidden),
-                "mlp_norm": self._weights(hidden),
-                "up": self._weights(hidden, (2 if model.gated_mlp else 1) * inner),
-                "down": self._weights(inner, hidden),
+                "norm": self.drawn(hidden),
+                "qkv": self.drawn(hidden, (self.heads + 2 * self.kv_heads) * head_dim),
+                "out": self.drawn(self.heads * head_dim, hidden),
+                "mlp_norm": self.drawn(hidden),
+                "up": self.drawn(hidden, (2 if model.gated_mlp else 1) * inner),
+                "down": self.drawn(inner, hidden),
             }
             for _ in range(num_layers)
         ]
         vocab = model.vocab_size // ranks
-        self.embedding = self._weights(vocab, hidden) if model.has_embedding else None
-        self.head = self._weights(hidden, vocab) if model.has_head else None
-        self.norm = self._weights(hidden)
+        self.embedding = self.drawn(vocab, hidden) if model.has_embedding else None
+        self.head = self.drawn(hidden, vocab) if model.has_head else None
+        self.norm = self.drawn(hidden)
 
-    def _weights(self, *shape: int) -> Tensor:
+    def drawn(self, *shape: int) -> Tensor:
+        """Random values: with zeros a device draws less power and may run faster."""
         values = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
         return values.normal_(0.0, 0.02, generator=self._draws)
+
+    def rotary(self, num_tokens: int) -> Tensor:
+        """Cosines and sines of every token, shape (2, tokens, 1, head_dim)."""
+        return self.drawn(2, num_tokens, 1, self.model.head_dim)
 
     def step(self, batch: StepBatch) -> Callable[[], Tensor]:
         """Return a call that runs all layers held here on a batch; its memory is made now."""
         num_tokens = batch.num_prefill_tokens + batch.num_decodes
-        hidden = self._weights(num_tokens, self.model.hidden_size)
-        rotary = self._weights(2, num_tokens, 1, self.model.head_dim // 2)
+        hidden, before = (self.drawn(num_tokens, self.model.hidden_size) for _ in range(2))
+        rotary = self.rotary(num_tokens)
         caches = [Cache(self, batch) for _ in self.layers]
 
         def run() -> Tensor:
-            x = hidden
+            x, out = hidden, before
             for weights, cache in zip(self.layers, caches, strict=True):
-                x = x + self.attention(weights, self.normed(x, weights["norm"]), rotary, cache)
-                x = x + self.mlp(weights, self.normed(x, weights["mlp_norm"]))
-            return x
+                x, inner = self.pointwise.added_norm(x, out, weights["norm"])
+                out = self.attention(weights, inner, rotary, cache)
+                x, inner = self.pointwise.added_norm(x, out, weights["mlp_norm"])
+                out = self.mlp(weights, inner)
+            return out
 
         return run
 
@@ -74,21 +90,17 @@ class Layers:
         ids = torch.arange(num_tokens, device=self.device)
         if self.embedding is not None:
             ids %= len(self.embedding)
-        passed_on = self._weights(num_tokens, self.model.hidden_size)
+        passed_on = self.drawn(num_tokens, self.model.hidden_size)
 
         def run() -> Tensor:
             x = passed_on if self.embedding is None else self.embedding[ids]
             if self.head is None:
                 return x
-            return torch.argmax(self.normed(x, self.norm)[:num_samples] @ self.head, dim=-1)
+            return torch.argmax(normed(x, self.norm)[:num_samples] @ self.head, dim=-1)
 
         return run
 
     # --- modules ------------------------------------------------------------------------------
-
-    def normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """RMS norm."""
-        return rms_norm(x, (x.shape[-1],), weight, 1e-6)
 
     def attention(
         self, weights: dict[str, Tensor], x: Tensor, rotary: Tensor, cache: Cache
@@ -96,24 +108,15 @@ class Layers:
         """Projections, rotary embedding, cache write and attention of every part of the batch."""
         heads, kv_heads, size = self.heads, self.kv_heads, self.model.head_dim
         qkv = (x @ weights["qkv"]).view(-1, heads + 2 * kv_heads, size)
-        q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
-        q, k = _rotated(q, rotary), _rotated(k, rotary)
+        qk, v = qkv.split([heads + kv_heads, kv_heads], dim=1)
+        q, k = self.pointwise.rotated(qk, rotary).split([heads, kv_heads], dim=1)
         return cache.attend(q, k, v) @ weights["out"]
 
     def mlp(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         """Gated MLP, or a plain one."""
         up = x @ weights["up"]
-        if self.model.gated_mlp:
-            gate, up = up.chunk(2, dim=-1)
-            return (silu(gate) * up) @ weights["down"]
-        return silu(up) @ weights["down"]
-
-
-def _rotated(x: Tensor, rotary: Tensor) -> Tensor:
-    """Rotary embedding: pairs of a head's values turn by an angle."""
-    one, other = x.chunk(2, dim=-1)
-    cosine, sine = rotary
-    return torch.cat([one * cosine - other * sine, other * cosine + one * sine], dim=-1)
+        inner = self.pointwise.gated(up) if self.model.gated_mlp else silu(up)
+        return inner @ weights["down"]
 
 
 class Cache:
@@ -125,12 +128,12 @@ class Cache:
         self._num_decodes = n = batch.num_decodes
         size = layers.model.head_dim
 
-        def empty(sequences: int, tokens: int) -> list[Tensor]:
-            shape = (sequences, layers.kv_heads, tokens, size)
-            return [torch.zeros(shape, dtype=torch.bfloat16, device=layers.device) for _ in "kv"]
+        def filled(sequences: int, tokens: int) -> list[Tensor]:
+            alike = (layers.drawn(1, layers.kv_heads, tokens, size) for _ in "kv")
+            return [one.repeat(sequences, 1, 1, 1) for one in alike]
 
-        self.chunks = [empty(1, new + context) for new, context in batch.chunks]
-        self.decodes = empty(n, batch.context_sum // n + 1) if n else []
+        self.chunks = [filled(1, new + context) for new, context in batch.chunks]
+        self.decodes = filled(n, batch.context_sum // n + 1) if n else []
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the new keys and values; return the attention's outputs, (tokens, heads x size)."""
@@ -152,7 +155,7 @@ class Cache:
             query = q[start:].unsqueeze(2)
             read = scaled_dot_product_attention(query, keys, values, enable_gqa=True)
             found.append(read.reshape(self._num_decodes, -1))
-        return torch.cat(found)
+        return torch.cat(found) if len(found) > 1 else found[0]
 
 
 def _causal(new: int, context: int) -> dict[str, Any]:

@@ -4,27 +4,32 @@ Some layers are timed and their time is multiplied up to all of the model, which
 time; embedding, head and sampling are timed once. Only one rank of a tensor-parallel group runs,
 and collectives are computed (`Cluster.all_reduce_time`), not run.
 
-On CUDA small steps are captured as graphs and replayed, and events on the device tell the time.
-That part was written without a GPU at hand and is not tested.
+On CUDA steps are captured as graphs and replayed, and events on the device tell the time.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.execution.cuda_timing import (
+    WARM_SECONDS,
+    captured,
+    current,
+    seconds_on_device,
+)
+from mist_sim.hardware.execution.pointwise import Pointwise, fuses
 from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
 from mist_sim.hardware.execution.torch_layers import Layers
 from mist_sim.models.spec import ModelSpec
 
-_GRAPH_TOKENS = 512  # largest step that vLLM replays as a graph by default
+_METHOD = "execution 2"  # changes with what is run or how it is timed
 
 
 @dataclass(kw_only=True)
@@ -49,6 +54,7 @@ class TorchSource:
             raise ValueError(f"num_timed_layers must be >= 1, got {self.num_timed_layers}")
         self.torch_device = _device(self.device)
         self._num_timed = min(self.num_timed_layers, self.model.num_layers)
+        self._fuses = fuses(self.torch_device)
         self._layers: Layers | None = None
 
     @property
@@ -65,13 +71,14 @@ class TorchSource:
         for name in ("name", "source"):
             model.pop(name)
         return {
-            "source": "execution",
+            "source": _METHOD,
             "torch": torch.__version__,
             "device": self.device_name,
             "model": {name: repr(value) for name, value in model.items()},
             "tensor_parallel_size": self.cluster.tensor_parallel_size,
             "interconnect": repr(self.cluster.gpu.interconnect),
             "num_timed_layers": self._num_timed,
+            "fused": self._fuses,
             "timing": asdict(self.timing),
             "seed": self.seed,
         }
@@ -86,21 +93,22 @@ class TorchSource:
             "device": self.device_name,
             "torch": torch.__version__,
             "layers": f"{self._num_timed} timed, multiplied up to {self.model.num_layers}",
+            "pointwise": "fused by torch.compile" if self._fuses else "a kernel an operation",
             "repeats": f"{self.timing.repeats}, median",
         }
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
         """Return the duration of each batch in seconds."""
-        return [self._step(batch) for batch in batches]
+        with torch.inference_mode(), current(self.torch_device):
+            return [self._step(batch) for batch in batches]
 
     def _step(self, batch: StepBatch) -> float:
         num_tokens = batch.num_prefill_tokens + batch.num_decodes
         num_samples = len(batch.chunks) + batch.num_decodes
         try:
-            with torch.inference_mode():
-                layers = self.layers
-                parts = layers.step(batch), layers.ends(num_tokens, num_samples)
-                stack, ends = (self.timed(part, num_tokens) for part in parts)
+            layers = self.layers
+            parts = layers.step(batch), layers.ends(num_tokens, num_samples)
+            stack, ends = (self.timed(part) for part in parts)
         except torch.OutOfMemoryError:
             raise ScenarioError(
                 f"{batch} does not fit the memory of {self.device_name} with {self._num_timed} "
@@ -115,16 +123,22 @@ class TorchSource:
         """The layers that run, made when they are first needed."""
         if self._layers is None:
             ranks = self.cluster.tensor_parallel_size
-            self._layers = Layers(self.model, ranks, self._num_timed, self.torch_device, self.seed)
+            self._layers = Layers(
+                self.model,
+                ranks,
+                self._num_timed,
+                self.torch_device,
+                self.seed,
+                Pointwise.fused() if self._fuses else Pointwise(),
+            )
         return self._layers
 
-    def timed(self, call: Call, num_tokens: int) -> float:
+    def timed(self, call: Call) -> float:
         """Return the seconds of a call, by the clock of the device."""
         if self.torch_device.type != "cuda":
             return seconds_of(call, self.timing)
-        if num_tokens <= _GRAPH_TOKENS:
-            call = _captured(call)
-        return seconds_of(call, self.timing, _on_device)
+        timing = replace(self.timing, warm_seconds=WARM_SECONDS)
+        return seconds_of(captured(call), timing, seconds_on_device)
 
 
 def check_runs(model: ModelSpec, cluster: Cluster) -> None:
@@ -154,29 +168,3 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cuda", "cpu"):
         raise ScenarioError(f"device must be cpu, cuda or auto, got {brief(name)}")
     return device
-
-
-def _captured(call: Call) -> Call:
-    """Capture a call's launches as a CUDA graph; return a function that replays it."""
-    aside: Any = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # kernels are chosen and memory is taken before capturing
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph: Any = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    replay: Call = graph.replay
-    return replay
-
-
-def _on_device(call: Call) -> float:
-    """Run a call once; return its seconds by the events of the device."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e-3
