@@ -93,7 +93,7 @@ class StepRecords:
                 step_tokens,
             )
             return
-        add, all_ends = self._sink
+        add, all_ends, _ = self._sink
         if num_steps == 1:
             all_ends.append(end)
         else:
@@ -141,9 +141,8 @@ class StepRecords:
         The first begins when the latest step ended, and all its decodes got a token then.
         rows: of each, as the recorder's steps have them. ends: of each, seconds.
         """
-        add, all_ends = self._sink  # type: ignore[misc]
-        for row in rows:
-            add(row)
+        _, all_ends, add_all = self._sink  # type: ignore[misc]
+        add_all(rows)
         all_ends.extend(ends)
         self._num_steps += len(rows)
         self._last_decode_end = ends[-1]

@@ -57,7 +57,7 @@ class Stretches:
             return None
         freed = [state.num_freed(each) for each in flight]
         self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), freed, self._most)
-        if found.num_over == self._most:
+        if found.num_over >= self._most:
             self._most = min(2 * self._most, _MOST)
         return found if found.num_over >= _FEWEST else None
 

@@ -12,7 +12,7 @@ every batch had had its own events. The bits are the same (`tests/property/test_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
@@ -104,6 +103,14 @@ class Stretch:
         )
 
 
+_Line = tuple[float, float, float, float, float, float, Callable[[StepBatch], float] | None]
+"""Of a rank: the delay before it, its `DecodeLine`, and its `step_time` where it has no line."""
+
+_Turn = tuple[int, int, int, int, list[int], list[_Line]]
+"""Of a group: decodes, context, steps so far, steps to come before an answer's last, blocks that
+these take by phase, lines."""
+
+
 class StretchLoop:
     """Computes stretches of a pipeline.
 
@@ -113,7 +120,7 @@ class StretchLoop:
     def __init__(self, predictor: PipelinePredictor, form: QueueForm) -> None:
         self._predictor, self._form = predictor, form
         self._rhythms: dict[tuple[object, ...], Rhythm | None] = {}
-        self._lines: dict[int, list[DecodeLine | None]] = {}  # by number of decodes, of every rank
+        self._lines: dict[int, list[_Line]] = {}  # by number of decodes
 
     def begin(self, now: EngineQueue, groups: Sequence[Group], num_waiting: int) -> Stretch | None:
         """Return a stretch without batches so far; None if plans have no rhythm."""
@@ -141,56 +148,60 @@ class StretchLoop:
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
         (num_free, num_blocks), stagger = free, self._form.stagger
-        ranks, num_waiting = list(found.before.rank_ends), found.num_waiting
-        num_flight, num_groups, block_size = len(ends), len(groups), groups[0].clock.block_size
-        clocks = [group.clock for group in groups]
-        decodes = [clock.num_decodes for clock in clocks]
-        contexts = [clock.context_sum for clock in clocks]
-        steps = [clock.steps for clock in clocks]
-        last_steps = [clock.steps + clock.steps_to_change() - 1 for clock in clocks]
-        phases = [clock.phases for clock in clocks]
-        delays = list(map(self._predictor.rank_delay, decodes))
-        lines, predictors = list(map(self._lines_of, decodes)), self._predictor.ranks
-        turn, num_used = (num_flight - 1) % num_groups, num_blocks - num_free
-        num_freeing = 2 * num_flight if any(freed) else 0
-        for place in range(num_flight, num_flight + most):
-            turn = turn + 1 if turn + 1 < num_groups else 0
-            step, number, context = steps[turn], decodes[turn], contexts[turn]
-            num_used += phases[turn][step % block_size]
-            if place < num_freeing:
-                num_used -= freed[place - num_flight]
-            ready, before = ends[place - num_flight], ends[place - num_groups]
-            if stagger == 1:
-                ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
-            elif stagger and before > ready:
-                ready = before
-            if step == last_steps[turn] or num_used > num_blocks or ready != before:  # or a gap
-                return
-            time, busy, delay, rank = ready, 0.0, delays[turn], 0
-            for line in lines[turn]:
-                if rank:
-                    time += delay
-                if line is None:
-                    seconds = predictors[rank].step_time(StepBatch((), number, context))
-                else:  # as `DecodeLine.step` does, without a call
-                    per_key, fixed, least, beyond, more = line
-                    seconds = (context + number) * per_key + fixed + more
-                    seconds = (seconds if seconds > least else least) + beyond  # noqa: FURB136
-                start = ranks[rank]
-                ranks[rank] = time = (time if time > start else start) + seconds  # noqa: FURB136
-                busy += seconds
-                rank += 1  # noqa: SIM113
-            row = (ready, 1, 0, 0, number, context, 0, 0, busy, num_waiting, num_used, number, 0)
-            rows.append(row)
-            ends.append(time)
-            rank_ends.append((*ranks,))
-            steps[turn], contexts[turn] = step + 1, context + number
+        num_flight, num_groups, num_waiting = len(ends), len(groups), found.num_waiting
+        block_size, num_used = groups[0].clock.block_size, num_blocks - num_free
+        ranks, frees = list(found.before.rank_ends), any(freed)
+        # of each group, as they are planned
+        turns = [self._turn_of(groups[(num_flight + n) % num_groups]) for n in range(num_groups)]
+        for more in range(-(most // -num_groups)):
+            for number, context, step, num_steps, phases, lines in turns:
+                num_used += phases[(step + more) % block_size]
+                if frees and len(rows) < num_flight:
+                    num_used -= freed[len(rows)]
+                ready, before = ends[-num_flight], ends[-num_groups]
+                if stagger == 1:
+                    ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
+                elif stagger and before > ready:
+                    ready = before
+                if more == num_steps or num_used > num_blocks or ready != before:  # or with a gap
+                    return
+                time, busy, rank = ready, 0.0, 0
+                keys = context + (more + 1) * number
+                for delay, per_key, fixed, least, beyond, launch, step_time in lines:
+                    if step_time is None:  # as `DecodeLine.step` does, without a call
+                        seconds = keys * per_key + fixed + launch
+                        seconds = (seconds if seconds > least else least) + beyond  # noqa: FURB136
+                    else:
+                        seconds = step_time(StepBatch((), number, keys - number))
+                    time, free_at = time + delay, ranks[rank]
+                    ranks[rank] = time = (time if time > free_at else free_at) + seconds  # noqa: FURB136
+                    busy += seconds
+                    rank += 1  # noqa: SIM113
+                own = keys - number
+                rows.append(
+                    (ready, 1, 0, 0, number, own, 0, 0, busy, num_waiting, num_used, number, 0)
+                )
+                ends.append(time)
+                rank_ends.append((*ranks,))
 
-    def _lines_of(self, num_decodes: int) -> list[DecodeLine | None]:
-        """Return the lines that time batches of so many decodes, None for ranks without one."""
+    def _turn_of(self, group: Group) -> _Turn:
+        """Return what batches of a group have in common from now on."""
+        clock = group.clock
+        number, num_steps = clock.num_decodes, clock.steps_to_change() - 1
+        lines = self._lines_of(number)
+        return number, clock.context_sum, clock.steps, num_steps, clock.phases, lines
+
+    def _lines_of(self, num_decodes: int) -> list[_Line]:
+        """Return how long batches of so many decodes take on every rank."""
         if num_decodes not in self._lines:
-            ranks = self._predictor.ranks
-            self._lines[num_decodes] = [_line_of(each, num_decodes) for each in ranks]
+            delay, lines = 0.0, list[_Line]()
+            for rank in self._predictor.ranks:
+                line_of = getattr(rank, "decode_line", None)
+                line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
+                step_time = rank.step_time if line is None else None
+                lines.append((delay, *(line or DecodeLine(0.0, 0.0)), step_time))
+                delay = self._predictor.rank_delay(num_decodes)
+            self._lines[num_decodes] = lines
         return self._lines[num_decodes]
 
 
@@ -249,9 +260,3 @@ def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
     if len(able) > 1:
         return None
     return able[0] if able else free[0]
-
-
-def _line_of(predictor: Predictor, num_decodes: int) -> DecodeLine | None:
-    """Return the line that times batches of so many decodes on one rank; None if there is none."""
-    line_of = getattr(predictor, "decode_line", None)
-    return line_of(num_decodes) if line_of is not None else None
