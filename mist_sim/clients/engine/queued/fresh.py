@@ -1,4 +1,4 @@
-"""A waiting queue in which sequences wait for batches in flight that still compute them."""
+"""A waiting queue that passes over sequences which batches in flight still compute."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class FreshQueue(WaitingQueue):
-    """A queue in which sequences wait that a batch in flight still computes.
+    """A queue that passes over sequences which a batch in flight still computes.
 
-    They were preempted in flight and keep their place. stale: these sequences. passes_over: whether
-    others are admitted meanwhile, and not only those before them.
+    They were preempted in flight and keep their place. stale: these sequences.
     """
 
-    def __init__(self, queue: WaitingQueue, *, passes_over: bool) -> None:
+    def __init__(self, queue: WaitingQueue) -> None:
         self._queue = queue
-        self._passes_over = passes_over
         self.stale: set[SequenceState] = set()
         self.takes_from_anywhere = queue.takes_from_anywhere  # type: ignore[misc]
         self.returns_whole = queue.returns_whole  # type: ignore[misc]
@@ -25,9 +23,7 @@ class FreshQueue(WaitingQueue):
     @property
     def has_fresh(self) -> bool:
         """Whether any sequence may be admitted."""
-        if not self.stale or self._passes_over:
-            return len(self._queue) > len(self.stale)
-        return self._queue.head() not in self.stale
+        return len(self._queue) > len(self.stale)
 
     def add(self, sequence: SequenceState) -> None:
         """Queue a sequence that arrives."""
@@ -38,9 +34,9 @@ class FreshQueue(WaitingQueue):
         self._queue.give_back(sequence)
 
     def head(self) -> SequenceState:
-        """Return the first sequence that no batch in flight computes; there is one."""
+        """Return the first sequence that no batch in flight computes."""
         queue, stale = self._queue, self.stale
-        if not (stale and self._passes_over):
+        if not stale:
             return queue.head()
         fresh = [each for each in queue if each not in stale]
         if isinstance(queue, Ranked):
@@ -49,7 +45,7 @@ class FreshQueue(WaitingQueue):
 
     def take(self) -> SequenceState:
         """Remove and return the head."""
-        if not (self.stale and self._passes_over):
+        if not self.stale:
             return self._queue.take()
         sequence = self.head()
         self._queue.remove(sequence)
