@@ -85,7 +85,9 @@ class PrefixCachingManager(KvCacheManager):
         return self.num_cached_tokens(probe)
 
     def watch(self, watcher: ContentWatcher) -> bool:
-        """Let the cache tell a watcher of its content."""
+        """Let the cache tell a watcher of its content, unless ids cover the token behind."""
+        if self.answers.covers_next:
+            return False  # their ids lie one token up of those that a prompt has
         self.cache.watch(watcher)
         return True
 
