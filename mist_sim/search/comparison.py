@@ -125,7 +125,7 @@ class Comparison(Findings):
 
     @property
     def _beside(self) -> dict[str, Any]:
-        """What runs with the same requests show of designs beside the best one."""
+        """The outcomes of runs beside the best one, with the same requests."""
         return {case.name: case.beside._asdict() for case in self.cases if case.beside}
 
     @property
@@ -187,9 +187,10 @@ def compare(
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
     scenarios: by name, two or more. A scenario that fails to build or run has no figures, and a
-        warning gives the reason. goodput: search the goodput of each, too. why: find what binds the
-        winner, in a dozen more runs. race: search designs that surely serve less than another only
-        as finely as needed. plane: compare goodput under many limits, too.
+        warning gives the reason. goodput: search the goodput of each, too; those whose intervals do
+        not tell run beside the best one with the same requests (`side_by_side`). why: find what
+        binds the winner, in a dozen more runs. race: search designs that surely serve less than
+        another only as finely as needed. plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
     no run is repeated. left_out, assumed, uneven: what is told beside the table (`Designs`).

@@ -7,7 +7,7 @@ overlap by more than `NEAR`, the question stays open.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isnan
+from math import inf, isclose, isnan
 from typing import Literal, NamedTuple
 
 from mist_sim.metrics.keeping import GOOD, Kept
@@ -25,7 +25,7 @@ _WHO, _RATES = "--goodput tells who serves most.", "--goodput finds the rates th
 
 
 class Beside(NamedTuple):
-    """What runs with the same requests show of a design beside the best one (`side_by_side`).
+    """The outcome of runs beside the best design, with the same requests (`side_by_side`).
 
     best: its name. tolerance: a share of a goodput. not_more, not_less: whether this design surely
     serves at most so much more than the best, or less.
@@ -134,10 +134,13 @@ def _equals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _beside(case: Ranked, best: Ranked, figure: str) -> Beside | None:
-    """Return what runs beside the best one show of a figure; None: nothing."""
-    factors = {_scaled(each, figure)[0] / (each.interval or (1.0,))[0] for each in (case, best)}
-    is_known = case.beside is not None and case.beside.best == best.name
-    return case.beside if is_known and len(factors) == 1 else None
+    """Return the outcome of runs beside the best one, if it holds for a figure; else None.
+
+    It holds for a goodput over something, such as GPUs, if both have as much of that.
+    """
+    if case.beside is None or case.beside.best != best.name:
+        return None
+    return case.beside if isclose(_factor(case, figure), _factor(best, figure)) else None
 
 
 def lowest(case: Ranked, figure: str) -> float:
@@ -237,6 +240,11 @@ def _same(case: Ranked, best: Ranked, figure: str) -> bool:
 def _scaled(case: Ranked, figure: str) -> tuple[float, float]:
     """Return the interval of a goodput, or of one over something known, such as GPUs."""
     low, high = case.interval or (0.0, 0.0)
-    rate = case.figures["goodput"]
-    factor = case.figures[figure] / rate if rate else 0.0
+    factor = _factor(case, figure)
     return low * factor, high * factor
+
+
+def _factor(case: Ranked, figure: str) -> float:
+    """Return a figure over the goodput, such as one over the number of GPUs; 0 without goodput."""
+    rate = case.figures["goodput"]
+    return case.figures[figure] / rate if rate else 0.0

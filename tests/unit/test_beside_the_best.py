@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mist_sim import Scenario
@@ -49,6 +51,23 @@ def test_another_chunk_serves_less_and_surely_not_more():
     assert (found["small"].not_more, found["small"].not_less) == (True, False)
     turned = shown(scenarios(best=512, small=64), "small", 13.5)
     assert (turned["best"].not_more, turned["best"].not_less) == (False, True)
+
+
+def test_the_tolerance_says_what_is_equal():
+    several = scenarios(best=512, small=256)
+    equal = {
+        tolerance: shown(several, "best", 13.5, replace(OPTIONS, tolerance=tolerance))["small"]
+        for tolerance in (0.001, 0.9)
+    }
+    assert not equal[0.001].is_equal
+    assert equal[0.9].is_equal
+
+
+def test_runs_are_as_long_as_the_options_say():
+    built = Built(Scenario.from_dict(ONE))
+    for options, num in ((OPTIONS, 2000), (GoodputOptions(), 30_000)):
+        (task,) = _tasks("one", "same", built, 13.5, options)
+        assert task.arguments[-1] == num
 
 
 def test_a_comparison_gives_equals_a_star_each():

@@ -107,6 +107,16 @@ def test_what_is_known_of_the_goodput_is_known_a_gpu_where_gpus_are_as_many():
     assert starred("goodput_per_gpu", "more", [fewer, APART]) == []
 
 
+def test_an_interval_without_a_lower_end_may_be_beside_the_best():
+    """The factor of goodput a GPU is a third, which rounds; no interval is divided by."""
+    best = APART._replace(figures=APART.figures | {"goodput_per_gpu": 90.0 / 3})
+    open_end = case("open", 89.0, (0.0, 95.0))
+    open_end = open_end._replace(figures=open_end.figures | {"goodput_per_gpu": 89.0 / 3})
+    equal = beside(open_end, not_more=True, not_less=True)
+    assert starred("goodput", "more", [equal, best]) == ["apart", "open"]
+    assert starred("goodput_per_gpu", "more", [equal, best]) == ["apart", "open"]
+
+
 def test_a_star_is_for_those_that_keep_their_limits():
     cheap = case("cheap", keeps=False, dollars=1.0, good=0.3)
     dear = case("dear", dollars=2.0)
