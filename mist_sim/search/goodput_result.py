@@ -153,7 +153,12 @@ class Goodput(Findings):
 
     @property
     def first_limit(self) -> str | None:
-        """The limit furthest missed at the lowest missed rate; None if no rate was missed."""
+        """The limit that most requests miss just above the goodput, if what binds is known.
+
+        Otherwise the one furthest missed at the lowest missed rate; None if no rate was missed.
+        """
+        if self.binding is not None:
+            return self.binding.limit
         missed = [t for s in self.searches for t in s.trials if not t.seems_attained]
         return min(missed, key=lambda trial: trial.rate).worst_limit if missed else None
 

@@ -242,6 +242,15 @@ def test_where_nothing_helps_nothing_is_named():
     assert json.loads(json.dumps(binding.summary))["resource"] is None
 
 
+def test_one_limit_is_said_to_be_missed_first():
+    """The run just above the goodput tells it better than a rate that may be far above it."""
+    _, goodput = goodput_of(TOGETHER, 5.0)
+    trials = [replace(each, worst_limit="ttft") for each in goodput.searches[0].trials]
+    coarse = replace(goodput, searches=(SeedGoodput.of(0, Bracket(5.0, 5.1), trials),))
+    assert coarse.first_limit == "ttft"
+    assert replace(coarse, binding=Binding(1.0, "tpot", None, {})).first_limit == "tpot"
+
+
 def test_bad_questions_are_refused():
     scenario, goodput = goodput_of(TOGETHER, 5.0)
     with pytest.raises(ScenarioError, match="by must be in"):

@@ -134,6 +134,33 @@ def test_hybrids_are_all_looked_at_before_one_runs_long(monkeypatch):
     assert {each.may_tell for each in hunt.tried.values()} == {30_000}
 
 
+def test_one_that_seems_to_keep_runs_longer_before_slow_designs_are_tried(monkeypatch):
+    """Runs of hybrids take most of the time; one that seems to keep needs a longer run only."""
+    options = PlanOptions(
+        gpus=("h100-sxm",), max_gpus=4, designs=("apart", "hybrid"), tensor_parallel_sizes=(1,)
+    )
+    question, shop, space = measured(asked(), options)
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+    nothing = Trial(1.0, 0, None, nan, is_whole=True, margins=(-inf, inf))
+    seems = replace(nothing, attainment=0.95, margins=(-0.3, 0.1))
+    missed = replace(nothing, attained=False, attainment=0.2, margins=(0.5, 0.9))
+    runs = []
+
+    def trials(chosen, most, rate):
+        runs.extend((each.design, most) for each in chosen)
+        told = {"hybrid": nothing, "apart": seems if most == 6_000 else missed}
+        return {each: told[each.design] for each in chosen}
+
+    monkeypatch.setattr(hunt, "_trials", trials)
+    hunt.cheaper(Clock(None), 1.0)
+    short, long, brief = (
+        [place for place, run in enumerate(runs) if run == kind]
+        for kind in (("apart", 6_000), ("apart", 30_000), ("hybrid", 1_500))
+    )
+    assert short
+    assert max(short) < min(long) <= max(long) < min(brief)
+
+
 @pytest.mark.parametrize(
     ("needs", "most_requests", "lengths"),
     [
@@ -162,8 +189,8 @@ def test_one_that_seems_to_keep_runs_longer_where_that_may_tell(
 
     monkeypatch.setattr(hunt, "_trials", trials)
     hunt.run(space)
-    while hunt._lengthen(Clock(None), 1.0):
-        pass
+    while undecided := hunt._undecided():
+        hunt._lengthen(undecided, Clock(None), 1.0)
     assert sorted(set(runs)) == (lengths if seems else lengths[:2])
 
 
@@ -185,8 +212,10 @@ def lengthened(jobs, clock, monkeypatch, attains=""):
     monkeypatch.setattr(hunt, "_trials", trials)
     hunt.run(space)
     runs.clear()
-    while hunt._lengthen(clock, 1.0) and clock.seconds is None:
-        pass
+    while undecided := hunt._undecided():
+        hunt._lengthen(undecided, clock, 1.0)
+        if clock.seconds is not None:
+            break
     return hunt, runs
 
 

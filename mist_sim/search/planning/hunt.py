@@ -10,7 +10,7 @@ runs, so that the result does not depend on the number of cores.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan
 from time import monotonic
@@ -60,6 +60,11 @@ class Tried:
     def attained(self) -> bool:
         """Whether it keeps the limits, for all that is known."""
         return self.trial is not None and self.trial.attained is True
+
+    @property
+    def seems_to_keep(self) -> bool:
+        """Whether its run kept the limits, even if that is not sure."""
+        return self.trial is not None and self.trial.seems_attained
 
     @property
     def rank(self) -> tuple[object, ...]:
@@ -161,20 +166,32 @@ class Hunt:
                 chosen = sorted(likely, key=lambda c: (c.design in _SLOW, c.rank))
             else:
                 chosen = self._tops(self.open)
-            if not chosen and not self._undecided():
+            undecided = self._undecided()
+            if chosen:
+                self._try(chosen[:_ROUND], _SHORT)
+            elif undecided:
+                self._lengthen(undecided, clock, share)
+            else:
                 return
-            self._try(chosen[:_ROUND], _SHORT)
-            if not chosen:
-                self._lengthen(clock, share)
 
     def cheaper(self, clock: Clock, share: float) -> None:
-        """Look for cheaper ones until none is left to try."""
+        """Look for cheaper ones until none is left to try.
+
+        Undecided ones that seem to keep the limits run longer before slow designs are tried.
+        """
         while not clock.is_up(share):
             self._prune()
-            chosen = self._tops(self.open)[:_ROUND]
-            if chosen:
-                self._try(chosen, _SHORT)
-            elif not self._lengthen(clock, share):
+            tops = self._tops(self.open)
+            quick = [each for each in tops if each.design not in _SLOW]
+            if quick:
+                self._try(quick[:_ROUND], _SHORT)
+            elif hopeful := [each for each in self._undecided() if each.seems_to_keep]:
+                self._lengthen(hopeful, clock, share)
+            elif tops:
+                self._try(tops[:_ROUND], _SHORT)
+            elif undecided := self._undecided():
+                self._lengthen(undecided, clock, share)
+            else:
                 return
 
     def equals(self, clock: Clock, share: float, space: Iterable[Candidate]) -> None:
@@ -294,17 +311,16 @@ class Hunt:
         ]
         return sorted(found, key=lambda each: (each.may_tell, each.slack, each.candidate.rank))
 
-    def _lengthen(self, clock: Clock, share: float) -> bool:
-        """Run a round of undecided candidates longer; return whether there were any.
+    def _lengthen(self, undecided: Sequence[Tried], clock: Clock, share: float) -> None:
+        """Run a round of undecided candidates longer.
 
         One such run may take as long as all before it, so the clock may end the round between them.
         """
-        chosen, jobs = self._undecided()[:_ROUND], self._driver.jobs
+        chosen, jobs = undecided[:_ROUND], self._driver.jobs
         for first in range(0, len(chosen), jobs):
             if first and clock.is_up(share):
                 break
             self._run({each.candidate: each.may_tell for each in chosen[first : first + jobs]})
-        return bool(chosen)
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
         """Simulate candidates with at most so many requests, slow designs with fewer at first."""

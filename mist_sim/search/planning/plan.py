@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,9 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
     goodput = refining.goodput(chosen)
     at_goodput = refining.at_goodput(chosen, goodput)
     one_less = refining.one_less(best.candidate)
-    binding = None
     if goodput.rate > 0 and not clock.is_up(_WHY):
         binding = search_binding(Built(chosen), goodput, refining.driver)
+        goodput = replace(goodput, binding=binding)
     found: dict[str, Any] = {
         "candidate": best.candidate,
         "goodput": goodput,
@@ -124,7 +125,6 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
         one_less=one_less,
         deployment=deployment_of(chosen),
         tried=[_row(each, hunt) for each in tried],
-        binding=binding,
         excluded=dict(hunt.excluded),
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,

@@ -12,7 +12,6 @@ from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import PLAN
 from mist_sim.scenario import Scenario
-from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.deployment import Deployment
 
@@ -65,8 +64,8 @@ class Plan(Findings):
 
     scenario: the answer, ready to run. title: the question. name, usd_per_hour, num_gpus: of the
         answer. lines: the answer in words. runner_up: the second-best candidate, and why it lost;
-        empty if nothing else was tried. goodput: of the answer; binding: the resource that binds
-        there; None if no time was left. at_rate: summary of a run; its dollars and joules a token
+        empty if nothing else was tried. goodput: of the answer, with what binds it if time was
+        left. at_rate: summary of a run; its dollars and joules a token
         leave out ramp and end. at_goodput: the spending of a run there (`spending_at`). one_less:
         by name, the figures with one engine failed. deployment: how to start it. tried: all
         simulated candidates, the cheapest first.
@@ -90,7 +89,6 @@ class Plan(Findings):
     one_less: Mapping[str, Mapping[str, Any]]
     deployment: Deployment
     tried: Sequence[Row]
-    binding: Binding | None = None
     excluded: Mapping[str, int] = field(default_factory=dict)
     not_tried: Sequence[str] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -125,7 +123,7 @@ class Plan(Findings):
         """Everything as plain data."""
         cost = "cost_per_million_output_tokens_usd"
         energy = "energy_per_output_token_j"
-        at_goodput = self.at_goodput or {}
+        at_goodput, binding = self.at_goodput or {}, self.goodput.binding
         return {
             "title": self.title,
             "name": self.name,
@@ -143,7 +141,7 @@ class Plan(Findings):
             "lines": [vars(line) for line in self.lines],
             "runner_up": self.runner_up,
             "one_less": {name: dict(found) for name, found in self.one_less.items()},
-            "binding": self.binding.summary if self.binding else None,
+            "binding": binding.summary if binding else None,
             "vllm": list(self.deployment.commands),
             "proxy": list(self.deployment.proxy),
             "deployment_notes": list(self.deployment.notes),
