@@ -331,12 +331,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
     if _open_trials(search):
         yield where + _undecided(search)
     if search.status == "undecided":
-        ends = (
-            "no rate is known to be attained"
-            if bracket.low is None
-            else (f"attained up to {bracket.low:g} /s")
-        )
-        yield f"{where}the goodput is not known: {ends}, and runs at higher ones tell nothing."
+        rates = _rates(search.untold)
+        yield f"{where}the goodput is not known, since runs at {rates} /s tell nothing."
     elif bracket.low is None:
         share = trials[0].attainment
         yield (

@@ -39,8 +39,8 @@ def until_sure(
     found = SeedGoodput.of(0, bracket, trials)
     if not may_lengthen or not (found.untold or _is_wide(found)):
         return bracket
-    ends = {bracket.low, bracket.high, *(trial.rate for trial in found.untold)}
-    yield [(trial.rate, _LONGER) for trial in trials if trial.rate in ends and trial.margins]
+    ends = [trial for trial in trials if trial.rate in (bracket.low, bracket.high)]
+    yield [(trial.rate, _LONGER) for trial in found.untold or ends if trial.margins]
     while (middle := seeming(trials).middle(2 * tolerance)) is not None:
         if SeedGoodput.of(0, seeming(trials), trials).untold:
             break

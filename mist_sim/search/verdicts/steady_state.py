@@ -122,7 +122,7 @@ def least_requests(share: float) -> int:
 
     Two batches follow the ramp, which may take half of the run.
     """
-    return 4 * _of_a_batch(share)
+    return max(_FIRST // 2, 4 * _of_a_batch(share))
 
 
 def look(seen: Seen, share: float, error: float) -> Look:
@@ -276,7 +276,7 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
 
 def _of_a_batch(share: float) -> int:
     """Return the smallest batch with a meaningful quantile: 40 for nine in ten."""
-    return ceil(_BEYOND / (1 - share) - 1e-9)
+    return ceil(_BEYOND / (1 - share) * (1 - 1e-9))
 
 
 def quantile(values: Array, share: float) -> float:
