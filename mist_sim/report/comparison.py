@@ -14,6 +14,7 @@ from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.report.elements.cells import number, percent, section, warnings, who
 from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.run.origins import host_lines_of_each
 
 Title = TypeVar("Title")
 
@@ -87,6 +88,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
     below = [_STAR, *([_COARSE] if _coarse(summary) else [])]
     return Group(
+        *host_lines_of_each(summary.get("assumed_host", {}), len(names)),
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *_break_even(summary.get("break_even", ())),

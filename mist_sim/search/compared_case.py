@@ -115,6 +115,13 @@ class Case:
         return found
 
     @property
+    def assumed_host(self) -> Mapping[str, Any]:
+        """Effect of the assumed host on its clients, as in a run's summary; empty without one."""
+        first = self.summaries[0] if self.summaries else {}
+        found: Mapping[str, Any] = first.get("assumed_host", {})
+        return found
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the figures."""
         found = [f"failed: {self.failure}"] if self.failure else []

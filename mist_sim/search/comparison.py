@@ -129,6 +129,11 @@ class Comparison(Findings):
         return {case.name: case.beside._asdict() for case in self.cases if case.beside}
 
     @property
+    def _assumed_hosts(self) -> dict[str, Any]:
+        """Effects of an assumed host, of scenarios whose GPUs' host is not named."""
+        return {case.name: dict(case.assumed_host) for case in self.cases if case.assumed_host}
+
+    @property
     def _limits(self) -> Sequence[str]:
         """The figures beside limits."""
         return self.cases[0].limits if self.cases else ()
@@ -149,6 +154,7 @@ class Comparison(Findings):
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
             "failed": [case.name for case in self.cases if case.failure],
+            **({"assumed_host": hosts} if (hosts := self._assumed_hosts) else {}),
             **({"beside": beside} if (beside := self._beside) else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),

@@ -85,6 +85,7 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: description of what was simulated. settings: scenario
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
+    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
     lone_requests: how requests that are alone fare, where no rate is attained; else None.
@@ -103,6 +104,7 @@ class Goodput(Findings):
     title: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
     binding: Binding | None = None
     is_coarse: bool = False
     lone_requests: LoneRequests | None = None
@@ -237,6 +239,7 @@ class Goodput(Findings):
             **({"lone_requests": asdict(self.lone_requests)} if self.lone_requests else {}),
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
+            **({"assumed_host": dict(self.assumed_host)} if self.assumed_host else {}),
             **({"binding": self.binding.summary} if self.binding else {}),
             **({"at_goodput": dict(self.spending)} if self.spending else {}),
             "seeds": [_seed_data(search) for search in self.searches],
