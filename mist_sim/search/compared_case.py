@@ -150,7 +150,7 @@ class Case:
         """The figures it is ranked by."""
         keeps = self._keeps
         goodput = self.goodput
-        interval = goodput.interval if goodput is not None and goodput.status == "found" else None
+        interval = goodput.bounds if goodput is not None else None
         first = goodput.first_limit if goodput is not None else None
         if self.binding is not None:
             first = None  # the binding resource is named in that sentence

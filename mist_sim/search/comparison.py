@@ -334,7 +334,7 @@ def _run_beside_the_best(
         for name, case in cases.items()
         if (each := case.goodput) is not None and each.status == "found" and each.is_steady
     ]
-    if not found:
+    if not found or any(case.goodput.is_open for case in cases.values() if case.goodput):
         return
     best = max(found, key=lambda each: each.figures["goodput"])
     names = [each.name for each in rivals(best, "goodput", found)]
@@ -346,15 +346,12 @@ def _run_beside_the_best(
 
 
 def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:
-    """Find what binds the scenario with the largest goodput, if there is one."""
-    known = [
-        (found.rate, case, found)
-        for case in cases.values()
-        if (found := case.goodput) is not None and not isnan(found.rate)
-    ]
-    if known:
-        _, best, found = max(known, key=lambda each: each[0])
-        best.goodput = with_binding(best.built, found, driver)
+    """Find what binds the scenario with the largest goodput, if one is known to have it."""
+    found = [(case, case.goodput) for case in cases.values() if case.goodput is not None]
+    known = [(goodput.rate, case, goodput) for case, goodput in found if not isnan(goodput.rate)]
+    if known and not any(goodput.is_open for _, goodput in found):
+        _, best, goodput = max(known, key=lambda each: each[0])
+        best.goodput = with_binding(best.built, goodput, driver)
 
 
 def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:

@@ -144,6 +144,28 @@ class Goodput(Findings):
         return max(low, 0.0), high
 
     @property
+    def is_open(self) -> bool:
+        """Whether all rates tried are attained with a seed, so that the goodput is higher."""
+        return any(search.status == "all attained" for search in self.searches)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; without a rate, up to where all rates are attained, and the lowest missed.
+
+        Requests per second; 0 and infinity where no rate is.
+        """
+        if self.status == "found":
+            return self.interval
+        lows = [search.bracket.low or 0.0 for search in self.searches]
+        if self.is_open:
+            return max(lows), inf
+        missed = [
+            min((trial.rate for trial in search.trials if trial.attained is False), default=inf)
+            for search in self.searches
+        ]
+        return 0.0, max(missed)
+
+    @property
     def per_gpu(self) -> float:
         """Requests per second and GPU; NaN without known GPUs."""
         return self.rate / self.num_gpus if self.num_gpus else nan
@@ -199,6 +221,7 @@ class Goodput(Findings):
             "goodput_per_gpu": self.per_gpu,
             "status": self.status,
             "interval": list(self.interval),
+            **({} if self.status == "found" else {"bounds": list(self.bounds)}),
             "is_monotone": self.is_monotone,
             "is_steady": self.is_steady,
             "first_limit": self.first_limit,
