@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any
+from typing import Any, Self
 
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import is_sure
 from mist_sim.metrics.latency import limit_title
@@ -84,6 +85,11 @@ class Case:
     gpu_names: frozenset[str] = frozenset()
     gpu_price: float = nan
     beside: Beside | None = None
+
+    @classmethod
+    def without_scenario(cls, name: str, error: ScenarioError) -> Self:
+        """Return a case without figures, since its settings make no scenario."""
+        return cls(name, "", None, (), None, Failure.of(error))
 
     @property
     def figures(self) -> dict[str, float]:
