@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any
+from typing import Any, Self
 
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import is_sure
 from mist_sim.metrics.latency import limit_title
@@ -85,6 +86,11 @@ class Case:
     gpu_price: float = nan
     beside: Beside | None = None
 
+    @classmethod
+    def without_scenario(cls, name: str, error: ScenarioError) -> Self:
+        """Return a case without figures, since its settings make no scenario."""
+        return cls(name, "", None, (), None, Failure.of(error))
+
     @property
     def figures(self) -> dict[str, float]:
         """Those of `FIGURES` and of `limits`, as means over the seeds; NaN for unknown ones."""
@@ -115,6 +121,13 @@ class Case:
         return found
 
     @property
+    def assumed_host(self) -> Mapping[str, Any]:
+        """Effect of the assumed host on its clients, as in a run's summary; empty without one."""
+        first = self.summaries[0] if self.summaries else {}
+        found: Mapping[str, Any] = first.get("assumed_host", {})
+        return found
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the figures."""
         found = [f"failed: {self.failure}"] if self.failure else []
@@ -137,7 +150,7 @@ class Case:
         """The figures it is ranked by."""
         keeps = self._keeps
         goodput = self.goodput
-        interval = goodput.interval if goodput is not None and goodput.status == "found" else None
+        interval = goodput.bounds if goodput is not None else None
         first = goodput.first_limit if goodput is not None else None
         if self.binding is not None:
             first = None  # the binding resource is named in that sentence

@@ -499,6 +499,15 @@ def test_a_case_without_designs_is_named(mist):
     assert err.count("\n") == 1
 
 
+def test_a_case_that_is_bad_input_has_no_designs_but_a_row(mist):
+    cases = ("--case", "none:clients.0.count=0", "--case", "two:clients.0.count=2")
+    code, out, _ = mist("together.yaml", "--designs", "--json", *QUICK, *cases)
+    assert code == 0
+    data = json.loads(out)
+    assert data["failed"] == ["none"]
+    assert data["scenarios"]["two: 1 prefill + 1 decode"]["p50_ttft_ms"] > 0
+
+
 def test_designs_that_do_not_fit_are_rows_with_the_reason(mist):
     wide = ("--set", "clients.0.count=2", "--set", "clients.0.tensor_parallel_size=16")
     code, out, _ = mist("together.yaml", "--designs", "--json", *QUICK, *wide)
