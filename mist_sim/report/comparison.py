@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isnan
+from math import isinf, isnan
 from string import ascii_uppercase
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.report.elements.cells import number, percent, section, warnings, who
 from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.run.origins import host_lines_of_each
 
 Title = TypeVar("Title")
 
@@ -71,7 +72,7 @@ _COLUMNS = {
 
 _BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
-_STAR = "* the best of those that keep their limits, where that is sure"
+_STAR = "* the best that keep their limits; goodputs and means of seeds only if sure"
 _COARSE = "≥ not searched further, since another surely serves more"
 _PRICES = 3  # at which others break even, a line each
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
@@ -87,6 +88,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
     below = [_STAR, *([_COARSE] if _coarse(summary) else [])]
     return Group(
+        *host_lines_of_each(summary.get("assumed_host", {}), len(names)),
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *_break_even(summary.get("break_even", ())),
@@ -133,7 +135,7 @@ def _below_one_another(summary: Mapping[str, Any]) -> tuple[str, RenderableType]
     gpus = {case["num_gpus"] for case in cases.values() if not isnan(case["num_gpus"])}
     alike = len(gpus) == 1
     columns = _with_limits(_COLUMNS, summary, _column)
-    keys = [key for key in columns if not _is_idle(key, cases) and not (alike and key in _BY_GPU)]
+    keys = [key for key in columns if _is_shown(key, summary) and not (alike and key in _BY_GPU)]
     titles, below = zip(*[columns[key] for key in keys], strict=True)
     rows = [[name, *(_marked(summary, key, name) for key in keys)] for name in cases]
     each = f", {_gpus(gpus.pop())} each" if alike else ""
@@ -184,23 +186,37 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row a figure that some scenario has."""
     cases = summary["scenarios"]
     for key, title in _with_limits(_TITLES, summary, _title).items():
-        if not _is_idle(key, cases):
+        if _is_shown(key, summary):
             yield [title, *(_marked(summary, key, name) for name in cases)]
 
 
-def _is_idle(key: str, cases: Mapping[str, Mapping[str, float]]) -> bool:
-    """Tell whether no scenario has the figure."""
-    values = [figures[key] for figures in cases.values()]
+def _is_shown(key: str, summary: Mapping[str, Any]) -> bool:
+    """Tell whether some scenario has the figure, or its goodput was searched."""
+    values = [figures[key] for figures in summary["scenarios"].values()]
     known = [value for value in values if not isnan(value)]
-    return not known or (key == "failed" and not any(known))
+    if key == "failed":
+        return any(known)
+    return bool(known) or (key == "goodput" and bool(summary["goodput"]))
 
 
 def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
     """Return the figure of a scenario, marked where it is the best."""
     is_best = name in summary["best"].get(key, ())
     is_coarse = key in _BY_GOODPUT and name in _coarse(summary)
-    cell = ("≥ " if is_coarse else "") + _cell(key, summary["scenarios"][name][key])
+    value = summary["scenarios"][name][key]
+    if key == "goodput" and isnan(value) and name in summary["goodput"]:
+        cell = _bound(summary["goodput"][name])
+    else:
+        cell = ("≥ " if is_coarse else "") + _cell(key, value)
     return cell + (_MARKED if is_best else _PLAIN)
+
+
+def _bound(found: Mapping[str, Any]) -> str:
+    """Return what is known of a goodput that has no value. found: `Goodput.summary`."""
+    low, high = found["bounds"]
+    if low:
+        return f"> {number(low)}"
+    return "-" if high is None or isinf(high) else f"< {number(high)}"
 
 
 def _coarse(summary: Mapping[str, Any]) -> list[str]:

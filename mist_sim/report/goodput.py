@@ -14,6 +14,7 @@ from mist_sim.report.elements.cells import count, duration, number, percent, sec
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns
 from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.run.origins import host_lines
 
 _MILLION = 1e6
 
@@ -21,6 +22,7 @@ _MILLION = 1e6
 def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a search. summary: `Goodput.summary`."""
     return Group(
+        *host_lines(summary.get("assumed_host", {})),
         *section("Goodput", pairs(_figures(summary))),
         *_spending(summary),
         *section("Rates tried", _trials(summary)),

@@ -34,7 +34,7 @@ def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _best(best: Mapping[str, Any]) -> RenderableType:
-    rows = [[design, entry["name"], f"{entry['goodput']:.4g}"] for design, entry in best.items()]
+    rows = [[design, entry["name"], _goodput(entry)] for design, entry in best.items()]
     return columns(["", "clients x chunk", "goodput, /s"], rows, right=[2])
 
 
@@ -63,4 +63,6 @@ def _watermark(mark: float | None) -> str:
 def _goodput(row: Mapping[str, Any]) -> str:
     if not isnan(row["goodput"]):
         return f"{row['goodput']:.4g}"
+    if not isnan(row["attained"]):
+        return f"> {row['attained']:.4g}"
     return "-" if isnan(row["missed_at"]) else f"< {row['missed_at']:.4g}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any
+from typing import Any, Self
 
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.report.run.origins import architecture_line, kernels_line
+from mist_sim.report.run.origins import architecture_line, kernels_line, one_node_line
 from mist_sim.report.run.overloads import overload_line, room_line
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.break_even import Priced
@@ -85,6 +86,11 @@ class Case:
     gpu_price: float = nan
     beside: Beside | None = None
 
+    @classmethod
+    def without_scenario(cls, name: str, error: ScenarioError) -> Self:
+        """Return a case without figures, since its settings make no scenario."""
+        return cls(name, "", None, (), None, Failure.of(error))
+
     @property
     def figures(self) -> dict[str, float]:
         """Those of `FIGURES` and of `limits`, as means over the seeds; NaN for unknown ones."""
@@ -115,6 +121,13 @@ class Case:
         return found
 
     @property
+    def assumed_host(self) -> Mapping[str, Any]:
+        """Effect of the assumed host on its clients, as in a run's summary; empty without one."""
+        first = self.summaries[0] if self.summaries else {}
+        found: Mapping[str, Any] = first.get("assumed_host", {})
+        return found
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the figures."""
         found = [f"failed: {self.failure}"] if self.failure else []
@@ -122,7 +135,7 @@ class Case:
             found.append("no request finished")
         if any(summary["unstable"] for summary in self.summaries):
             found.append("unstable: latencies depend on how long the run is")
-        told = (overload_line, architecture_line, kernels_line)
+        told = (overload_line, architecture_line, kernels_line, one_node_line)
         for line_of in (*told, room_line) if self._keeps is False else told:
             found += [line for line in map(line_of, self.summaries) if line][:1]
         return found + (self.goodput.warnings if self.goodput else [])
@@ -137,7 +150,7 @@ class Case:
         """The figures it is ranked by."""
         keeps = self._keeps
         goodput = self.goodput
-        interval = goodput.interval if goodput is not None and goodput.status == "found" else None
+        interval = goodput.bounds if goodput is not None else None
         first = goodput.first_limit if goodput is not None else None
         if self.binding is not None:
             first = None  # the binding resource is named in that sentence

@@ -296,6 +296,7 @@ def search_goodputs(
             scenario=built.scenario.resolved(),
             title=built.scenario.headline,
             expected_errors=built.expected_errors,
+            assumed_host=built.assumed_host,
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
             is_coarse=any((k, seed) in out for seed in all_seeds[k]),
             lone_requests=alone.get(k),

@@ -96,6 +96,7 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: description of what was simulated. settings: scenario
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
+    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
     lone_requests: how requests that are alone fare, where no rate is attained; else None.
@@ -114,6 +115,7 @@ class Goodput(Findings):
     title: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
     binding: Binding | None = None
     is_coarse: bool = False
     lone_requests: LoneRequests | None = None
@@ -151,6 +153,28 @@ class Goodput(Findings):
         highs = [search.bracket.high or inf for search in self.searches]
         low, high = estimate(lows).low, inf if inf in highs else estimate(highs).high
         return max(low, 0.0), high
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all rates tried are attained with a seed, so that the goodput is higher."""
+        return any(search.status == "all attained" for search in self.searches)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; without a rate, up to where all rates are attained, and the lowest missed.
+
+        Requests per second; 0 and infinity where no rate is.
+        """
+        if self.status == "found":
+            return self.interval
+        lows = [search.bracket.low or 0.0 for search in self.searches]
+        if self.is_open:
+            return max(lows), inf
+        missed = [
+            min((trial.rate for trial in search.trials if trial.attained is False), default=inf)
+            for search in self.searches
+        ]
+        return 0.0, max(missed)
 
     @property
     def per_gpu(self) -> float:
@@ -208,6 +232,7 @@ class Goodput(Findings):
             "goodput_per_gpu": self.per_gpu,
             "status": self.status,
             "interval": list(self.interval),
+            **({} if self.status == "found" else {"bounds": list(self.bounds)}),
             "is_monotone": self.is_monotone,
             "is_steady": self.is_steady,
             "first_limit": self.first_limit,
@@ -225,6 +250,7 @@ class Goodput(Findings):
             **({"lone_requests": asdict(self.lone_requests)} if self.lone_requests else {}),
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
+            **({"assumed_host": dict(self.assumed_host)} if self.assumed_host else {}),
             **({"binding": self.binding.summary} if self.binding else {}),
             **({"at_goodput": dict(self.spending)} if self.spending else {}),
             "seeds": [_seed_data(search) for search in self.searches],

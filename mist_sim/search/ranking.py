@@ -7,9 +7,10 @@ overlap by more than `NEAR`, the question stays open.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isclose, isnan
+from math import inf, isclose, isnan, nan
 from typing import Literal, NamedTuple
 
+from mist_sim.errors import listed
 from mist_sim.metrics.keeping import GOOD, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
 from mist_sim.metrics.replications import estimate
@@ -46,8 +47,9 @@ class Ranked(NamedTuple):
     """A scenario of a comparison, with the data for ranking.
 
     figures: by name; NaN if unknown. interval: of its goodput, requests per second; None if not
-        searched or not found. is_steady: whether that is of steady state; else of the workload as
-        it stands: the attained and the missed rate.
+        searched. Without a goodput: from the highest rate that is attained to infinity, or from 0
+        to the lowest that is missed. is_steady: whether that is of steady state; else of the
+        workload as it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
     is_sure: whether neither the error of the step times nor other seeds may change `keeps`.
@@ -65,6 +67,12 @@ class Ranked(NamedTuple):
     by_seed: Sequence[Mapping[str, float]] = ()
     is_coarse: bool = False
     beside: Beside | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it attains all rates tried, so that nothing says where its goodput ends."""
+        low, high = self.interval or (0.0, 0.0)
+        return low > 0 and high == inf and isnan(self.figures["goodput"])
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
@@ -122,7 +130,6 @@ def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
         for case in cases
         if case is not best
         and case.interval is not None
-        and not isnan(case.figures[figure])
         and (_scaled(case, figure)[1] > least * (1 + NEAR) or _same(case, best, figure))
         and not ((beside := _beside(case, best, figure)) and beside.not_more)
     ]
@@ -161,14 +168,14 @@ def sentence(cases: Sequence[Ranked]) -> str:
 
 def _of_goodput(cases: Sequence[Ranked]) -> str:
     best = _most("goodput", cases)
+    if any(case.is_open for case in cases):
+        return _of_open([case for case in cases if case.is_open], best)
     if best is None:
         limits = {case.first_limit for case in cases if case.first_limit}
         which = f"; {' and '.join(sorted(limits))} misses first" if limits else ""
         return f"No rate is attained{which}."
-    rate = best.figures["goodput"]
-    near = rivals(best, "goodput", cases)
-    if near:
-        other = max(near, key=lambda case: case.figures["goodput"])
+    if near := rivals(best, "goodput", cases):
+        other = max(near, key=lambda case: _scaled(case, "goodput")[1])
         num_more = len(near) - 1
         more = f" and {num_more} other{'s' if num_more > 1 else ''}" if num_more else ""
         may = "--most-requests or --replications may tell" if best.is_steady else _AS_IT_STANDS
@@ -176,20 +183,41 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
     others = [case for case in cases if case is not best and not isnan(case.figures["goodput"])]
     why = f"; {best.first_limit} is the first to miss beyond" if best.first_limit else ""
     if not others:
-        return f"{best.name} alone attains a rate: {rate:.4g} /s{why}."
+        return f"{best.name} alone attains a rate: {best.figures['goodput']:.4g} /s{why}."
     if equals := _equals(best, "goodput", cases):
         return _of_equals(best, equals, [case for case in others if case not in equals]) + f"{why}."
-    second = max(others, key=lambda case: case.figures["goodput"])
-    percent = f"{100 * (rate / second.figures['goodput'] - 1):.0f} %"
+    return _of_second(best, max(others, key=lambda case: case.figures["goodput"])) + f"{why}."
+
+
+def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
+    """Return who attains all rates tried. best: of those whose goodput is known."""
+    verb = "attains" if len(cases) == 1 else "attain"
+    most = max(case.interval[0] for case in cases if case.interval)
+    told = f"{listed(case.name for case in cases)} {verb} all rates tried, up to {most:.4g} /s"
+    if best is not None:
+        told += f"; of the others {_with_interval(best)} serves most"
+    may = "a higher end of --rates" if cases[0].is_steady else "a workload of more requests"
+    return f"Undecided: {told}. {may[0].upper()}{may[1:]} may tell."
+
+
+def _of_second(best: Ranked, second: Ranked) -> str:
+    """Return by how much the best one serves more than the next one, and how sure that is."""
+    percent = f"{100 * (best.figures['goodput'] / second.figures['goodput'] - 1):.0f} %"
     gain = f"up to {percent}" if second.is_coarse else percent
     if not best.is_steady:
         return (
-            f"{best.name} serves most, {rate:.4g} /s: {gain} more than {second.name}, "
-            f"{_AS_IT_STANDS}{why}."
+            f"{best.name} serves most, {best.figures['goodput']:.4g} /s: {gain} more than "
+            f"{second.name}, {_AS_IT_STANDS}"
+        )
+    if (beside := _beside(second, best, "goodput")) and beside.not_more:
+        most = f"{100 * beside.tolerance:g} %"
+        return (
+            f"{_with_interval(best)} serves most to within {most}: {_with_interval(second)} serves "
+            f"at most {most} more (95 %), by runs of the same requests; {_ERRORS}"
         )
     return (
-        f"{_with_interval(best)} serves most, {gain} more than "
-        f"{_with_interval(second)}: sure, since {_apart(best, second)}; {_ERRORS}{why}."
+        f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: sure, "
+        f"since these 95 % intervals of the runs {_intervals_apart(best, second)}; {_ERRORS}"
     )
 
 
@@ -210,14 +238,6 @@ def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked])
     )
 
 
-def _apart(best: Ranked, second: Ranked) -> str:
-    """Return why the best one surely serves more."""
-    if (beside := _beside(second, best, "goodput")) and beside.not_more:
-        most = f"{100 * beside.tolerance:g} %"
-        return f"{second.name} serves at most {most} more (95 %), by runs of the same requests"
-    return f"these 95 % intervals of the runs {_intervals_apart(best, second)}"
-
-
 def _intervals_apart(best: Ranked, second: Ranked) -> str:
     ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
     return "do not meet" if ends[0][0] >= ends[1][1] else f"meet by less than {100 * NEAR:.0f} %"
@@ -225,6 +245,8 @@ def _intervals_apart(best: Ranked, second: Ranked) -> str:
 
 def _with_interval(case: Ranked) -> str:
     low, high = case.interval or (0.0, 0.0)
+    if isnan(case.figures["goodput"]):
+        return f"{case.name} ({f'less than {high:.4g} /s' if high < inf else 'not known'})"
     return f"{case.name} ({case.figures['goodput']:.4g} /s, {low:.4g} to {high:.4g})"
 
 
@@ -245,6 +267,10 @@ def _scaled(case: Ranked, figure: str) -> tuple[float, float]:
 
 
 def _factor(case: Ranked, figure: str) -> float:
-    """Return a figure over the goodput, such as one over the number of GPUs; 0 without goodput."""
+    """Return a goodput over something, such as GPUs, divided by the goodput; NaN if unknown."""
+    if figure == "goodput":
+        return 1.0
     rate = case.figures["goodput"]
+    if isnan(rate):
+        return 1 / (case.figures.get("num_gpus") or nan)
     return case.figures[figure] / rate if rate else 0.0

@@ -60,8 +60,20 @@ class Entry:
 
     @property
     def rate(self) -> float:
-        """The goodput, requests per second; NaN where it was not searched."""
+        """The goodput, requests per second; NaN where it was not searched, or has no end."""
         return self.goodput.rate if self.goodput else nan
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all rates tried are attained."""
+        return self.goodput is not None and self.goodput.is_open
+
+    @property
+    def lowest(self) -> float:
+        """The goodput or, if all rates tried are attained, the highest of them; 0 without."""
+        if self.goodput is None or (isnan(self.rate) and not self.is_open):
+            return 0.0
+        return self.goodput.bounds[0] if self.is_open else self.rate
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,12 +87,12 @@ class SliderSearch(Findings):
 
     @property
     def best(self) -> dict[Design, Entry]:
-        """The best position of each design; absent if no goodput was found."""
+        """The best position of each design; absent if none attains a rate."""
         found: dict[Design, Entry] = {}
         for design in DESIGNS:
-            mine = [e for e in self.entries if e.sliders.design == design and e.rate == e.rate]
+            mine = [e for e in self.entries if e.sliders.design == design and e.lowest > 0]
             if mine:
-                found[design] = max(mine, key=lambda entry: entry.rate)
+                found[design] = max(mine, key=lambda entry: (entry.is_open, entry.lowest))
         return found
 
     @property
@@ -102,6 +114,7 @@ class SliderSearch(Findings):
     def table(self) -> pd.DataFrame:
         """A row a position: its design, sliders, goodput, and the rate that it missed at once.
 
+        attained: the highest rate tried, if all of them are attained.
         error: why it failed; the column is there where one did.
         """
         import pandas as pd
@@ -118,6 +131,7 @@ class SliderSearch(Findings):
                     "watermark": entry.sliders.watermark,
                     "goodput": entry.rate,
                     "missed_at": entry.missed_at,
+                    "attained": entry.lowest if entry.is_open else nan,
                     "num_runs": entry.num_runs,
                 }
                 | ({"error": str(entry.failure or "")} if has_errors else {})
@@ -133,6 +147,8 @@ class SliderSearch(Findings):
                 design: {
                     "name": entry.sliders.name,
                     "goodput": entry.rate,
+                    "attained": entry.lowest if entry.is_open else nan,
+                    "missed_at": nan,
                     "sliders": asdict(entry.sliders),
                     "search": entry.goodput.summary if entry.goodput else None,
                 }
@@ -222,7 +238,7 @@ def _ranked(entry: Entry) -> Ranked:
     if found is None:
         return Ranked(name, {"goodput": nan}, None, None)
     limit = limit_title(found.first_limit) if found.first_limit else None
-    return Ranked(name, {"goodput": entry.rate}, found.interval, None, limit, found.is_steady)
+    return Ranked(name, {"goodput": entry.rate}, found.bounds, None, limit, found.is_steady)
 
 
 class _Race:

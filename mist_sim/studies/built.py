@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -37,6 +38,14 @@ class Built:
         """Expected errors of its clients' TTFT and TPOT against a real engine."""
         origins = {client.name: client.traits.times for client in self.simulation.clients}
         return expected_errors({name: known.settings for name, known in origins.items() if known})
+
+    @property
+    def assumed_host(self) -> dict[str, Mapping[str, Any]]:
+        """Effect of an assumed host of GPUs, by client; empty where all are named."""
+        origins = {client.name: client.traits.times for client in self.simulation.clients}
+        return {
+            n: known.assumed_host for n, known in origins.items() if known and known.assumed_host
+        }
 
     @property
     def asks_for_spending(self) -> bool:

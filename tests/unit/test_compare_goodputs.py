@@ -1,8 +1,11 @@
 """What comparisons say of goodputs: headroom, what binds the winner, and who is out of the race."""
 
+from math import inf
+
 import pytest
 
 from mist_sim import Scenario, ScenarioError
+from mist_sim.report.elements.cells import number
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import designs_of
 from mist_sim.search.comparison import compare
@@ -31,6 +34,28 @@ def test_the_winner_is_told_with_what_binds_it():
     assert told in ("TTFT is the first to miss beyond.", "TPOT is the first to miss beyond.")
     assert found.verdict == f"{first}. {best}: {alone.sentence}"
     assert found.summary["goodput"][best]["binding"] == alone.summary
+
+
+def test_no_star_beside_one_that_attains_all_rates_tried():
+    """The rates end below what the better design serves."""
+    one = Scenario.from_dict(TOGETHER, {"clients.0.count": 1})
+    many = Scenario.from_dict(TOGETHER, {"clients.0.count": 8})
+    least = find_goodput(one, GoodputOptions(rates=(1.0, 64.0), as_is=True), jobs=1).rate
+    options = GoodputOptions(rates=(1.0, 2 * least), as_is=True)
+    for is_race in (False, True):
+        found = compare({"one": one, "many": many}, goodput=options, why=True, race=is_race, jobs=1)
+        assert found.best["goodput"] == found.best["goodput_per_gpu"] == []
+        assert found.verdict.startswith("Undecided: many attains all rates tried, up to")
+        assert not any(case.binding for case in found.cases)
+        assert found.summary["goodput"]["many"]["bounds"] == [2 * least, inf]
+        assert f"&gt; {number(2 * least)}" in found._repr_html_()
+    nothing = compare(
+        {"one": one, "many": many},
+        goodput=GoodputOptions(rates=(1000.0, 2000.0), as_is=True),
+        jobs=1,
+    )
+    assert nothing.verdict.startswith("No rate is attained")
+    assert "&lt; 1,000" in nothing._repr_html_()
 
 
 def test_without_a_goodput_nobody_binds():

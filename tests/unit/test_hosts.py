@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from mist_sim import Scenario, llm_client, load_gpu, simulate
+from mist_sim import Scenario, llm_client, load_gpu, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.devices.hosts import bus_rate
-from mist_sim.report.run.origins import host_lines
+from mist_sim.report.comparison import comparison_table
+from mist_sim.report.goodput import goodput_table
+from mist_sim.report.replications import replications_table
+from mist_sim.report.run.origins import host_lines, host_lines_of_each
+from mist_sim.report.study import study_table
+from mist_sim.search.comparison import compare
+from mist_sim.search.goodput import GoodputOptions, find_goodput
+from mist_sim.studies import study
 
 L40S = load_gpu("l40s").interconnect  # 32 GB/s, of which protocols leave 25.6
 PRO = load_gpu("rtx-pro-6000").interconnect  # 64 GB/s, 51.2
@@ -290,6 +299,59 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     assert "assumed_host" not in named.summary
     assert named.summary["mean_ttft_ms"] == result.summary["mean_ttft_ms"]
     assert "assumed: none is named" not in named.scenario
+
+
+def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO, "utf-8")
+    widths = {f"TP {size}": {"clients.0.tensor_parallel_size": size} for size in (1, 2, 4)}
+    found = compare({name: Scenario.load(path, overrides=o) for name, o in widths.items()}, jobs=1)
+    hosts = found.summary["assumed_host"]
+    assert list(hosts) == ["TP 2", "TP 4"], "a GPU alone has no use for its host"
+    assert hosts["TP 4"]["llm"]["communication_ms"] == pytest.approx(437.7, rel=1e-3)
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(comparison_table(found.summary))
+    first, two, four, last, *_ = console.export_text().splitlines()
+    assert first == "host of the GPUs assumed: host-bridge, slow and without peer access."
+    assert two.startswith("  TP 2: in a step of 2,048 tokens they spend 71.65 ms on one another;")
+    assert four.endswith("spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms")
+    assert "`nvidia-smi topo -p2p r` tells which is yours" in last
+
+    both = {"assumed_host": {"a": hosts["TP 4"], "b": hosts["TP 4"]}}
+    lines = [str(line) for line in host_lines_of_each(both["assumed_host"], 2)]
+    assert lines[1].startswith("  a, b: in a step of 2,048 tokens"), "equal figures once"
+    named = Scenario.load(path, overrides={"clients.0.host": "host-bridge"})
+    assert "assumed_host" not in compare({"a": named, "b": named}, jobs=1).summary
+    assert not list(host_lines_of_each({}, 2))
+
+
+def test_points_and_replications_say_which_host_is_assumed(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO, "utf-8")
+    scenario = Scenario.load(path)
+    found = study(scenario, vary={"clients.0.tensor_parallel_size": [1, 4]}, jobs=1)
+    one, four = found.summary["points"]
+    assert "assumed_host" not in one
+    assert four["assumed_host"]["llm"]["host"] == "host-bridge"
+    again = replicate(Scenario.load(path, overrides={"replications": 2}), jobs=1)
+    shown = []
+    for table in (study_table(found.summary), replications_table(again)):
+        console = Console(width=200, record=True, file=StringIO())
+        console.print(table)
+        shown.append(console.export_text())
+    assert all(text.startswith("host of the GPUs assumed: host-bridge, slow") for text in shown)
+    assert "\n  tensor_parallel_size=4: in a step of 2,048 tokens they spend 437.7 ms" in shown[0]
+
+
+def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO, "utf-8")
+    options = GoodputOptions(rates=(1.0, 2.0), as_is=True, tolerance=0.5)
+    found = find_goodput(Scenario.load(path, overrides={"slo.ttft": "9 s"}), options, jobs=1)
+    assert found.summary["assumed_host"]["llm"]["other_host"] == "pcie-peer"
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(goodput_table(found.summary))
+    assert console.export_text().startswith("host of the GPUs assumed: host-bridge, slow")
 
 
 @pytest.mark.parametrize(

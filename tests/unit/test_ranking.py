@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, nan
 
 import pytest
 
@@ -32,6 +32,39 @@ def test_intervals_that_do_not_meet_are_sure():
         "since these 95 % intervals of the runs do not meet; errors of the step times, which may "
         "differ between GPUs and models, are not in them; TPOT is the first to miss beyond."
     )
+
+
+OPEN = case("open", interval=(80.0, inf), first=None)
+
+
+def test_one_that_attains_all_rates_tried_may_be_the_best():
+    """It has no goodput, and a star on the best of the others would be on the worst of all."""
+    assert starred("goodput", "more", [APART, OPEN]) == []
+    with_gpus = OPEN._replace(figures=OPEN.figures | {"num_gpus": 4.0})
+    assert starred("goodput_per_gpu", "more", [APART, with_gpus]) == []
+    assert sentence([TOGETHER, OPEN, APART]) == (
+        "Undecided: open attains all rates tried, up to 80 /s; of the others apart (90 /s, 88 to "
+        "92) serves most. A higher end of --rates may tell."
+    )
+    twin = OPEN._replace(name="twin", is_steady=False)
+    assert sentence([twin, OPEN]) == (
+        "Undecided: twin, open attain all rates tried, up to 80 /s. A workload of more requests "
+        "may tell."
+    )
+
+
+def test_one_that_misses_all_rates_tried_serves_less_than_the_lowest():
+    missed = case("missed", interval=(0.0, 60.0), first="TTFT")
+    assert starred("goodput", "more", [APART, missed]) == ["apart"]
+    assert sentence([missed, APART]).startswith("apart alone attains a rate: 90 /s")
+    assert sentence([missed, missed]) == "No rate is attained; TTFT misses first."
+    unknown = missed._replace(interval=(0.0, inf))
+    assert starred("goodput", "more", [APART, unknown]) == []
+    assert sentence([unknown, APART]).startswith(
+        "Undecided between apart (90 /s, 88 to 92) and missed (not known)"
+    )
+    above = missed._replace(interval=(0.0, 120.0))
+    assert "missed (less than 120 /s)" in sentence([above, APART])
 
 
 def test_the_lead_over_a_lower_bound_is_an_upper_one():
@@ -88,8 +121,8 @@ def test_a_design_that_surely_serves_little_more_takes_no_star_and_has_none():
     near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=False)
     assert starred("goodput", "more", [near, APART]) == ["apart"]
     assert sentence([near, APART]).startswith(
-        "apart (90 /s, 88 to 92) serves most, 1 % more than near (89 /s, 85 to 95): sure, since "
-        "near serves at most 2 % more (95 %), by runs of the same requests; errors"
+        "apart (90 /s, 88 to 92) serves most to within 2 %: near (89 /s, 85 to 95) serves at most "
+        "2 % more (95 %), by runs of the same requests; errors"
     )
 
 

@@ -130,6 +130,20 @@ def test_the_verdict_names_the_design_that_serves_most():
     assert "No rate is attained" in SliderSearch(tuple(never), "")._repr_html_()
 
 
+def test_a_position_that_attains_all_rates_tried_is_the_best_of_its_design():
+    known = searched(DISAGGREGATION, (5.0, True), (5.1, False))
+    open_one = searched(AGGREGATION, (4.0, True), (64.0, True))
+    found = SliderSearch((known, open_one, searched(AGGREGATION, (4.0, True), (4.1, False))), "")
+    assert found.best["aggregation"] is open_one
+    assert found.verdict == (
+        "Undecided: aggregation (2 x 512) attains all rates tried, up to 64 /s; of the others "
+        "disaggregation (1 prefill, 1 decode) (5 /s, 5 to 5.1) serves most. A workload of more "
+        "requests may tell."
+    )
+    assert "&gt; 64" in found._repr_html_()
+    assert found.summary["best"]["aggregation"]["attained"] == 64.0
+
+
 def test_the_race_shows_watermarks():
     hybrid = Scenario.from_dict(said(60))
     race = search_sliders(

@@ -8,10 +8,17 @@ from typing import Any
 from rich.text import Text
 
 from mist_sim.core.front_end import FRONT_END, MEASURED
+from mist_sim.report.elements.cells import who
 
 SPEC_ONLY = (
     "Step times marked spec-only come from data sheets and typical efficiencies; they "
     "were never compared with that GPU."
+)
+
+_ASSUMED_HOST = "host of the GPUs assumed: {}, slow and without peer access"
+_WHICH_HOST = (
+    "`nvidia-smi topo -p2p r` tells which is yours (OK between all GPUs: peer access); say it with "
+    "clients.N.host"
 )
 
 
@@ -70,7 +77,12 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
                 "conversations, so no two prompts are known to begin alike."
             )
-        lines = architecture_line(summary), kernels_line(summary), not_measured_line(summary)
+        lines = (
+            architecture_line(summary),
+            kernels_line(summary),
+            not_measured_line(summary),
+            one_node_line(summary),
+        )
         yield from filter(None, lines)
         yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))
@@ -149,6 +161,16 @@ def not_measured_line(summary: Mapping[str, Any]) -> str:
     return operators and f"Not measured, computed from the GPU's peaks: {operators}."
 
 
+def one_node_line(summary: Mapping[str, Any]) -> str:
+    """Return which GPUs are timed as in one node although nodes have fewer; or nothing."""
+    ranks = _told(summary, "one node: ")
+    return ranks and (
+        f"Ranks are timed as if the links of one node joined them all: {ranks}. Other links are "
+        "slower; a network with a topology, enough nodes and spans_nodes: true times those between "
+        "nodes."
+    )
+
+
 def _told(summary: Mapping[str, Any], kind: str) -> str:
     """Return what the assumptions of a kind say, each once, with a client that has it."""
     found: dict[str, str] = {}
@@ -167,10 +189,33 @@ def host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
     worth: the summary's `assumed_host`.
     """
     for found in {tuple(each.values()): each for each in worth.values()}.values():
-        here, there = found["communication_ms"], found["other_communication_ms"]
-        yield Text(
-            f"host of the GPUs assumed: {found['host']}, slow and without peer access. In a step "
-            f"of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one another; on "
-            f"{found['other_host']} it would be {there:,.4g} ms. `nvidia-smi topo -p2p r` tells "
-            "which is yours (OK between all GPUs: peer access); say it with clients.N.host\n"
-        )
+        words = _host_words(found)
+        yield Text(f"{_ASSUMED_HOST.format(found['host'])}. {words}. {_WHICH_HOST}\n")
+
+
+def host_lines_of_each(
+    worth: Mapping[str, Mapping[str, Mapping[str, Any]]], num_all: int
+) -> Iterator[Text]:
+    """Yield the same for several scenarios: what differs, by scenario, and the rest once.
+
+    worth: `assumed_host` by scenario, of those that have it. num_all: how many scenarios there are.
+    """
+    told = [(name, found) for name, clients in worth.items() for found in clients.values()]
+    named: dict[str, dict[str, None]] = {}
+    for name, found in told:
+        named.setdefault(_host_words(found), {})[name] = None
+    if not told:
+        return
+    yield Text(f"{_ASSUMED_HOST.format(told[0][1]['host'])}.")
+    for words, names in named.items():
+        yield Text(f"  {who(list(names), num_all)}: {words[0].lower()}{words[1:]}")
+    yield Text(f"{_WHICH_HOST}\n")
+
+
+def _host_words(found: Mapping[str, Any]) -> str:
+    """Return what the GPUs spend on one another on the assumed host and on another."""
+    here, there = found["communication_ms"], found["other_communication_ms"]
+    return (
+        f"In a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one another; "
+        f"on {found['other_host']} it would be {there:,.4g} ms"
+    )

@@ -24,16 +24,11 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
 _DIGITS = 6  # of a rate
-_UNKNOWN = Failure(
-    "ScenarioError",
-    "the goodput is not known, since every rate that was tried is attained; send more requests",
-)
-
+_UNKNOWN = "attains all rates that were tried, up to {:.4g} /s; send more requests to learn more"
 _UNDECIDED = Failure(
     "ScenarioError",
     "the goodput is not known, since runs are too short to tell; send more requests",
 )
-
 _NO_FIGURE = "has no {}, such as a TPOT of answers of one token; take another objective"
 
 
@@ -229,8 +224,8 @@ class Evaluation:
         if not isnan(found.rate):
             return True
         if found.status == "all attained":
-            self._fail(prepared, _UNKNOWN)
             outcome.guess = max(t.rate for search in found.searches for t in search.trials)
+            outcome.status, outcome.reason = "undecided", _UNKNOWN.format(outcome.guess)
             return False
         if found.status == "undecided":
             self._fail(prepared, _UNDECIDED)

@@ -11,11 +11,14 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
-Status = Literal["front", "kept", "stopped", "proved", "behind", "excluded", "failed", "not tried"]
-"""front: no other is ahead of it. kept: keeps all constraints, and another one is ahead. stopped:
-one run showed that it is not on the front. proved: a bound did. behind: it was not run, since
-another one that is ahead in all objectives keeps the limits. excluded: it breaks a constraint.
-failed: it cannot be, or a run of it failed. not tried: the method did not come to it."""
+Status = Literal[
+    "front", "kept", "undecided", "stopped", "proved", "behind", "excluded", "failed", "not tried"
+]
+"""front: no other is ahead of it. kept: keeps all constraints, and another one is ahead. undecided:
+it attains every rate that was tried, so that it may be ahead of all. stopped: one run showed that
+it is not on the front. proved: a bound did. behind: it was not run, since another one that
+is ahead in all objectives keeps the limits. excluded: it breaks a constraint. failed: it cannot be,
+or a run of it failed. not tried: the method did not come to it."""
 
 
 @dataclass
@@ -58,5 +61,5 @@ class Outcome:
 
     @property
     def is_fit(self) -> bool:
-        """Whether it may be on the front: it keeps everything, as far as it was run."""
+        """Whether it keeps everything, as far as it was run, and has all figures."""
         return self.status in ("front", "kept")

@@ -229,6 +229,13 @@ def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:
         raise ScenarioError(
             f"all {len(prepared)} configurations failed; {first.name}: {known[0].failure}"
         )
+    unknown = [each for each in known if each.status == "undecided"]
+    if unknown:
+        most = max(each.guess for each in unknown)
+        raise ScenarioError(
+            f"no goodput is known: of {len(prepared)} configurations, {len(unknown)} attain all "
+            f"rates that were tried, up to {most:.4g} /s; send more requests, or set tighter limits"
+        )
     reasons: Counter[str] = Counter(name for each in known for name in each.broken)
     told = [f"{name} excludes {count}" for name, count in reasons.most_common()]
     if failed:

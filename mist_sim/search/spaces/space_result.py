@@ -22,6 +22,7 @@ from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.space import Space
+from mist_sim.search.spaces.unbounded import Unbounded, at_least
 from mist_sim.search.verdicts.trials import Trial
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "broken": dict(outcome.broken),
         "figures": {name: value for name, value in figures.items() if not isnan(value)},
+        "at_least": at_least(prepared, outcome),
         "interval": list(outcome.goodput.interval) if outcome.goodput else None,
         "warnings": list(outcome.goodput.warnings) if outcome.goodput else [],
         "bound": prepared.bound if prepared.bound < float("inf") else None,
@@ -200,6 +202,7 @@ def _sentence(
     """Return which configuration is best, by how much and how certain."""
     fit = {number: found for number, found in outcomes.items() if found.is_fit}
     ends = [number for number, found in fit.items() if found.status == "front"]
+    unbounded = Unbounded(prepared, outcomes)
     first = objectives[0]
     if len(objectives) > 1:
         names = []
@@ -208,9 +211,18 @@ def _sentence(
             names.append(
                 f"{prepared[best].name} for {each.name} ({fit[best].figures[each.name]:.4g})"
             )
-        return f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
+        told = f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
+        return f"{told} {unbounded.words}, and may be on it." if unbounded else told
     best = _best(first, fit)
     value = fit[best].figures[first.name]
+    if unbounded:
+        num = len(prepared) - len(unbounded)
+        others = f"best of the other {num}" if num > 1 else "other one"
+        return (
+            f"Undecided: {unbounded.words}, and {unbounded.beside(first, value)} "
+            f"{prepared[best].name}, the {others}: {first.name} {value:.4g}. More requests may "
+            "tell."
+        )
     told = f"{prepared[best].name} is best of {len(prepared)}: {first.name} {value:.4g}"
     equal = [n for n in fit if n != best and fit[n].figures.get(first.name) == value]
     if equal and first.source != "rate":
