@@ -179,6 +179,19 @@ def test_places_go_with_their_clients():
     assert [client.place for client in designs["together 8192"].clients] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (["h100-sxm", "h100-sxm"], "{topology: hgx-h100}, the GPUs' own nodes, for all"),
+        (["a10", "a10g"], "{topology: pcie-a10}, the GPUs' own nodes, for all"),
+        (["h100-sxm", "l40s"], "{topology: pcie-l40s}, the nodes of l40s, which has the slowest"),
+    ],
+)
+def test_whose_nodes_the_assumed_network_is(gpus, told):
+    engines = [{"name": f"e{k}", "gpu": gpu} for k, gpu in enumerate(gpus)]
+    assert designs_of(together(clients=engines)).assumed["network"].startswith(told)
+
+
 def test_the_fastest_gpus_take_prompts_first():
     mixed = {
         "clients": [
@@ -189,7 +202,10 @@ def test_the_fastest_gpus_take_prompts_first():
     designs = designs_of(together(**mixed))
     one = designs.scenarios["1 prefill + 2 decode"]
     assert clients(one) == [("a100", 2, "decode"), ("h100", 1, "prefill")]
-    assert "{topology: hgx-a100}" in designs.assumed["network"], "the slower links count"
+    assert designs.assumed["network"].startswith(
+        "{topology: hgx-a100}, the nodes of a100-80gb-sxm, which has the slowest links, also for "
+        "h100-sxm, for all designs that hand over"
+    )
     assert list(designs.scenarios)[:4] == ["together", *(f"together {chunk}" for chunk in USUAL)]
 
 

@@ -301,8 +301,8 @@ def _names(given: Sequence[str]) -> list[str]:
     for name, count in Counter(given).items():
         if count > 1:
             raise ScenarioError(
-                f"SCENARIO must be given once each, got {name} {count} times; --vary and --case "
-                "run one with several settings"
+                f"SCENARIO must be given once each, got {name} {count} times; give it once, with "
+                "--case a: --case b:KEY=VALUE or --vary KEY=A,B for its settings"
             )
     short = ["stdin" if name == STDIN else Path(name).stem for name in given]
     return short if len(set(short)) == len(short) else list(given)

@@ -21,7 +21,8 @@ from mist_sim.search.planning.hunt import Clock, Hunt, Tried
 from mist_sim.search.planning.plan_result import Plan, Row
 from mist_sim.search.planning.plan_words import lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
-from mist_sim.search.planning.refining import Refining
+from mist_sim.search.planning.refining import Refining, doubt_of
+from mist_sim.search.planning.smaller import take_smaller
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
@@ -83,6 +84,7 @@ def plan(
                 _no_answer(question, shop, hunt, is_over=clock.is_up() and bool(hunt.left))
             )
         hunt.cheaper(clock, _CHEAPER)
+        take_smaller(hunt, clock, options.longest)
         hunt.equals(clock, _CHEAPER, space)
         _try_other_gpus(hunt, space, clock)
         return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady), clock)
@@ -108,6 +110,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
         "at_rate": figures["at rate"],
         "at_goodput": at_goodput,
         "one_less": one_less,
+        "is_cheapest": not hunt.left and not _undecided(hunt, best),
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
     return Plan(
@@ -132,20 +135,28 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
     )
 
 
-def _notes(hunt: Hunt, best: Tried) -> list[str]:
-    undecided = [
-        each.candidate
+def _undecided(hunt: Hunt, best: Tried) -> list[Tried]:
+    """Return cheaper candidates whose runs did not tell, those that seem to do first."""
+    found = [
+        each
         for each in hunt.tried.values()
         if each.trial is not None
         and each.trial.attained is None
-        and each.trial.seems_attained
         and each.candidate.rank[0] < best.candidate.rank[0]
     ]
-    if not undecided:
-        return []
-    nearest = min(undecided, key=lambda each: each.rank)
-    price = f"{nearest.name} may do for {nearest.dollars:.4g} $/h"
-    return [f"{price}: its runs are too near the limit to tell."]
+    return sorted(found, key=lambda each: (not each.seems_to_keep, each.candidate.rank))
+
+
+def _notes(hunt: Hunt, best: Tried) -> list[str]:
+    found = []
+    trial = best.trial
+    if trial is not None and not trial.is_steady:
+        found.append("Judged for the workload as it stands; short ones flatter.")
+        found += [doubt] if (doubt := doubt_of(trial)) else []
+    for each in _undecided(hunt, best)[:1]:
+        price = f"{each.candidate.name} may do for {each.candidate.dollars:.4g} $/h"
+        found.append(f"{price}: its runs are too near the limit to tell.")
+    return found
 
 
 def _try_other_gpus(hunt: Hunt, space: Sequence[Candidate], clock: Clock) -> None:

@@ -11,7 +11,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_result import Confidence, Line
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
-from mist_sim.search.planning.refining import confidence_of
+from mist_sim.search.planning.refining import confidence_of, doubt_of
 from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
@@ -23,13 +23,14 @@ _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[Line]:
     """Return the lines of an answer.
 
-    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them.
+    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `is_cheapest`:
+        whether all that is cheaper is known to miss.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
-    sure = confidence_of(at_rate)
-    few = _one_less_confidence(found["one_less"])
+    in_doubt = best.trial is not None and doubt_of(best.trial)
+    sure = "unsure" if in_doubt else confidence_of(at_rate)
     lines = [
-        Line("buy", _buy(candidate), _worst(sure, few)),
+        Line("buy", _buy(candidate), _worst(sure, _need(found))),
         Line("each engine", _engine(question, candidate)),
         Line("design", _design(candidate), ""),
     ]
@@ -166,7 +167,7 @@ def _left(found: Mapping[str, Any]) -> str:
 
 
 def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
-    """Return how sure it is that so many are needed: that fewer miss, whatever the error."""
+    """Return how sure the verdict on fewer engines is, whatever the error."""
     told: list[Confidence] = []
     for each in found.values():
         verdicts = {one["verdict"] for one in each["slo"].values()}
@@ -180,6 +181,14 @@ def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
         else:
             told.append("sure" if "miss" in verdicts or each.get("unstable") else "likely")
     return _worst(*told)
+
+
+def _need(found: Mapping[str, Any]) -> Confidence:
+    """Return how sure it is that nothing cheaper does; unsure where one engine less does."""
+    one_less = found["one_less"]
+    if any(each["attains"] and not each["undecided"] for each in one_less.values()):
+        return "unsure"
+    return _worst(_one_less_confidence(one_less), "sure" if found["is_cheapest"] else "likely")
 
 
 def _worst(*found: Confidence) -> Confidence:

@@ -86,7 +86,8 @@ class Refining:
         """Return the effect of losing one engine of a candidate, by kind of engine.
 
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
-        left. `attains`: whether that is enough, or `undecided`. `slo`: as in a summary.
+        left. `attains`: whether that is enough, as far as the run tells if `undecided`. `slo`: as
+        in a summary.
         """
         cases: dict[str, Scenario] = {}
         found: dict[str, dict[str, Any]] = {}
@@ -109,7 +110,7 @@ class Refining:
                 "nobody": False,
                 "unstable": bool(summary["unstable"]),
                 "attains": trial.seems_attained,
-                "undecided": trial.attained is None,
+                "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
         return found
 
@@ -124,6 +125,18 @@ class Refining:
         ]
         rows = self.driver.run(tasks, keep_errors=True)
         return {str(row.key[0]): Trial.of(row.result) for row in rows if row.failure is None}
+
+
+def doubt_of(trial: Trial) -> str:
+    """Return why limits kept in a run of the workload as it stands may not last; "" if they do."""
+    if trial.stability == "too short to tell":
+        return (
+            "Too short to tell whether the engines keep up with the arrivals: the workload has too "
+            "few requests, or they take too large a part of it. More requests would tell."
+        )
+    if trial.stability == "unstable":
+        return "Unstable: more work arrives than the engines can do; a longer workload would wait."
+    return ""
 
 
 def without_one(candidate: Candidate) -> dict[str, Candidate | None]:
