@@ -1,6 +1,9 @@
 """Runs of so few requests that they say nothing: they steer no search, and are not begun."""
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,11 +11,14 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.bracketing import around, between
+from mist_sim.search.bracketing import Bracket, around, between
 from mist_sim.search.driving import drive
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.planning import PlanOptions, refining
 from mist_sim.search.race import COARSE, SHORT, Race
+from mist_sim.search.spaces import SearchOptions, read_space, search_space
+from mist_sim.search.spaces.space_runs import Runs
 from mist_sim.search.sure_search import until_sure
 from mist_sim.search.verdicts.percentiles import percentiles_of
 from mist_sim.search.verdicts.request_times import Target
@@ -220,3 +226,73 @@ def test_a_race_whose_short_runs_say_nothing_goes_on_with_whole_ones():
     assert short == [(START, 1)]
     found = race.brackets[0, 0]
     assert found.low <= GOODPUT <= found.high
+
+
+# ----------------------------------------------------------------------- who searches with them
+
+
+def rows_of(monkeypatch, constraints: str = "{}") -> dict[str, str]:
+    """Return why configurations are left out of which one is run in vain; the other one is kept."""
+    base = Scenario.from_dict(QUEUE).resolved()
+    kept = Runs.goodputs, Runs.trials
+
+    def goodputs(runs, several):
+        found = kept[0](runs, several)
+        silent = SeedGoodput.of(0, Bracket(None, None), [silent_trial(START, 16_000)])
+        return [
+            replace(each, searches=(silent,)) if prepared.name.endswith("2 s") else each
+            for each, prepared in zip(found, several, strict=True)
+        ]
+
+    def trials(runs, several):
+        return [
+            silent_trial(rate, 16_000) if prepared.name.endswith("2 s") else trial
+            for trial, (prepared, rate) in zip(kept[1](runs, several), several, strict=True)
+        ]
+
+    monkeypatch.setattr(Runs, "goodputs", goodputs)
+    monkeypatch.setattr(Runs, "trials", trials)
+    text = f"vary: {{clients.0.base_time: [1 s, 2 s]}}\nconstraints: {constraints}\nobjectives: "
+    objective = "[p99_e2el]" if "attainment" in constraints else "[goodput]"
+    indented = "".join(f"  {line}\n" for line in base.splitlines())
+    Path("space.yaml").write_text(f"scenario:\n{indented}{text}{objective}\n")
+    found = search_space(read_space("space.yaml"), SearchOptions(most_requests=1000), jobs=1)
+    return {row["name"]: row["reason"] for row in found.summary["rows"]}
+
+
+def test_rows_of_a_space_say_that_runs_are_too_short(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (reason,) = filter(None, rows_of(monkeypatch).values())
+    assert "runs are too short to tell" in reason
+
+
+def test_rows_judged_at_their_own_rate_give_the_reason(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (reason,) = filter(None, rows_of(monkeypatch, "{attainment: 0.9}").values())
+    assert "is not known to keep" in reason
+    assert "too few requests have ended at 0.2 /s" in reason
+    assert "nan" not in reason
+
+
+@pytest.mark.parametrize(
+    ("share", "given", "most"),
+    [
+        (0.9, None, 10_000),
+        (0.9, 30_000, 10_000),
+        (0.9, 2000, 2000),
+        (0.999, None, 16_000),
+        (0.999, 30_000, 16_000),
+    ],
+)
+def test_the_goodput_of_a_plan_is_searched_with_as_many_as_tell(share, given, most, monkeypatch):
+    scenario, asked = Scenario.from_dict(QUEUE), []
+
+    def search(builts, options, driver):
+        asked.append(options.longest(options.target(builts[0].scenario)))
+        return ["found"]
+
+    monkeypatch.setattr(refining, "search_goodputs", search)
+    options = PlanOptions(gpus=("h100-sxm",), attainment=share, most_requests=given)
+    question = SimpleNamespace(options=options, target=target(share))
+    assert refining.Refining(question, None, is_steady=True).goodput(scenario) == "found"
+    assert asked == [most]
