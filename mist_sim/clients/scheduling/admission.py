@@ -39,10 +39,9 @@ def next_to_admit(
         if tiers is not None and sequence in lane.coming.loaded and lane.has_seat():
             tiers.end_load(sequence)
         if not fits(lane, sequence, first_piece):
-            if tiers is None or not _is_stuck(lane, plan, sequence):
-                return None
-            lane.coming.give_load_back()
-            continue
+            if gives_load_back(lane, plan, sequence):
+                continue
+            return None
         if sequence in lane.coming.loaded or not (sequence.is_brought or tiers):
             return sequence
         if tiers is not None and not (tiers.in_step or _leaves_rest(lane, plan, sequence)):
@@ -59,13 +58,18 @@ def next_to_admit(
     return None
 
 
-def _is_stuck(lane: LaneState, plan: StepPlan, first: SequenceState) -> bool:
-    """Tell whether other sequences hold, with loaded entries, the memory that the first waits for.
+def gives_load_back(lane: LaneState, plan: StepPlan, first: SequenceState) -> bool:
+    """Let the sequence loaded last begin anew, if loaded ones hold what the first waits for.
 
     vLLM hangs then, up to some version before 0.24 (`EngineRules.reserves_prefills`).
     """
-    is_busy = lane.running or lane.coming.loading or lane.coming.abandoned or plan.preempted
-    return any(each is not first for each in lane.coming.loaded) and not is_busy
+    coming = lane.coming
+    is_busy = lane.running or coming.loading or coming.abandoned or plan.preempted
+    is_stuck = any(each is not first for each in coming.loaded) and not is_busy
+    if lane.kv_cache.tiers is None or not is_stuck:
+        return False
+    coming.give_load_back()
+    return True
 
 
 def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bool:

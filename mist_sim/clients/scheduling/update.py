@@ -16,7 +16,7 @@ def update(
     Returns (emitted, finished): sequences whose prefill emitted a token at the end of the last
     step, and sequences that have all their tokens, decodes first.
     """
-    pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
+    pool = lane.pool
     emitted: list[SequenceState] = []
     finished: list[SequenceState] = []
     if lane.cadence is not None:
@@ -26,11 +26,7 @@ def update(
     if lane.coming.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
-        num_blocks = clock.advance(num_steps) - lane.num_taken
-        lane.num_taken = 0
-        if num_blocks:
-            kv_cache.grow(num_blocks)
-        finished = clock.pop_finished()
+        finished = _decode(lane, num_steps)
     if lane.coming.forgotten:
         lane.coming.free_forgotten()
     lane.num_peak_blocks = pool.num_blocks - pool.num_free
@@ -47,6 +43,18 @@ def update(
             if _emit(lane, sequence):
                 finished.append(sequence)
     return emitted, finished
+
+
+def _decode(lane: LaneState, num_steps: int) -> list[SequenceState]:
+    """Let decodes take the blocks of some steps, and return those that end with these."""
+    clock, kv_cache = lane.clock, lane.kv_cache
+    if kv_cache.tiers is not None:
+        _take_early(lane, num_steps)
+    num_blocks = clock.advance(num_steps) - lane.num_taken
+    lane.num_taken = 0
+    if num_blocks:
+        kv_cache.grow(num_blocks)
+    return clock.pop_finished()
 
 
 def _emit(lane: LaneState, sequence: SequenceState) -> bool:
@@ -84,10 +92,16 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
 def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     """Free blocks given up during the last step, which takes its own blocks at its end."""
     if plan.decodes and num_steps > 1:
-        num_early = lane.clock.blocks_needed(num_steps - 1)
+        _take_early(lane, num_steps - 1)
+    lane.coming.free_forgotten()
+
+
+def _take_early(lane: LaneState, num_steps: int) -> None:
+    """Let decodes take the blocks of some steps before what these fill is known."""
+    num_early = lane.clock.blocks_needed(num_steps) - lane.num_taken
+    if num_early:
         lane.kv_cache.grow(num_early)
         lane.num_taken += num_early
-    lane.coming.free_forgotten()
 
 
 def _slots_held(lane: LaneState, sequence: SequenceState) -> int:
