@@ -188,3 +188,55 @@ def test_what_is_written_ahead_counts_as_blocks_of_the_rest_of_a_prompt():
     )
     engine = assert_exact(Case(options, jobs), AWKWARD)
     assert engine.outcomes[7].num_loaded_blocks
+
+
+@pytest.mark.parametrize("preempted_first", [False, True])
+def test_who_is_preempted_goes_before_those_who_were_loaded_in_one_queue(preempted_first):
+    """It does not fit, so that in one queue whose blocks are there waits behind it."""
+    tiers = (Tier(40, 2.0**-11, 2.0**-10),)
+    options = EngineOptions(
+        "chunked",
+        10,
+        4,
+        4,
+        47,
+        loaded_first=False,
+        preempted_first=preempted_first,
+        caching=True,
+        tiers=tiers,
+    )
+    one, other = ((0, 60),), ((2, 60),)
+    jobs = (
+        Job(0.0, 16, 2, content=one),
+        Job(0.0001, 14, 14, content=other),
+        Job(0.0036, 34, 1, content=other),
+        Job(0.0047, 16, 13, content=one),
+        Job(0.0087, 25, 6, content=one),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    swapped = Case(replace(options, preempted_first=not preempted_first), jobs)
+    assert engine.now != swapped.stepwise(AWKWARD).now
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_nobody_passes_who_was_preempted_in_flight_unless_batches_drain(drains):
+    options = EngineOptions(
+        "chunked",
+        10,
+        4,
+        2,
+        12,
+        batch_queue=True,
+        pipeline_parallel_size=3,
+        async_scheduling=True,
+        staggers_decodes=True,
+        fills_queue=True,
+        drains_preempted=drains,
+    )
+    jobs = (Job(0.0, 15, 12), Job(0.0054, 11, 12), Job(0.009, 4, 4))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[1].preempted_at
+    preempted, later = engine.outcomes[1].preempted_at[0], engine.outcomes[2].started_at
+    back = min(time for time in engine.outcomes[1].token_times if time > preempted)
+    assert preempted < later
+    assert (later < back) == drains

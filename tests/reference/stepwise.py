@@ -356,6 +356,7 @@ class StepwiseEngine(ABC):
     pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
+    preempted_first: bool = False
     defers_frees: bool = False
     spares_in_flight: bool = False
     caps_windows: bool = False
@@ -629,7 +630,9 @@ class StepwiseEngine(ABC):
                 self.give_back(live, time)
             else:
                 decodes = live.incoming or (live.returns and live.resumes)
-                (self.moved if decodes else self.loaded).append(live)
+                came = self.moved if decodes else self.loaded
+                goes_first = self.has_one_queue and live.outcome.preempted_at and not decodes
+                came.insert(0 if goes_first else len(came), live)
 
     def give_back(self, live: Live, time: float) -> None:
         """Free the memory of who gave up before it was used."""
@@ -1077,8 +1080,16 @@ class StepwiseEngine(ABC):
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
 
+    @property
+    def has_one_queue(self) -> bool:
+        """Tell whether who is preempted goes before those whose blocks were loaded."""
+        waits = bool(self.tiers) and not any(tier.in_step for tier in self.tiers)
+        return self.preempted_first and self.order == "fcfs" and waits
+
     def first_with_loaded(self) -> Live:
         if self.order != "priority":
+            if self.has_one_queue and self.queue and self.queue[0].outcome.preempted_at:
+                return self.queue[0]
             return self.loaded[0]
         several = self.loaded if self.loaded_first else [*self.loaded, *self.queue]
         return min(several, key=lambda live: (self.rank(live), self.arrival(live)))

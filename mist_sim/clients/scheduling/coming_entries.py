@@ -19,6 +19,7 @@ class ComingEntries:
         sequences given up while their entries are still coming.
     forgotten: sequences given up with memory that they did not use, while steps were in flight,
         with their blocks.
+    preempted_first: whether preempted sequences go before those whose entries have come.
     num_promised: blocks that sequences with entries from other clients need in their first step,
         beyond those they have.
     """
@@ -35,6 +36,7 @@ class ComingEntries:
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
         self.forgotten: list[tuple[SequenceState, int]] = []
+        self.preempted_first = False
         self.num_promised = 0
         self._kv_cache = kv_cache
         self._pool = kv_cache.pool
@@ -66,7 +68,10 @@ class ComingEntries:
             self._compute_all(sequence, in_step=in_step)
             return False
         decodes = sequence.is_brought and not sequence.has_rest
-        (self.moved if decodes else self.loaded).append(sequence)
+        if self.preempted_first and sequence.visit.num_preemptions:
+            self.loaded.appendleft(sequence)
+        else:
+            (self.moved if decodes else self.loaded).append(sequence)
         return True
 
     def _compute_all(self, sequence: SequenceState, *, in_step: bool) -> None:
