@@ -240,3 +240,25 @@ def test_nobody_passes_who_was_preempted_in_flight_unless_batches_drain(drains):
     back = min(time for time in engine.outcomes[1].token_times if time > preempted)
     assert preempted < later
     assert (later < back) == drains
+
+
+def test_tokens_on_their_way_name_no_block_of_who_is_preempted_under_drafts():
+    """A block's name covers the token behind it, which the plan does not know."""
+    drafting = SpeculativeConfig(method="mtp", num_speculative_tokens=2, acceptance_rate=0.8)
+    options = EngineOptions(
+        "chunked",
+        8,
+        3,
+        4,
+        40,
+        caches_verified=True,
+        hashes_ahead=True,
+        admits_lookahead=True,
+        pads_prompts=True,
+        caching=True,
+        drafting=drafting,
+        async_scheduling=True,
+    )
+    jobs = (Job(0.0, 2, 6, content=((0, 60),)), Job(0.0, 4, 8, content=((0, 60),)))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert any(outcome.preempted_at for outcome in engine.outcomes)
