@@ -71,7 +71,7 @@ MUTANTS = [
     Mutant(
         "who was loaded goes before who was preempted, though they wait in one queue",
         f"{SCHEDULING}/lane_state.py",
-        "if coming.preempted_first and waiting.head().visit.num_preemptions:",
+        "if waiting and coming.is_before_loaded(waiting.head()):",
         "if False:",
     ),
     Mutant(

@@ -255,6 +255,7 @@ class Live:
     num_backflows: int = 0
     entered_at: float = nan
     is_padded: bool = False  # was admitted with drafts beside its last token
+    num_preempted: int = 0  # times, when it last gave a load up
     num_planned: int = 0  # tokens known when its latest decode step was planned
     num_last: int = 0  # tokens that its latest decode step gave it, since it began to decode
     num_beyond: int = 0  # and those for which it had no more room
@@ -631,7 +632,7 @@ class StepwiseEngine(ABC):
             else:
                 decodes = live.incoming or (live.returns and live.resumes)
                 came = self.moved if decodes else self.loaded
-                goes_first = self.has_one_queue and live.outcome.preempted_at and not decodes
+                goes_first = self.is_before_loaded(live) and not decodes
                 came.insert(0 if goes_first else len(came), live)
 
     def give_back(self, live: Live, time: float) -> None:
@@ -942,6 +943,7 @@ class StepwiseEngine(ABC):
 
     def lose_load(self, live: Live) -> None:
         self.memory.give_back(live)
+        live.num_preempted = len(live.outcome.preempted_at)
         live.num_loaded = live.num_entered = 0
         self.queue.insert(0, live)
 
@@ -1080,15 +1082,15 @@ class StepwiseEngine(ABC):
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
 
-    @property
-    def has_one_queue(self) -> bool:
-        """Tell whether who is preempted goes before those whose blocks were loaded."""
+    def is_before_loaded(self, live: Live) -> bool:
+        """Tell whether it was preempted and goes first, unless it has given up a load since."""
         waits = bool(self.tiers) and not any(tier.in_step for tier in self.tiers)
-        return self.preempted_first and self.order == "fcfs" and waits
+        one_queue = self.preempted_first and self.order == "fcfs" and waits
+        return one_queue and len(live.outcome.preempted_at) > live.num_preempted
 
     def first_with_loaded(self) -> Live:
         if self.order != "priority":
-            if self.has_one_queue and self.queue and self.queue[0].outcome.preempted_at:
+            if self.queue and self.is_before_loaded(self.queue[0]):
                 return self.queue[0]
             return self.loaded[0]
         several = self.loaded if self.loaded_first else [*self.loaded, *self.queue]

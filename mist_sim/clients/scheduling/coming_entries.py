@@ -37,6 +37,7 @@ class ComingEntries:
         self.abandoned: set[SequenceState] = set()
         self.forgotten: list[tuple[SequenceState, int]] = []
         self.preempted_first = False
+        self._gave_back: dict[SequenceState, int] = {}  # after how many preemptions
         self.num_promised = 0
         self._kv_cache = kv_cache
         self._pool = kv_cache.pool
@@ -68,7 +69,7 @@ class ComingEntries:
             self._compute_all(sequence, in_step=in_step)
             return False
         decodes = sequence.is_brought and not sequence.has_rest
-        if self.preempted_first and sequence.visit.num_preemptions:
+        if self.is_before_loaded(sequence):
             self.loaded.appendleft(sequence)
         else:
             (self.moved if decodes else self.loaded).append(sequence)
@@ -119,9 +120,15 @@ class ComingEntries:
         else:
             self._free_unused(sequence, num_blocks)
 
+    def is_before_loaded(self, sequence: SequenceState) -> bool:
+        """Tell whether it goes before loaded ones: preempted, and has given no load back since."""
+        num_before = self._gave_back.get(sequence, 0)
+        return self.preempted_first and sequence.visit.num_preemptions > num_before
+
     def give_load_back(self) -> None:
         """Queue the sequence again whose load ended last, without memory."""
         sequence = self.loaded.pop()
+        self._gave_back[sequence] = sequence.visit.num_preemptions
         self._free_unused(sequence, self._kv_cache.num_reserved(sequence))
         self._waiting.give_back(sequence)
 

@@ -331,10 +331,10 @@ class LaneState:
         if not coming.loaded:
             return waiting.head() if waiting else None
         loaded = waiting.first(coming.loaded)
+        if waiting and coming.is_before_loaded(waiting.head()):
+            return waiting.head()
         if not waiting or self.rules.loaded_first:
             return loaded
-        if coming.preempted_first and waiting.head().visit.num_preemptions:
-            return waiting.head()
         return waiting.first((loaded, waiting.head()))
 
     def has_seat(self) -> bool:
