@@ -934,9 +934,13 @@ class StepwiseEngine(ABC):
 
     def loses_load(self) -> bool:
         """Let the one loaded last begin anew, if nobody else could give memory back."""
-        others = self.running or self.coming or self.disturbed
-        holds = any(live is not self.head() for live in self.loaded)
-        if others or not (self.tiers and holds):
+        if not self.tiers or self.running or self.coming or self.disturbed:
+            return False
+        if any(tier.in_step for tier in self.tiers):  # one loaded in this step would load again
+            holds = len(self.loaded) > 1
+        else:
+            holds = any(live is not self.head() for live in self.loaded)
+        if not holds:
             return False
         self.lose_load(self.loaded.pop())
         return True

@@ -177,10 +177,6 @@ class KvCacheManager:
         """Whether no block of the prompts can equal another's, or a decode's."""
         return True
 
-    def most_steps(self, limit: int) -> int:
-        """Return the steps, at most `limit`, after which blocks may be taken all at once."""
-        return limit
-
     def grow(self, num_blocks: int) -> None:
         """Give the decodes new blocks."""
         self.pool.allocate(num_blocks)

@@ -63,13 +63,16 @@ def gives_load_back(lane: LaneState, plan: StepPlan, first: SequenceState) -> bo
 
     vLLM hangs then, up to some version before 0.24 (`EngineRules.reserves_prefills`).
     """
-    coming = lane.coming
-    is_busy = lane.running or coming.loading or coming.abandoned or plan.preempted
-    is_stuck = any(each is not first for each in coming.loaded) and not is_busy
-    if lane.kv_cache.tiers is None or not is_stuck:
+    coming, tiers = lane.coming, lane.kv_cache.tiers
+    if tiers is None or lane.running or coming.loading or coming.abandoned or plan.preempted:
         return False
-    coming.give_load_back()
-    return True
+    if tiers.in_step:  # one loaded in this step would load again
+        holds = len(coming.loaded) > 1
+    else:
+        holds = any(each is not first for each in coming.loaded)
+    if holds:
+        coming.give_load_back()
+    return holds
 
 
 def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bool:

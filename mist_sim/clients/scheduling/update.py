@@ -16,17 +16,21 @@ def update(
     Returns (emitted, finished): sequences whose prefill emitted a token at the end of the last
     step, and sequences that have all their tokens, decodes first.
     """
-    pool = lane.pool
+    pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
     emitted: list[SequenceState] = []
     finished: list[SequenceState] = []
     if lane.cadence is not None:
         lane.cadence.advance(num_steps)
     if num_steps > 1 and (plan.prefills or lane.pages is not None):
         compute_more(lane, plan, num_steps)
-    if lane.coming.forgotten and not lane.by_piece:
-        _free_before_last(lane, plan, num_steps)
+    if kv_cache.tiers is not None or lane.coming.forgotten:
+        _take_before_end(lane, plan, num_steps)
     if plan.decodes:
-        finished = _decode(lane, num_steps)
+        num_blocks = clock.advance(num_steps) - lane.num_taken
+        lane.num_taken = 0
+        if num_blocks:
+            kv_cache.grow(num_blocks)
+        finished = clock.pop_finished()
     if lane.coming.forgotten:
         lane.coming.free_forgotten()
     lane.num_peak_blocks = pool.num_blocks - pool.num_free
@@ -43,18 +47,6 @@ def update(
             if _emit(lane, sequence):
                 finished.append(sequence)
     return emitted, finished
-
-
-def _decode(lane: LaneState, num_steps: int) -> list[SequenceState]:
-    """Let decodes take the blocks of some steps, and return those that end with these."""
-    clock, kv_cache = lane.clock, lane.kv_cache
-    if kv_cache.tiers is not None:
-        _take_early(lane, num_steps)
-    num_blocks = clock.advance(num_steps) - lane.num_taken
-    lane.num_taken = 0
-    if num_blocks:
-        kv_cache.grow(num_blocks)
-    return clock.pop_finished()
 
 
 def _emit(lane: LaneState, sequence: SequenceState) -> bool:
@@ -89,11 +81,17 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
         kv_cache.compute_more(sequence, new, num_steps)
 
 
-def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
-    """Free blocks given up during the last step, which takes its own blocks at its end."""
-    if plan.decodes and num_steps > 1:
-        _take_early(lane, num_steps - 1)
-    lane.coming.free_forgotten()
+def _take_before_end(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
+    """Let decodes take blocks before what is given up, or what they fill, is known.
+
+    Blocks given up during the last step are free before it takes its own at its end.
+    """
+    if lane.coming.forgotten and not lane.by_piece:
+        if plan.decodes and num_steps > 1:
+            _take_early(lane, num_steps - 1)
+        lane.coming.free_forgotten()
+    if plan.decodes and lane.kv_cache.tiers is not None:
+        _take_early(lane, num_steps)
 
 
 def _take_early(lane: LaneState, num_steps: int) -> None:

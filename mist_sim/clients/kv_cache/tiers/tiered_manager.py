@@ -184,7 +184,10 @@ class TieredManager(PrefixCachingManager):
         self._shared = []
 
     def most_steps(self, limit: int) -> int:
-        """1 while decodes fill copies of free blocks, which tiers get only without a copy."""
+        """Return the steps, at most `limit`, after which blocks may be taken all at once.
+
+        1 while decodes fill copies of free blocks, which tiers get only without a copy.
+        """
         return 1 if self.cache.on_evict is not None and self._fills_copies() else limit
 
     def _fills_copies(self) -> bool:
