@@ -949,7 +949,8 @@ class StepwiseEngine(ABC):
         self.memory.give_back(live)
         live.num_preempted = len(live.outcome.preempted_at)
         live.num_loaded = live.num_entered = 0
-        self.queue.insert(0, live)
+        is_second = bool(self.queue) and self.is_before_loaded(self.queue[0])
+        self.queue.insert(int(is_second), live)
 
     def leaves_rest(self, live: Live, num_there: int) -> bool:
         """Tell whether a load leaves blocks for the rest of all prompts that have begun."""

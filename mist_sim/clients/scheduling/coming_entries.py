@@ -126,11 +126,18 @@ class ComingEntries:
         return self.preempted_first and sequence.visit.num_preemptions > num_before
 
     def give_load_back(self) -> None:
-        """Queue the sequence again whose load ended last, without memory."""
-        sequence = self.loaded.pop()
+        """Queue the sequence again whose load ended last, without memory.
+
+        It goes behind one that was preempted and waits for that memory, or it would take it again.
+        """
+        sequence, waiting = self.loaded.pop(), self._waiting
         self._gave_back[sequence] = sequence.visit.num_preemptions
         self._free_unused(sequence, self._kv_cache.num_reserved(sequence))
-        self._waiting.give_back(sequence)
+        is_second = waiting and self.is_before_loaded(waiting.head())
+        first = waiting.take() if is_second else None
+        waiting.give_back(sequence)
+        if first is not None:
+            waiting.give_back(first)
 
     def free_forgotten(self) -> None:
         """Free the blocks of sequences given up while steps were in flight."""
