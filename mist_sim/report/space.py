@@ -48,7 +48,7 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
         told = [*told[:_MOST_WARNINGS], f"{len(told) - _MOST_WARNINGS} more: --explain ROW"]
     return Group(
         *section("Best", Text(summary["sentence"])),
-        *section(_best_title(summary, is_sure=not unknown), _rows(best, summary)),
+        *(section(_best_title(summary, is_sure=not unknown), _rows(best, summary)) if best else ()),
         *(section("Attain all rates tried", _rows(unknown, summary)) if unknown else ()),
         *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
         *section(_title(summary), _statuses(summary)),

@@ -259,5 +259,6 @@ def _point_data(each: PointRuns) -> dict[str, Any]:
             if found.half_width == found.half_width
         },
         "expected_errors": dict(first.get("expected_errors", {})),
+        **({"assumed_host": dict(hosts)} if (hosts := first.get("assumed_host")) else {}),
         "errors": [str(failure) for failure in each.failures],
     }

@@ -385,6 +385,15 @@ def test_a_point_that_is_bad_input_is_a_row_with_its_error(mist):
     assert (code, json.loads(out)["failed"]) == (0, ["no"])
 
 
+def test_a_plane_of_the_one_case_that_works(mist):
+    words = ["compare", "a.yaml", "--json", "-q", "--jobs=1", "--slo-plane", "--num-rates=2"]
+    code, out, err = mist(*words, "--points=2", "--case=one:", "--case=none:clients.0.count=0")
+    assert (code, err) == (0, "")
+    plane = json.loads(out)["slo_plane"]
+    assert {name for row in plane["winners"] for name in row} <= {"one", "nobody"}
+    assert plane["is_clear"] == [[name == "one" for name in row] for row in plane["winners"]]
+
+
 def test_points_that_all_fail_are_one_error_with_the_first_one_s_name(mist):
     key = "clients.0.scheduler.max_num_batched_tokens"
     code, out, err = mist("compare", "a.yaml", f"--vary={key}=0,-1")

@@ -63,10 +63,11 @@ class Refining:
     def goodput(self, scenario: Scenario) -> Goodput:
         """Return the goodput of a scenario, near enough for its headroom."""
         options = self.question.options
+        most = max(_GOODPUT_RUN, self.question.target.least_requests)
         how = GoodputOptions(
             attainment=options.attainment,
             tolerance=_TOLERANCE,
-            most_requests=options.most_requests and min(options.most_requests, _GOODPUT_RUN),
+            most_requests=options.most_requests and min(options.most_requests, most),
             usual_requests=_GOODPUT_RUN,
             as_is=options.as_is,
         )

@@ -56,8 +56,10 @@ class Outcome:
 
     @property
     def num_requests(self) -> int:
-        """Requests that its runs at a rate looked at."""
-        return sum(trial.num_requests for trial in self.trials)
+        """Requests that its runs looked at."""
+        ended = self.summary or {"completed": 0, "failed": 0}
+        own = int(ended["completed"]) + int(ended["failed"])
+        return own + sum(trial.num_requests for trial in self.trials)
 
     @property
     def is_fit(self) -> bool:

@@ -56,8 +56,12 @@ class SpaceSearch(Findings):
         options: Mapping[str, Any],
         prepared: Sequence[Prepared],
         outcomes: Mapping[int, Outcome],
+        problem: str = "",
     ) -> Self:
-        """Return the result of a search. outcomes: by the number of their configuration."""
+        """Return the result of a search.
+
+        outcomes: by the number of their configuration. problem: why none of them is the best.
+        """
         number_of = {each.configuration.number: each for each in prepared}
         rows = [_row(each, outcomes.get(number, Outcome())) for number, each in number_of.items()]
         on_front = [number for number, found in outcomes.items() if found.status == "front"]
@@ -66,7 +70,7 @@ class SpaceSearch(Findings):
             objectives=tuple(each.name for each in space.objectives),
             options=dict(options),
             title=space.scenario.headline,
-            sentence=_sentence(space.objectives, number_of, outcomes),
+            sentence=problem or _sentence(space.objectives, number_of, outcomes),
             best={number: number_of[number].scenario.resolved() for number in sorted(on_front)},
         )
 
@@ -129,15 +133,17 @@ class SpaceSearch(Findings):
     def write_files(self, folder: Path) -> None:
         """Write search.json, search.csv, search.parquet, scenarios of the front, and its plot.
 
-        The best by the first objective is best.yaml. The plot takes matplotlib and two objectives.
+        The best by the first objective, if there is one, is best.yaml. The plot takes matplotlib
+        and two objectives.
         """
         write_text(folder / "search.json", json_text(self.summary))
         write_text(folder / "search.csv", self.table.to_csv(index=False, lineterminator="\n"))
         self.table.to_parquet(folder / "search.parquet", index=False)
-        write_text(folder / "best.yaml", self.best[self.front[0]["number"]])
+        for row in self.front[:1]:
+            write_text(folder / "best.yaml", self.best[row["number"]])
         for row in self.front[1:]:
             write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
-        if len(self.objectives) > 1 and can_draw():
+        if self.best and len(self.objectives) > 1 and can_draw():
             draw(self.summary, folder / "front.png")
 
 
