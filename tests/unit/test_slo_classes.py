@@ -313,7 +313,7 @@ def test_presets_are_asked_for_as_loadgen_does(name):
     ],
 )
 def test_a_limit_that_is_set_beside_a_preset_keeps_the_others(said, changes):
-    slo = scenario(said, **changes).slo.make()
+    slo = Scenario.from_dict(deepcopy(ASKED) | {"slo": said}, changes).slo.make()
     assert (slo.ttft, slo.tpot, slo.e2el) == (0.3, 0.1, 9.0)
     assert (slo.percentiles, slo.asked, slo.each) == ((99.0,), 0.99, True)
 
