@@ -161,7 +161,7 @@ def _unsaid(client: Mapping[str, Any], plain: Mapping[str, Any], path: str = "")
 
 def _plain(client: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     """Return a client with only GPU, width, seats and tokens per step."""
-    scheduler = {k: client["scheduler"][k] for k in _LIMITS if k in client["scheduler"]}
+    scheduler = {k: v for k, v in client["scheduler"].items() if k in _LIMITS and v is not None}
     said = {
         "name": "llm",
         "gpu": client["gpu"],

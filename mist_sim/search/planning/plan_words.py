@@ -90,14 +90,19 @@ def _room(best: Tried, second: Tried) -> str:
 
 def _buy(candidate: Candidate) -> str:
     gpus, engine = candidate.num_gpus, candidate.engine
-    return f"{gpus} x {engine.name.split(' TP')[0]}, {candidate.dollars:.4g} $/h"
+    return f"{gpus} x {engine.gpu_name}, {candidate.dollars:.4g} $/h"
 
 
 def _engine(question: Question, candidate: Candidate) -> str:
     engine = candidate.engine
     gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
-    width = f", tensor parallel size {engine.width}" if engine.width > 1 else ""
-    return f"{question.model} on {gpus}{width}"
+    sizes = question.sizes(engine.width)
+    split = [
+        f", {name} parallel size {sizes[f'{name}_parallel_size']}"
+        for name in ("tensor", "pipeline", "data")
+        if sizes.get(f"{name}_parallel_size", 1) != 1
+    ]
+    return f"{question.model} on {gpus}{''.join(split)}"
 
 
 def _design(candidate: Candidate) -> str:
