@@ -149,6 +149,7 @@ class Plan(Findings):
             "proxy": list(self.deployment.proxy),
             "deployment_notes": list(self.deployment.notes),
             "expected_errors": self.at_rate.get("expected_errors", {}),
+            "assumed_host": dict(self.goodput.assumed_host),
             "tried": [vars(row) for row in self.tried],
             "excluded": dict(self.excluded),
             "not_tried": list(self.not_tried),
