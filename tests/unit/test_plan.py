@@ -460,6 +460,7 @@ def test_designs_that_vllm_has_not_have_no_commands():
     deployment = deployment_of(scenario_of(hybrid, question))
     assert not deployment.commands
     assert "TaiChi" in deployment.notes[0]
+    assert "length_aware" in deployment.notes[0]
 
 
 def test_bundles_are_planned_where_there_are_experts():

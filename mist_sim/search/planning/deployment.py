@@ -31,7 +31,8 @@ _ON_THE_HUB = re.compile(r"of (\S+/\S+) on Hugging Face")
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
 _NO_HYBRIDS = (
-    "vLLM has no router that moves answers between servers (TaiChi): no commands. "
+    "vLLM has no router that moves answers between servers (TaiChi), such as length_aware: no "
+    "commands. "
     "--designs together,apart finds designs that vLLM serves."
 )
 _ONE_TOKEN = {"type": "fixed", "tokens": 1}

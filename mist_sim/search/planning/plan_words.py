@@ -16,6 +16,7 @@ from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 _MILLION = 1e6
+_WHOLE = 9999.5  # ms, from which on four digits are fewer than a number has
 _FIRM = ("measured", "fitted")  # GPUs with known watts
 _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 
@@ -129,11 +130,15 @@ def _design(candidate: Candidate) -> str:
 def _limits(summary: Mapping[str, Any]) -> str:
     told = [
         f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} "
-        f"{found['value']:.4g} of {found['limit']:.4g} ms "
+        f"{_ms(found['value'])} of {_ms(found['limit'])} ms "
         f"({found['verdict']})"
         for name, found in summary.get("slo", {}).items()
     ]
     return ", ".join(told)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g}" if value < _WHOLE else f"{value:,.0f}"
 
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:

@@ -222,7 +222,9 @@ class Question:
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a scenario's first engine, without those that a plan decides."""
     clients = said.get("clients")
-    found = [c for c in clients if isinstance(c, Mapping)] if isinstance(clients, list | tuple) else []
+    found = (
+        [c for c in clients if isinstance(c, Mapping)] if isinstance(clients, list | tuple) else []
+    )
     for client in found:
         kind = client.get("type", "llm")
         if kind not in _PLANNED:
