@@ -18,6 +18,11 @@ from mist_sim.search.verdicts.request_times import Target
 if TYPE_CHECKING:
     import pandas as pd
 
+_CAUTION = """\
+# BestServe's models found this one's goodput; they take TPOT for shorter than the full simulation
+# does. At that rate mist run may show many bad requests: mist goodput finds the rate it serves.
+"""
+
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Findings):
@@ -192,7 +197,7 @@ class Ranking(Findings):
         if tried:
             write_text(folder / "trials.csv", _csv(pd.concat(tried)))
         if (best := self.best) is not None and best.goodput is not None:
-            write_text(folder / "best.yaml", best.goodput.scenario)
+            write_text(folder / "best.yaml", _CAUTION + best.goodput.scenario)
 
 
 def _csv(frame: pd.DataFrame) -> str:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mist_sim.cli.progress import Progress
+    from mist_sim.errors import ScenarioError
     from mist_sim.metrics import Replications, Result
-    from mist_sim.metrics.tables.saved_findings import Findings
+    from mist_sim.metrics.tables.saved_findings import Findings, UnansweredError
     from mist_sim.output.folders import OutputFolder
     from mist_sim.scenario import Scenario
 
@@ -39,6 +40,13 @@ def note(text: str) -> None:
 
 def _nothing(text: str) -> None:
     """Say nothing."""
+
+
+def _written(problem: UnansweredError, folder: Path, names: list[str]) -> ScenarioError:
+    """Return an error that also says where everything that was tried is."""
+    from mist_sim.errors import ScenarioError
+
+    return ScenarioError(f"{problem}. All that was tried is in {folder}: {', '.join(names)}")
 
 
 def _usual_files(found: Findings, folder: Path) -> None:
@@ -111,13 +119,20 @@ class Session:
         """
         from mist_sim.cli.progress import Progress
         from mist_sim.cli.signals import Saved
+        from mist_sim.metrics.tables.saved_findings import UnansweredError
 
         with Saved() as saved:
             with self._claimed() as folder:
                 saved.output = folder
                 with Progress(total, visible=not self.quiet, unit=unit) as progress:
                     journal = folder.journal if folder and unit != "requests" else None
-                    found = work(How(progress=progress, journal=journal, resume=self.resume))
+                    try:
+                        found = work(How(progress=progress, journal=journal, resume=self.resume))
+                    except UnansweredError as problem:
+                        if folder is None or not folder.is_new:
+                            raise
+                        names = folder.fill(partial(_usual_files, problem.found))
+                        raise _written(problem, folder.path, names) from None
                 files = folder.fill(partial(write, found)) if folder else []
             self._show(found, files)
         return found

@@ -65,8 +65,9 @@ def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Bor
     if why := figures_of_its_own(gpu):
         return Borrowed(why)
     setting = setting_of(source, model, cluster)
-    if source == "roofline" and gpu.architecture and gpu.confidence == "spec-only":
-        return ByRule(card=gpu.based_on, **asdict(setting))
+    listed = load_gpu(gpu.based_on)  # an entry based on it says of itself that it is spec-only
+    if source == "roofline" and listed.architecture and listed.confidence == "spec-only":
+        return ByRule(card=listed.name, **asdict(setting))
     return setting
 
 

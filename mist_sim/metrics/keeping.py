@@ -108,11 +108,12 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
 
 def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:
     if not keeping:
-        nearest = max(cases, key=lambda case: _number(case.good))
-        return (
-            f"None keeps its limits{where}; {nearest.name} comes nearest, with "
-            f"{100 * _number(nearest.good):.1f} % good requests."
-        )
+        most = max(_number(case.good) for case in cases)
+        if most == 0:
+            return f"None keeps its limits{where}; no request is good."
+        nearest = [case for case in cases if _number(case.good) == most]
+        come = f"{_names(nearest)} {'comes' if len(nearest) == 1 else 'come'} nearest"
+        return f"None keeps its limits{where}; {come}, with {100 * most:.1f} % good requests."
     if len(keeping) == len(cases):
         return f"All keep their limits{where}."
     return f"{len(keeping)} of {len(cases)} keep their limits{where}: {_names(keeping)}."

@@ -52,6 +52,11 @@ class OutputFolder:
         return names
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing is there that results would replace."""
+        return not self.target.exists() or not _entries(self.target)
+
+    @property
     def journal(self) -> Path:
         """Where a study notes its results until they are whole; it outlives a process."""
         return self.room / journals.NAME

@@ -74,6 +74,8 @@ def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
         return
     rate, gpus = there["output_tokens_per_s"], summary["num_gpus"]
     rows = [("output tokens", number(rate), "/s" + (f", {number(rate / gpus)} a GPU" * bool(gpus)))]
+    if "good_tokens_per_s" in there:
+        rows.append(("of good requests", number(there["good_tokens_per_s"]), "/s"))
     for key, unit in (("usd", "$"), ("joule", "J")):
         if f"requests_per_{key}" in there:
             tokens = there[f"output_tokens_per_{key}"]

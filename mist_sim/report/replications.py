@@ -15,7 +15,7 @@ from mist_sim.report.elements.cells import count, number, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.latency import latency_table
-from mist_sim.report.run.origins import origin_lines
+from mist_sim.report.run.origins import host_lines, origin_lines
 from mist_sim.report.run.tables import TOO_SHORT, nothing_finished
 from mist_sim.report.run.verdicts import slo_section
 
@@ -63,6 +63,7 @@ def replications_table(found: Replications) -> RenderableType:
     )
     text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
     return Group(
+        *host_lines(found.summary.get("assumed_host", {})),
         Padding(Text(text), (0, 0, 1, 0)),
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isinf, nan
+from math import isinf, isnan, nan
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -26,6 +26,7 @@ _SHORT = {
 _WORDS = {
     "front": "on the front",
     "kept": "keep everything, and others are ahead",
+    "undecided": "attain all rates tried, and may be ahead",
     "stopped": "stopped after one run, which missed the rate of the front",
     "proved": "not run, since a bound proves that others are ahead",
     "behind": "not run, since others are ahead in all that is known",
@@ -41,12 +42,14 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     best = [by_number[number] for number in summary["front"]]
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
     kept.sort(key=lambda row: _order(row, summary))
+    unknown = [row for row in summary["rows"] if row["status"] == "undecided"]
     told = [f"{row['name']}: {text}" for row in best for text in row["warnings"]]
     if len(told) > _MOST_WARNINGS:
         told = [*told[:_MOST_WARNINGS], f"{len(told) - _MOST_WARNINGS} more: --explain ROW"]
     return Group(
         *section("Best", Text(summary["sentence"])),
-        *section("The front" if len(best) > 1 else "The best", _rows(best, summary)),
+        *(section(_best_title(summary, is_sure=not unknown), _rows(best, summary)) if best else ()),
+        *(section("Attain all rates tried", _rows(unknown, summary)) if unknown else ()),
         *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
         *section(_title(summary), _statuses(summary)),
         *warnings(told),
@@ -58,7 +61,7 @@ def row_table(row: Mapping[str, Any]) -> RenderableType:
     figures = [(name.replace("_", " "), number(v), "") for name, v in row["figures"].items()]
     if row["interval"]:
         low, high = row["interval"]
-        ends = f"{number(low)} to {'-' if isinf(high) else number(high)}"
+        ends = f"{number(low)} to {'-' if high is None or isinf(high) else number(high)}"
         figures.append(("95 % interval", ends, "/s, of the goodput"))
     if row["bound"] is not None:
         figures.append(("bound", number(row["bound"]), "/s, which no such engines exceed"))
@@ -72,6 +75,12 @@ def row_table(row: Mapping[str, Any]) -> RenderableType:
         *(section("Run at its own rate", pairs(_of_run(row["run"]))) if row["run"] else ()),
         *warnings(row["warnings"]),
     )
+
+
+def _best_title(summary: Mapping[str, Any], *, is_sure: bool) -> str:
+    if is_sure:
+        return "The front" if len(summary["front"]) > 1 else "The best"
+    return "The front" if len(summary["objectives"]) > 1 else "The best of the others"
 
 
 def _title(summary: Mapping[str, Any]) -> str:
@@ -108,10 +117,10 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     """Return a table of rows; of many rows equal in all objectives, the first one."""
     keys = list(summary["objectives"])
     own = ("num_gpus", "usd_per_hour", "goodput")
-    keys += [key for key in own if key not in keys and any(key in r["figures"] for r in rows)]
+    keys += [key for key in own if key not in keys and any(_has(row, key) for row in rows)]
     equal: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        values = tuple(row["figures"].get(key, nan) for key in summary["objectives"])
+        values = tuple(_value(row, key) for key in summary["objectives"])
         equal.setdefault(values, []).append(row)
     first = [mine[0] for mine in equal.values()][:_MOST_ROWS]
     shown = rows if len(rows) <= _FEW_ROWS else first
@@ -129,7 +138,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
         [
             str(row["number"]),
             *(str(row["values"].get(key, "")) for key in set_here),
-            *(number(row["figures"].get(key, nan)) for key in keys),
+            *(_figure(row, key) for key in keys),
         ]
         for row in shown
     ]
@@ -138,6 +147,21 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     note = f"{left_out} more, some of them equal to one of these; --out writes all"
     table = listed(titles, cells, right=right, below=below)
     return Group(table, *([Text(note, style="dim")] if left_out else ()))
+
+
+def _has(row: Mapping[str, Any], key: str) -> bool:
+    return not isnan(_value(row, key))
+
+
+def _value(row: Mapping[str, Any], key: str) -> float:
+    """Return a figure, or what it is at least; NaN without either."""
+    return float(row["figures"].get(key, row.get("at_least", {}).get(key, nan)))
+
+
+def _figure(row: Mapping[str, Any], key: str) -> str:
+    """Return a figure as text, with a sign before what it is at least."""
+    sign = "" if key in row["figures"] or key not in row.get("at_least", ()) else "≥ "
+    return sign + number(_value(row, key))
 
 
 def _title_of(label: str) -> tuple[str, str]:

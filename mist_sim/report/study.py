@@ -13,6 +13,7 @@ from rich.text import Text
 from mist_sim.report.elements.cells import section, warnings
 from mist_sim.report.elements.metric_cells import metric_cell, metric_title
 from mist_sim.report.elements.widths import Fitting, columns, listed
+from mist_sim.report.run.origins import host_lines_of_each
 
 _TITLES = {
     "request_throughput": ("requests", "/s"),
@@ -39,7 +40,9 @@ def study_table(summary: Mapping[str, Any]) -> RenderableType:
     fewer = summary.get("shown") or [key for key in most if key not in _LEFT_OUT]
     table = Fitting(_table(points, most, 2), _table(points, most, 1), _narrow(points, fewer))
     told = summary["warnings"]
+    hosts = {each["name"]: each["assumed_host"] for each in points if "assumed_host" in each}
     return Group(
+        *host_lines_of_each(hosts, len(points)),
         *section(_title(summary), table),
         *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),

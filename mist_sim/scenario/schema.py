@@ -35,7 +35,7 @@ from mist_sim.scenario.sections.clients import (
 from mist_sim.scenario.sections.hand_overs import HAND_OVER, idle_options, unlike_engines
 from mist_sim.scenario.sections.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
 from mist_sim.scenario.sections.limits import LIMITS, class_problems
-from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody
+from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody, spanning
 from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
     adapter_problems,
@@ -289,7 +289,9 @@ class Scenario(Strict):
         used = roles or names_nodes(self.lifecycle)
         used = used or is_shared(self.network, described, self.lifecycle)
         if self.network is not None and not used and only_ours:
-            yield Problem(("network",), "has no effect: no client has a role")
+            yield Problem(
+                ("network",), f"has no effect: no client has a role{spanning(self.network)}"
+            )
         if not roles and only_ours:
             yield from idle_options(self.hand_over)
         if self.network is None and roles:

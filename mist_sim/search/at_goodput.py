@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -56,21 +57,35 @@ def _run(data: dict[str, Any], seed: int) -> Result:
 
 
 def _spending(result: Result, rate: float) -> dict[str, float]:
-    """Return what a rate takes, a request and a token."""
+    """Return what a rate takes, a request and a token; good tokens are those of good requests."""
     summary = result.summary
     tokens = share(summary["output_throughput"] * summary["duration"], summary["completed"])
     found = {"output_tokens_per_s": rate * tokens}
+    good = rate * tokens * _good_share(summary)
+    if not isnan(good):
+        found["good_tokens_per_s"] = good
     if "energy_j" in summary:
         watts = _per_second(result, result.ledger.energy_after)
         found["requests_per_joule"] = share(rate, watts)
         found["output_tokens_per_joule"] = share(rate * tokens, watts)
         found["energy_per_output_token_j"] = share(watts, rate * tokens)
+        if not isnan(good):
+            found["good_tokens_per_joule"] = share(good, watts)
     if (bill := result.bill) is not None and "cost_usd" in summary:
         dollars = _per_second(result, bill.cost_after)
         found["requests_per_usd"] = share(rate, dollars)
         found["output_tokens_per_usd"] = share(rate * tokens, dollars)
         found["cost_per_million_output_tokens_usd"] = share(_MILLION * dollars, rate * tokens)
+        if not isnan(good):
+            found["good_tokens_per_usd"] = share(good, dollars)
     return found
+
+
+def _good_share(summary: Mapping[str, Any]) -> float:
+    """Return the share of output tokens that good requests got; NaN without limits or GPUs."""
+    return float(
+        summary.get("good_tokens_per_j", nan) * summary.get("energy_per_output_token_j", nan)
+    )
 
 
 def _per_second(result: Result, total_after: Callable[[float], float]) -> float:

@@ -93,7 +93,7 @@ class Binding:
 def worth(more: float) -> str:
     """Return a gain of goodput in words."""
     if more >= MOST_TOLD:
-        return f"{100 * MOST_TOLD:.0f} % or more"
+        return f"at least {100 * MOST_TOLD:.0f} %"
     return f"about {100 * more:.0f} %" if more >= 0.005 else "less than 1 %"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any
+from typing import Any, Self
 
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.report.run.origins import architecture_line, kernels_line
+from mist_sim.report.run.origins import architecture_line, kernels_line, one_node_line
 from mist_sim.report.run.overloads import overload_line, room_line
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.break_even import Priced
@@ -85,6 +86,11 @@ class Case:
     gpu_price: float = nan
     beside: Beside | None = None
 
+    @classmethod
+    def without_scenario(cls, name: str, error: ScenarioError) -> Self:
+        """Return a case without figures, since its settings make no scenario."""
+        return cls(name, "", None, (), None, Failure.of(error))
+
     @property
     def figures(self) -> dict[str, float]:
         """Those of `FIGURES` and of `limits`, as means over the seeds; NaN for unknown ones."""
@@ -129,7 +135,7 @@ class Case:
             found.append("no request finished")
         if any(summary["unstable"] for summary in self.summaries):
             found.append("unstable: latencies depend on how long the run is")
-        told = (overload_line, architecture_line, kernels_line)
+        told = (overload_line, architecture_line, kernels_line, one_node_line)
         for line_of in (*told, room_line) if self._keeps is False else told:
             found += [line for line in map(line_of, self.summaries) if line][:1]
         return found + (self.goodput.warnings if self.goodput else [])

@@ -175,7 +175,7 @@ class Comparison(Findings):
 
 
 def compare(
-    scenarios: Mapping[str, Scenario],
+    scenarios: Mapping[str, Scenario | ScenarioError],
     *,
     goodput: GoodputOptions | None = None,
     why: bool = False,
@@ -193,10 +193,11 @@ def compare(
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
     scenarios: by name, two or more. A scenario that fails to build or run has no figures, and a
-        warning gives the reason. goodput: search the goodput of each, too; those whose intervals do
-        not tell run beside the best one with the same requests (`side_by_side`). why: find what
-        binds the winner, in a dozen more runs. race: search designs that surely serve less than
-        another only as finely as needed. plane: compare goodput under many limits, too.
+        warning gives the reason; an error in the place of a scenario is such a reason. goodput:
+        search the goodput of each, too; those whose intervals do not tell run beside the best one
+        with the same requests (`side_by_side`). why: find what binds the winner, in a dozen more
+        runs. race: search designs that surely serve less than another only as finely as needed.
+        plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
     no run is repeated. left_out, assumed, uneven: what is told beside the table (`Designs`).
@@ -207,12 +208,15 @@ def compare(
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
     if why and goodput is None:
         raise ScenarioError("why must be False without a search for the goodput; give goodput")
-    cases = {name: _Case(Built(scenario)) for name, scenario in scenarios.items()}
+    errors = {name: it for name, it in scenarios.items() if isinstance(it, ScenarioError)}
+    given = {name: it for name, it in scenarios.items() if isinstance(it, Scenario)}
+    cases = {name: _Case(Built(scenario)) for name, scenario in given.items()}
     for case in cases.values():
         case.attempt(lambda built: built.simulation)
     if same_workload and any(case.works for case in cases.values()):
         check_same_workload({name: case.built for name, case in cases.items() if case.works})
-    subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
+    subjects: dict[str, Any] = {name: as_data(scenario) for name, scenario in given.items()}
+    subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}
     options |= {name: True for name, asked in (("why", why), ("race", race)) if asked}
     with studying(
@@ -226,20 +230,22 @@ def compare(
             if why:
                 _find_what_binds(cases, driver)
             _run_at_goodput(cases, driver)
-        _raise_if_all_failed(cases)
+        _raise_if_all_failed(scenarios, cases)
         found = None
         if plane is not None:
-            working = {name: case.built for name, case in cases.items() if case.works}
-            found, failed = run_plane(working, plane, driver)
+            builts = {name: case.built for name, case in cases.items() if case.works}
+            found, failed = run_plane(builts, plane, driver)
             for name, row in failed.items():
                 cases[name].failed = row
-            _raise_if_all_failed(cases)
+            _raise_if_all_failed(scenarios, cases)
     asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
     limits = [
         name for case in cases.values() for each in case.summaries for name in each.get("slo", ())
     ]
     named = tuple(dict.fromkeys(limits))
-    shown = tuple(case.case(name, asked, named) for name, case in cases.items())
+    known = {name: case.case(name, asked, named) for name, case in cases.items()}
+    known |= {name: Case.without_scenario(name, error) for name, error in errors.items()}
+    shown = tuple(known[name] for name in scenarios)
     return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven))
 
 
@@ -361,7 +367,18 @@ def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:
             cases[str(row.key[0])].at_goodput = row.result
 
 
-def _raise_if_all_failed(cases: Mapping[str, _Case]) -> None:
-    rows = [case.failed for case in cases.values() if case.failed]
-    if len(rows) == len(cases):
-        raise rows[0].error or ScenarioError(str(rows[0].failure))
+def _raise_if_all_failed(
+    scenarios: Mapping[str, Scenario | ScenarioError], cases: Mapping[str, _Case]
+) -> None:
+    if any(case.works for case in cases.values()):
+        return
+    name, scenario = next(iter(scenarios.items()))
+    error: Exception
+    if isinstance(scenario, ScenarioError):
+        error = scenario
+    else:
+        row = cases[name].failed or Row(())
+        error = row.error or ScenarioError(str(row.failure))
+    if not isinstance(error, ScenarioError):
+        raise error
+    raise ScenarioError(f"all {len(scenarios)} scenarios failed; {name}: {error}") from error

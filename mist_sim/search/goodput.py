@@ -9,7 +9,7 @@ and 9, with the corrections that `bracketing` and `Target` name; the definition 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from mist_sim.search.race import COARSE, SHORT, Race
 from mist_sim.search.sure_search import Asked, SureSearch, until_sure
 from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.request_times import Target, target_of
-from mist_sim.search.verdicts.trials import Trial, trial_data
+from mist_sim.search.verdicts.trials import Trial, told, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates
@@ -52,9 +52,9 @@ class GoodputOptions:
     percentiles: as in `Target`. rates: the lowest and the highest rate to try, requests per second;
         by default the search begins at the scenario's own. tolerance: largest gap between the
         attained and the missed rate, as a share of the latter.
-    most_requests: of any run, which continues until its verdict is known (>= 1,000). None:
-        `usual_requests`, and four times as many at the two undecided rates if the interval would be
-        wider than 8 %.
+    most_requests: of any run, which continues until its verdict is known (>= 1,000, and so many
+        as can tell of the attainment). None: `usual_requests`, or as many as can tell, and four
+        times as many at the two undecided rates if the interval would be wider than 8 %.
     as_is: judge the workload as it stands, with its ramp and its end, however short it is.
 
     Raises ScenarioError for values that make no search.
@@ -79,20 +79,34 @@ class GoodputOptions:
             check_rates(self.rates)
 
     def target(self, scenario: Scenario) -> Target:
-        """Return the target of a scenario. Raises ScenarioError without limits."""
-        return target_of(
+        """Return the target of a scenario.
+
+        Raises ScenarioError without limits, and if the longest run is too short to tell of it.
+        """
+        target = target_of(
             scenario.slo.make(),
             self.attainment,
             self.relaxation,
             each=self.each,
             percentiles=self.percentiles,
         )
+        most, least = self.most_requests, target.least_requests
+        if most is not None and most < least and not self.as_is:
+            raise ScenarioError(
+                f"most_requests must be >= {least} where {100 * target.hardest:g} % must be "
+                f"good, got {most}: fewer tell too little; raise it, or ask for a smaller share"
+            )
+        return target
 
-    @property
-    def pause(self) -> int | None:
-        """Requests of a short run; None: no run takes more."""
-        most = self.most_requests or self.usual_requests
-        return None if self.as_is or most <= SHORT else SHORT
+    def longest(self, target: Target) -> int:
+        """Return the requests of the longest run that judges a target."""
+        return self.most_requests or max(self.usual_requests, target.least_requests)
+
+    def pause(self, targets: Collection[Target]) -> int | None:
+        """Return the requests of a short run, as many as can tell; None: no run takes more."""
+        short = max(SHORT, *(target.least_requests for target in targets))
+        most = min(self.longest(target) for target in targets)
+        return None if self.as_is or most <= short else short
 
     def trial(
         self,
@@ -109,7 +123,7 @@ class GoodputOptions:
 
         times: so many times as many requests as others have at most. pause: as in `try_rate`.
         """
-        most = None if self.as_is else (self.most_requests or self.usual_requests * times)
+        most = None if self.as_is else self.longest(target) * (1 if self.most_requests else times)
         data = as_data(built.scenario)
         arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
         if pause is not None:
@@ -258,7 +272,7 @@ def search_goodputs(
     out: set[SearchKey] = set()
     if race:
         coarse = {key: options.search(rate, COARSE) for key, rate in own.items()}
-        raced = Race(run, trials, options.tolerance, options.pause)
+        raced = Race(run, trials, options.tolerance, options.pause(targets))
         raced.go(coarse, whole)
         brackets, out = raced.brackets, raced.out
     else:
@@ -299,10 +313,10 @@ def so_far(tried: Mapping[SearchKey, Sequence[Trial]], names: Sequence[str]) -> 
     found = []
     for k, name in enumerate(names):
         of_seeds = [trials for (number, _), trials in tried.items() if number == k and trials]
-        known = {trial.rate: trial.seems_attained for trials in of_seeds for trial in trials}
-        if known:
-            bracket = Bracket.of(known)
-            found.append((bracket.low or 0.0, _bracket_words(name, bracket, len(known))))
+        if of_seeds:
+            several = [trial for trials in of_seeds for trial in trials]
+            bracket, number = Bracket.of(told(several)), len({trial.rate for trial in several})
+            found.append((bracket.low or 0.0, _bracket_words(name, bracket, number)))
     found.sort(key=lambda each: -each[0])
     return "; ".join(words for _, words in found[:_TOLD])
 

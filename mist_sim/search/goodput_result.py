@@ -43,10 +43,21 @@ class SeedGoodput:
 
     @property
     def status(self) -> str:
-        """State of the search: "found", or "all attained", "all missed", "lowest missed"."""
+        """State of the search: "found", or why the goodput is not known.
+
+        "all attained", "all missed", "lowest missed"; "undecided": no run tells where it ends.
+        """
+        if self.untold:
+            return "undecided"
         if self.bracket.low is not None:
             return "all attained" if self.bracket.high is None else "found"
         return "lowest missed" if self.bracket.attained_above else "all missed"
+
+    @property
+    def untold(self) -> list[Trial]:
+        """The runs that say nothing of a rate between the ends of the bracket."""
+        low, high = self.bracket.low or 0.0, self.bracket.high or inf
+        return [trial for trial in self.trials if low < trial.rate < high and not trial.tells]
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -183,7 +194,7 @@ class Goodput(Findings):
         """
         if self.binding is not None:
             return self.binding.limit
-        missed = [t for s in self.searches for t in s.trials if not t.seems_attained]
+        missed = [t for s in self.searches for t in s.trials if t.tells and not t.seems_attained]
         return min(missed, key=lambda trial: trial.rate).worst_limit if missed else None
 
     @property
@@ -302,7 +313,7 @@ def _last(margins: Sequence[tuple[float, float]]) -> float:
 
 def _undecided(search: SeedGoodput) -> str:
     """Return the undecided rates, with the reasons and the remedy."""
-    trials = [trial for trial in search.trials if trial.attained is None]
+    trials = _open_trials(search)
     reasons: dict[str, list[Trial]] = {}
     for trial in trials:
         reasons.setdefault(trial.reason, []).append(trial)
@@ -323,6 +334,13 @@ def _undecided(search: SeedGoodput) -> str:
     return " ".join(told)
 
 
+def _open_trials(search: SeedGoodput) -> list[Trial]:
+    """Return the undecided runs; not those that say nothing above a rate that is missed."""
+    high = search.bracket.high or inf
+    undecided = [trial for trial in search.trials if trial.attained is None]
+    return [trial for trial in undecided if trial.tells or trial.rate <= high]
+
+
 def _rates(trials: Sequence[Trial]) -> str:
     return ", ".join(f"{trial.rate:g}" for trial in trials)
 
@@ -336,9 +354,12 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
             "is not known. Try higher rates, or send more requests: so few may be served in time "
             "however close together they come."
         )
-    if any(trial.attained is None for trial in trials):
+    if _open_trials(search):
         yield where + _undecided(search)
-    if bracket.low is None:
+    if search.status == "undecided":
+        rates = _rates(search.untold)
+        yield f"{where}the goodput is not known, since runs at {rates} /s tell nothing."
+    elif bracket.low is None:
         share = trials[0].attainment
         yield (
             f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mist_sim.search.bracketing import Bracket, Search, rounded
+from mist_sim.search.bracketing import Search, rounded
 from mist_sim.search.driving import Brackets, SearchKey, Trials, drive, take
+from mist_sim.search.goodput_result import SeedGoodput
 from mist_sim.search.racing import beaten, is_coarse_enough, lagging, leading, least_missed
-from mist_sim.search.sure_search import Asked, SureSearch, known, seeming
+from mist_sim.search.sure_search import Asked, SureSearch, is_in_vain, known, seeming
 from mist_sim.search.verdicts.trials import Trial
 
 SHORT = 5_000
@@ -58,7 +59,7 @@ class Race:
         whole: Callable[[SearchKey], SureSearch],
     ) -> None:
         """Search all designs. coarse: their searches for a first bracket. whole: makes another."""
-        firsts = {key: _once(search) for key, search in coarse.items()}
+        firsts = {key: _once(search, self.trials[key]) for key, search in coarse.items()}
         first, _ = drive(firsts, self._short, self.trials, lambda: self._by_seed(lagging))
         behind = [key for key in self._by_seed(lagging) if key in first]
         self._contest([key for key in first if key not in behind], whole)
@@ -106,7 +107,8 @@ class Race:
         """Halve the bracket of a design that is out until it is as fine as that is behind."""
         while (middle := seeming(found).middle(self.tolerance)) is not None:
             low, high = seeming(found).low, seeming(found).high
-            if low is None or high is None or is_coarse_enough(low, high, leader):
+            near = low is None or high is None or is_coarse_enough(low, high, leader)
+            if near or SeedGoodput.of(0, seeming(found), found).untold:
                 break
             yield [(rate, 1) for rate in rounded([middle])]
         return seeming(found)
@@ -148,13 +150,14 @@ class Race:
         return [self._known.get(pair) for pair in pairs]
 
 
-def _once(search: Search) -> SureSearch:
-    """Ask for each rate once."""
+def _once(search: Search, trials: Sequence[Trial]) -> SureSearch:
+    """Ask for each rate once, until runs are too short. trials: of the rates tried so far."""
     asked = next(search)
     while True:
         answers = yield [(rate, 1) for rate in asked]
+        if is_in_vain(trials):
+            return seeming(trials)
         try:
             asked = search.send(answers)
-        except StopIteration as end:
-            found: Bracket = end.value
-            return found
+        except StopIteration:
+            return seeming(trials)

@@ -165,11 +165,13 @@ class SloPlane:
 
     @cached_property
     def is_clear(self) -> NDArray[np.bool_]:
-        """Where the winner attains a rate that all others miss."""
+        """Where the winner attains a rate that all others miss, if there are others."""
         found = np.zeros(self.winners.shape, dtype=bool)
         for name, reading in self.goodput.items():
             others = [self._scaled(k, r.high) for k, r in self.goodput.items() if k != name]
-            beaten = self._scaled(name, reading.low) >= np.max(others, axis=0)
+            beaten = self._scaled(name, reading.low) >= np.max(
+                [np.zeros(found.shape), *others], axis=0
+            )
             found |= (self.winners == name) & beaten
         return found
 

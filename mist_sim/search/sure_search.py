@@ -11,7 +11,7 @@ from math import inf
 
 from mist_sim.search.bracketing import Bracket, Search, rounded
 from mist_sim.search.goodput_result import SeedGoodput
-from mist_sim.search.verdicts.trials import Trial
+from mist_sim.search.verdicts.trials import Trial, told
 
 _OUTWARD = 1.06  # ratio from one rate to the next, if the interval extends beyond the rates tried
 _MOST_OUTWARD = 4
@@ -31,16 +31,19 @@ def until_sure(
     """Search until the ends are near, then further out until both ends of the interval are known.
 
     Undecided ends need not be as near: halving them tells little. But if the interval is wide, they
-    are tried again with more requests.
+    are tried again with more requests, and so is a rate between the ends of which nothing is known.
     trials: of the rates tried so far. may_lengthen: whether they may be.
     """
     bracket = yield from _until_near(search, trials, tolerance)
     yield from _outward(bracket, trials)
-    if not may_lengthen or not _is_wide(SeedGoodput.of(0, bracket, trials)):
+    found = SeedGoodput.of(0, bracket, trials)
+    if not may_lengthen or not (found.untold or _is_wide(found)):
         return bracket
-    ends = {bracket.low, bracket.high}
-    yield [(trial.rate, _LONGER) for trial in trials if trial.rate in ends and trial.margins]
+    ends = [trial for trial in trials if trial.rate in (bracket.low, bracket.high)]
+    yield [(trial.rate, _LONGER) for trial in found.untold or ends if trial.margins]
     while (middle := seeming(trials).middle(2 * tolerance)) is not None:
+        if SeedGoodput.of(0, seeming(trials), trials).untold:
+            break
         yield [(rate, _LONGER) for rate in rounded([middle])]
     yield from _outward(seeming(trials), trials)
     return seeming(trials)
@@ -55,9 +58,15 @@ def known(trials: Sequence[Trial]) -> Bracket:
     return Bracket(low, min(above, default=None))
 
 
-def seeming(trials: Iterable[Trial]) -> Bracket:
+def seeming(trials: Sequence[Trial]) -> Bracket:
     """Return the bracket of a search so far; an undecided run counts as it seems."""
-    return Bracket.of({trial.rate: trial.seems_attained for trial in trials})
+    return Bracket.of(told(trials))
+
+
+def is_in_vain(trials: Sequence[Trial]) -> bool:
+    """Tell whether a search must end: only more requests would tell of a rate that matters."""
+    found = SeedGoodput.of(0, seeming(trials), trials)
+    return any(trial.is_too_short for trial in found.untold)
 
 
 def _is_wide(found: SeedGoodput) -> bool:
@@ -72,19 +81,20 @@ def _is_wide(found: SeedGoodput) -> bool:
 
 
 def _until_near(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
-    """Search until the ends of the bracket are near, or both are undecided."""
+    """Search until the ends of the bracket are near or both undecided, or runs are too short."""
     asked = next(search)
     while True:
         answers = yield _once(asked)
         bracket = seeming(trials)
+        if is_in_vain(trials):
+            return bracket
         undecided = {trial.rate for trial in trials if trial.attained is None}
         if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:
             return bracket
         try:
             asked = search.send(answers)
-        except StopIteration as end:
-            found: Bracket = end.value
-            return found
+        except StopIteration:
+            return seeming(trials)
 
 
 def _outward(bracket: Bracket, trials: Sequence[Trial]) -> Iterator[list[Asked]]:

@@ -197,9 +197,19 @@ class Study(Findings):
 
     @property
     def verdict(self) -> str:
-        """Which points keep their limits, and how sure that is; empty without limits."""
+        """Which points keep their limits, and how sure that is; empty without limits.
+
+        Points none of whose runs worked count as failed.
+        """
         known = [kept for each in self.points if (kept := each.kept) is not None]
-        return sentence(known, otherwise=_WHO) if len(self.points) > 1 else ""
+        if len(self.points) == 1 or not known:
+            return ""
+        told = sentence(known, otherwise=_WHO if len(known) > 1 else "")
+        failed = sum(not each.summaries for each in self.points)
+        if not failed:
+            return told
+        lead = f"{failed} of {len(self.points)} points failed. Of the rest:"
+        return f"{lead} {told[0].lower()}{told[1:]}"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -249,5 +259,6 @@ def _point_data(each: PointRuns) -> dict[str, Any]:
             if found.half_width == found.half_width
         },
         "expected_errors": dict(first.get("expected_errors", {})),
+        **({"assumed_host": dict(hosts)} if (hosts := first.get("assumed_host")) else {}),
         "errors": [str(failure) for failure in each.failures],
     }

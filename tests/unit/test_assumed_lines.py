@@ -4,7 +4,8 @@ import pytest
 
 from mist_sim import Scenario, simulate
 from mist_sim.core.front_end import MEASURED
-from mist_sim.report.run.origins import origin_lines
+from mist_sim.report.run.origins import one_node_line, origin_lines
+from mist_sim.search.comparison import compare
 
 LENGTHS = {
     "type": "synthetic",
@@ -99,3 +100,43 @@ def test_the_front_end_names_all_of_its_times():
     for seconds in (MEASURED.request, MEASURED.response):
         assert f"{1e3 * seconds:g} ms" in line
     assert f"{1e6 * MEASURED.stream_token:g} us of a server for each streamed token" in line
+
+
+@pytest.mark.parametrize(
+    ("client", "network", "told"),
+    [
+        ({"gpu": "h100-sxm", "pipeline_parallel_size": 1}, None, None),
+        (
+            {"gpu": "h100-sxm", "pipeline_parallel_size": 2},
+            None,
+            "16 x h100-sxm by nvlink, which joins 8",
+        ),
+        (
+            {"gpu": "l40s", "pipeline_parallel_size": 2},
+            None,
+            "16 x l40s by pcie, which seldom joins more than 8",
+        ),
+        (
+            {"gpu": "h100-sxm", "pipeline_parallel_size": 2},
+            {"topology": "hgx-h100", "nodes": 2, "spans_nodes": True},
+            None,
+        ),
+        ({"gpu": "h100-sxm", "data_parallel_size": 2}, None, None),
+    ],
+)
+def test_ranks_beyond_a_node_are_said_to_be_timed_in_one(client, network, told):
+    """Engines beside one another send nothing; stages of a pipeline do."""
+    data = {
+        **DATA,
+        "model": "llama-3.1-70b",
+        "clients": [{"name": "llm", "tensor_parallel_size": 8, **client}],
+        **({"network": network} if network else {}),
+    }
+    summary = simulate(Scenario.from_dict(data)).summary
+    line = one_node_line(summary)
+    assert bool(line) == bool(told)
+    if told:
+        assert f"joined them all: {told}. Other links are slower" in line
+        assert line in list(origin_lines(summary))
+        both = compare({name: Scenario.from_dict(data) for name in "ab"}, jobs=1)
+        assert line in both.summary["warnings"]["b"]

@@ -495,6 +495,7 @@ def test_json_and_files(bestserve, tmp_path):
     assert {row["strategy"] for row in data["strategies"]} == {"1m", "1p1d"}
     files = {path.name for path in (tmp_path / "found").iterdir()}
     assert {"bestserve.json", "bestserve.csv", "trials.csv", "best.yaml"} <= files
+    assert "mist goodput finds the rate" in (tmp_path / "found" / "best.yaml").read_text("utf-8")
     assert json.loads((tmp_path / "found" / "bestserve.json").read_text()) == data
 
 

@@ -180,7 +180,7 @@ def test_a_gain_is_worth_the_rate_that_gains_as_much():
     assert [worth(more) for more in (0.001, 0.064, 0.5)] == [
         "less than 1 %",
         "about 6 %",
-        "50 % or more",
+        "at least 50 %",
     ]
 
 

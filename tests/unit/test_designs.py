@@ -179,6 +179,19 @@ def test_places_go_with_their_clients():
     assert [client.place for client in designs["together 8192"].clients] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (["h100-sxm", "h100-sxm"], "{topology: hgx-h100}, the GPUs' own nodes, for all"),
+        (["a10", "a10g"], "{topology: pcie-a10}, the GPUs' own nodes, for all"),
+        (["h100-sxm", "l40s"], "{topology: pcie-l40s}, the nodes of l40s, which has the slowest"),
+    ],
+)
+def test_whose_nodes_the_assumed_network_is(gpus, told):
+    engines = [{"name": f"e{k}", "gpu": gpu} for k, gpu in enumerate(gpus)]
+    assert designs_of(together(clients=engines)).assumed["network"].startswith(told)
+
+
 def test_the_fastest_gpus_take_prompts_first():
     mixed = {
         "clients": [
@@ -189,7 +202,10 @@ def test_the_fastest_gpus_take_prompts_first():
     designs = designs_of(together(**mixed))
     one = designs.scenarios["1 prefill + 2 decode"]
     assert clients(one) == [("a100", 2, "decode"), ("h100", 1, "prefill")]
-    assert "{topology: hgx-a100}" in designs.assumed["network"], "the slower links count"
+    assert designs.assumed["network"].startswith(
+        "{topology: hgx-a100}, the nodes of a100-80gb-sxm, which has the slowest links, also for "
+        "h100-sxm, for all designs that hand over"
+    )
     assert list(designs.scenarios)[:4] == ["together", *(f"together {chunk}" for chunk in USUAL)]
 
 
@@ -497,6 +513,15 @@ def test_a_case_without_designs_is_named(mist):
     assert (code, out) == (2, "")
     assert err.startswith("error: one: there is no other design for these clients")
     assert err.count("\n") == 1
+
+
+def test_a_case_that_is_bad_input_has_no_designs_but_a_row(mist):
+    cases = ("--case", "none:clients.0.count=0", "--case", "two:clients.0.count=2")
+    code, out, _ = mist("together.yaml", "--designs", "--json", *QUICK, *cases)
+    assert code == 0
+    data = json.loads(out)
+    assert data["failed"] == ["none"]
+    assert data["scenarios"]["two: 1 prefill + 1 decode"]["p50_ttft_ms"] > 0
 
 
 def test_designs_that_do_not_fit_are_rows_with_the_reason(mist):

@@ -638,6 +638,23 @@ def test_what_a_dollar_and_a_joule_give_at_the_goodput():
     assert "At the goodput" in steady._repr_html_()
 
 
+def test_good_tokens_at_the_goodput_are_those_of_good_requests():
+    scenario = Scenario.from_dict(LLM | {"cost": {}, "slo": {"ttft": "100 ms"}})
+    found = find_goodput(scenario, AS_IS, jobs=1)
+    requests = simulate(scenario.changed(found.settings)).requests
+    is_good = requests["ttft"] <= 0.1
+    assert 0.9 <= is_good.mean() < 1
+    expected = found.rate * requests["num_output_tokens"][is_good].sum() / len(requests)
+    there = found.spending
+    assert there["good_tokens_per_s"] == pytest.approx(expected)
+    share = expected / there["output_tokens_per_s"]
+    assert share < 1
+    for each in ("usd", "joule"):
+        per = there[f"output_tokens_per_{each}"]
+        assert there[f"good_tokens_per_{each}"] == pytest.approx(per * share)
+    assert "of good requests" in found._repr_html_()
+
+
 def test_joules_at_the_goodput_are_those_of_a_long_run():
     """With equal requests at equal distances a short run has them, once ramp and end are left out.
 

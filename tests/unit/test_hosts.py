@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mist_sim import Scenario, llm_client, load_gpu, simulate
+from mist_sim import Scenario, llm_client, load_gpu, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
@@ -18,9 +18,12 @@ from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.devices.hosts import bus_rate
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.goodput import goodput_table
+from mist_sim.report.replications import replications_table
 from mist_sim.report.run.origins import host_lines, host_lines_of_each
+from mist_sim.report.study import study_table
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
+from mist_sim.studies import study
 
 L40S = load_gpu("l40s").interconnect  # 32 GB/s, of which protocols leave 25.6
 PRO = load_gpu("rtx-pro-6000").interconnect  # 64 GB/s, 51.2
@@ -320,6 +323,24 @@ def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
     named = Scenario.load(path, overrides={"clients.0.host": "host-bridge"})
     assert "assumed_host" not in compare({"a": named, "b": named}, jobs=1).summary
     assert not list(host_lines_of_each({}, 2))
+
+
+def test_points_and_replications_say_which_host_is_assumed(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO, "utf-8")
+    scenario = Scenario.load(path)
+    found = study(scenario, vary={"clients.0.tensor_parallel_size": [1, 4]}, jobs=1)
+    one, four = found.summary["points"]
+    assert "assumed_host" not in one
+    assert four["assumed_host"]["llm"]["host"] == "host-bridge"
+    again = replicate(Scenario.load(path, overrides={"replications": 2}), jobs=1)
+    shown = []
+    for table in (study_table(found.summary), replications_table(again)):
+        console = Console(width=200, record=True, file=StringIO())
+        console.print(table)
+        shown.append(console.export_text())
+    assert all(text.startswith("host of the GPUs assumed: host-bridge, slow") for text in shown)
+    assert "\n  tensor_parallel_size=4: in a step of 2,048 tokens they spend 437.7 ms" in shown[0]
 
 
 def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):

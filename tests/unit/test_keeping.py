@@ -75,5 +75,9 @@ def test_the_sentence_names_who_keeps_and_what_is_not_sure():
         "None keeps its limits; d comes nearest, with 89.0 % good requests. Within error: missed "
         "by d."
     )
+    assert sentence([nearly, missed, nearly._replace(name="e", is_sure=True)]) == (
+        "None keeps its limits; d, e come nearest, with 89.0 % good requests. Within error: missed "
+        "by d."
+    ), "all of a tie"
     assert sentence([]) == ""
     assert "a, a, a, a, a, a, a, a and 3 more." in sentence([*[good] * 11, missed])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mist_sim.calibration.kernels.related_cards import MOST, Card, related_shares
-from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware import Cluster, gpu_from_table, load_gpu
 from mist_sim.hardware.setting import comparable
 from mist_sim.metrics.expected_errors import error_bar
 from mist_sim.models import load_model
@@ -57,6 +57,21 @@ def test_less_power_never_computes_faster_and_check_bits_cost_bandwidth():
 def test_a_card_without_a_limit_tells_nothing():
     with pytest.raises(ValueError, match="must be < 0.91"):
         related_shares(card_of("l40"), card_of("l40s"), 0.91, 0.87)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "l40s", "rtx-4090"])
+def test_a_copy_of_a_card_has_its_bar_and_one_with_other_figures_none(name):
+    model = load_model("llama-3.1-8b")
+
+    def bar(gpu):
+        return error_bar(comparable("roofline", model, Cluster(gpu)), "tpot")
+
+    def based(**own):
+        return gpu_from_table({"based_on": name, **own}, name="mine", source="mine.toml")
+
+    assert bar(based()) == bar(load_gpu(name))
+    assert bar(based(confidence="fitted")) == bar(load_gpu(name)), "that is said, not measured"
+    assert bar(based(memory_bandwidth="1.5 TB/s")) is None
 
 
 def test_the_bar_of_a_card_by_rule_says_so_and_is_wider():

@@ -70,6 +70,14 @@ def test_the_resolved_scenario_runs_again():
             {"clients__0__role": None, "clients__1__role": None},
             "network: has no effect: no client has a role",
         ),
+        (
+            {
+                "clients__0__role": None,
+                "clients__1__role": None,
+                "network": {"topology": "hgx-h100", "nodes": 2},
+            },
+            "no client has a role; spans_nodes: true times clients with GPUs on several nodes",
+        ),
         ({"clients__1__role": "prefill"}, "no client serves 'decode'"),
         ({"clients__0__role": "decode"}, "no client serves 'prefill'"),
         ({"clients__1__scheduler": "static"}, "must not be static with role decode"),

@@ -289,6 +289,10 @@ def test_options_that_make_no_search():
             SearchOptions(**options)
 
 
+def test_the_requests_of_a_run_as_it_stands_are_counted():
+    assert [row["num_requests"] for row in found(space("p99_ttft")).rows] == [60] * 4
+
+
 # ---------------------------------------------------------------------- journals, the command
 
 
@@ -337,6 +341,63 @@ def test_what_the_command_writes(folder):
     assert "0 to 3, or its name" in err
 
 
+INFEASIBLE = SPACE.replace("max_gpus: 2", "p99_ttft: 1 us, max_gpus: 1").replace(
+    "[goodput_per_usd, num_gpus]", "[p99_ttft, num_gpus]"
+)
+
+
+def test_a_search_in_vain_writes_what_was_tried(folder):
+    (folder / "space.yaml").write_text(INFEASIBLE)
+    code, out, err = mist("search", "space.yaml", "--jobs", "1", "--out", "r", "--quiet")
+    assert (code, out) == (2, "")
+    assert "All that was tried is in r: " in err
+    assert "search.csv" in err
+    import pandas as pd
+
+    table = pd.read_csv(folder / "r" / "search.csv")
+    assert list(table["status"]) == ["excluded"] * 4
+    assert list(table["reason"].str.contains("more than 1")) == [False, True, False, True]
+    assert not list(folder.glob(".*partial"))
+    assert mist("report", "r", "--out", "r.html")[0] == 0
+    code, out, _ = mist("search", "r", "--explain", "1")
+    assert (code, "2 GPUs, more than 1" in out) == (0, True)
+
+
+def test_a_search_in_vain_replaces_no_results(folder):
+    assert mist("search", "space.yaml", "--as-is", "--jobs", "1", "--out", "r")[0] == 0
+    before = (folder / "r" / "search.json").read_bytes()
+    (folder / "space.yaml").write_text(INFEASIBLE)
+    code, _, err = mist("search", "space.yaml", "--jobs", "1", "--out", "r", "--force")
+    assert code == 2
+    assert "All that was tried" not in err
+    assert (folder / "r" / "search.json").read_bytes() == before
+
+
+def test_a_search_in_vain_without_a_run_leaves_the_next_one_alone(folder):
+    (folder / "space.yaml").write_text(SPACE.replace("max_gpus: 2", "max_usd_per_hour: 0.01"))
+    assert mist("search", "space.yaml", "--as-is", "--jobs", "1", "--out", "r/s")[0] == 2
+    (folder / "space.yaml").write_text(SPACE)
+    options = ("--as-is", "--jobs", "1", "--force")
+    assert mist("search", "space.yaml", *options, "--out", "r/s")[0] == 0
+
+
+def test_names_of_any_length_leave_the_picture_its_width(tmp_path):
+    pytest.importorskip("matplotlib")
+    from mist_sim.report.pictures.findings import front_picture
+
+    def row(number, status, name):
+        figures = {"goodput": 1.0 + number, "num_gpus": 1.0 + number}
+        return {"number": number, "status": status, "name": name, "figures": figures}
+
+    def drawn(name):
+        rows = [row(0, "front", name), row(1, "front", name), row(2, "kept", name)]
+        summary = {"objectives": ["goodput", "num_gpus"], "statuses": {}, "rows": rows}
+        front_picture.draw(summary, tmp_path / "front.png")
+        return (tmp_path / "front.png").read_bytes()
+
+    assert drawn("a" * 200) == drawn("a")
+
+
 def test_a_killed_search_goes_on_and_ends_the_same(folder):
     asked, options = read_space("space.yaml"), SearchOptions(as_is=True)
     whole = search_space(asked, options, jobs=1, journal="whole.jsonl")
@@ -365,7 +426,7 @@ def test_a_killed_search_goes_on_and_ends_the_same(folder):
         ("scenario: chat.yaml", "objectives is required"),
         ("scenario: chat.yaml\nobjectives: [goodputt]", "did you mean 'goodput'"),
         ("scenario: nowhere.yaml\nobjectives: [goodput]", "no scenario file"),
-        ("clients: []", "is a key of a scenario"),
+        ("clients: []", "is a key of a scenario; name its file under scenario. Known: "),
         ("scenario: chat.yaml\nobjectives: [goodput]\nvary: {router: random}", "FIRST:LAST"),
         ("scenario: 5\nobjectives: [goodput]", "must be a file, a preset or a mapping"),
         ("scenario: chat.yaml\nobjectives: goodput\ncases: {a: 1}", "must be a mapping of keys"),

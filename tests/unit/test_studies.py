@@ -271,9 +271,23 @@ def test_the_sentence_below_says_which_points_keep_their_limits(mist):
         out.split()
     )
     _, out, _ = mist(*words, "--set=slo.tpot=1 ms")
-    assert "None keeps its limits; gpu=h200 comes nearest" in " ".join(out.split())
+    assert "None keeps its limits; no request is good." in " ".join(out.split())
     _, out, _ = mist(*words[:-2])
     assert "Verdict" not in out, "without limits"
+
+
+def test_points_that_failed_do_not_keep_their_limits(mist):
+    limits = ["--set=slo.ttft=9 s", "--set=slo.tpot=1 s"]
+    words = ["run", "a.yaml", "--jobs=1", "-q", "--json", *limits]
+    code, out, _ = mist(*words, "--vary=clients.0.count=0,1,-1")
+    assert code == 0
+    assert json.loads(out)["verdict"] == (
+        "2 of 3 points failed. Of the rest: all keep their limits."
+    )
+    _, out, _ = mist(*words, "--vary=clients.0.count=0,1,2")
+    assert json.loads(out)["verdict"].startswith(
+        "1 of 3 points failed. Of the rest: all keep their limits. mist compare --goodput tells"
+    )
 
 
 def test_points_keep_limits_of_their_own():
@@ -313,12 +327,16 @@ def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
         (["run", "a.yaml", "--resume"], "--resume has no effect without --out"),
         (["run", "a.yaml", "--resume", "--out=o"], "--resume has no effect on one run"),
         (["run", "a.yaml", "--vary=seed=1,2", "--tables=none", "--out=o"], "--tables has no eff"),
-        (["compare", "a.yaml", "a.yaml"], "SCENARIO must be given once each, got a.yaml 2 times"),
+        (
+            ["compare", "a.yaml", "a.yaml"],
+            "SCENARIO must be given once each, got a.yaml 2 times; give it once, with --case a: ",
+        ),
         (["compare", "a.yaml", "--case=b"], "--case b: must be NAME:KEY=VALUE,..."),
         (["compare", "a.yaml", "--case=b:", "--case=b:"], "--case b: must be given once"),
         (["compare", "a.yaml", "--case=b:seed"], "--case b seed: must be KEY=VALUE"),
         (["compare", "a.yaml", "--case=b:seed=1", "--vary=seed=1,2"], "--case b sets seed, which"),
-        (["compare", "a.yaml", "--vary=clients.0.count=0,1"], "count=0: "),
+        (["compare", "a.yaml", "--vary=clients.0.count=0"], "count=0: "),
+        (["compare", "a.yaml", "--vary=clients.0.count=0,-1"], "all 2 scenarios failed; count=0: "),
     ],
 )
 def test_bad_input_is_one_message(mist, tmp_path, words, message):
@@ -350,6 +368,43 @@ def test_a_case_that_fails_leaves_the_others(mist):
     assert found["failed"] == ["model=llama-3.1-405b"]
     assert found["warnings"]["model=llama-3.1-405b"][0].startswith("failed: ")
     assert found["scenarios"]["model=llama-3.1-8b"]["p50_ttft_ms"] > 0
+
+
+def test_a_point_that_is_bad_input_is_a_row_with_its_error(mist):
+    key = "clients.0.scheduler.max_num_batched_tokens"
+    words = ["compare", "a.yaml", "--json", "-q", "--jobs=1"]
+    code, out, err = mist(*words, f"--vary={key}=0,512,1024")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    names = [f"max_num_batched_tokens={chunk}" for chunk in (0, 512, 1024)]
+    assert list(found["scenarios"]) == names, "in the order of the points"
+    assert found["failed"] == names[:1]
+    assert "max_num_batched_tokens: must be >= " in found["warnings"][names[0]][0]
+    assert found["scenarios"][names[2]]["p50_ttft_ms"] > 0
+    code, out, _ = mist(*words, "--case=no:nothing=1", "--case=one:", "--case=two:seed=0")
+    assert (code, json.loads(out)["failed"]) == (0, ["no"])
+
+
+def test_a_plane_of_the_one_case_that_works(mist):
+    words = ["compare", "a.yaml", "--json", "-q", "--jobs=1", "--slo-plane", "--num-rates=2"]
+    code, out, err = mist(*words, "--points=2", "--case=one:", "--case=none:clients.0.count=0")
+    assert (code, err) == (0, "")
+    plane = json.loads(out)["slo_plane"]
+    assert {name for row in plane["winners"] for name in row} <= {"one", "nobody"}
+    assert plane["is_clear"] == [[name == "one" for name in row] for row in plane["winners"]]
+
+
+def test_points_that_all_fail_are_one_error_with_the_first_one_s_name(mist):
+    key = "clients.0.scheduler.max_num_batched_tokens"
+    code, out, err = mist("compare", "a.yaml", f"--vary={key}=0,-1")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: all 2 scenarios failed; max_num_batched_tokens=0: override ")
+    code, _, err = mist("compare", "a.yaml", f"--vary={key}=0")
+    assert code == 2
+    assert err.startswith("error: max_num_batched_tokens=0: override "), "not two"
+    code, _, err = mist("compare", "a.yaml", "--vary=model=llama-3.1-405b,deepseek-v3")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("error: all 2 scenarios failed; model=llama-3.1-405b: ")
 
 
 def test_a_scenario_is_built_once_for_all_that_is_asked_before_it_runs(monkeypatch):

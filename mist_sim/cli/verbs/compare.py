@@ -35,6 +35,7 @@ from mist_sim.cli.settings import overrides_of
 from mist_sim.cli.vary_input import Vary, cases_of, vary_of
 
 if TYPE_CHECKING:
+    from mist_sim.errors import ScenarioError
     from mist_sim.scenario import Scenario
     from mist_sim.search.slo_plane import PlaneOptions
 
@@ -140,18 +141,18 @@ def compare(
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
     settings = with_nearest(settings, approximate)
     loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
-    loaded = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
+    compared = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
     beside: dict[str, Any] = {}
     if designs:
-        is_one = len(loaded) == 1  # cases may differ in their GPUs
-        loaded, beside = _designs(scenarios, loaded)
+        is_one = len(compared) == 1  # cases may differ in their GPUs
+        compared, beside = _designs(scenarios, compared)
         beside["race"] = is_one
-    num_runs = sum(scenario.replications for scenario in loaded.values())
+    num_runs = sum(getattr(scenario, "replications", 0) for scenario in compared.values())
     total = None if with_goodput or plane else num_runs
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: compare(
-            loaded,
+            compared,
             goodput=how_searched,
             why=why,
             plane=plane_options,
@@ -214,15 +215,16 @@ def _varied(
     loaded: Mapping[str, Scenario],
     cases: Mapping[str, Mapping[str, Any]],
     vary: Mapping[str, Sequence[Any]],
-) -> dict[str, Scenario]:
+) -> dict[str, Scenario | ScenarioError]:
     """Return every scenario in every case, at every point of --vary.
 
-    Raises ScenarioError for an impossible combination, with its name.
+    An impossible one is its error. Raises ScenarioError where a case sets a key that varies, and
+    for an impossible one that is alone.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.studies.points import points_of
 
-    found = {}
+    found: dict[str, Scenario | ScenarioError] = {}
     for name, scenario in loaded.items():
         for case, settings in (cases or {"": {}}).items():
             for point in points_of(vary):
@@ -237,25 +239,33 @@ def _varied(
                 try:
                     found[label] = scenario.changed(changes) if changes else scenario
                 except ScenarioError as error:
-                    raise ScenarioError(f"{label}: {error}") from error
+                    found[label] = error
+    if len(found) == 1 and isinstance(only := found[label], ScenarioError):
+        raise ScenarioError(f"{label}: {only}") from only
     return found
 
 
 def _designs(
-    given: Sequence[str], loaded: Mapping[str, Scenario]
-) -> tuple[dict[str, Scenario], dict[str, Any]]:
-    """Return the designs of a scenario, of each of its cases, and the remarks on them."""
+    given: Sequence[str], compared: Mapping[str, Scenario | ScenarioError]
+) -> tuple[dict[str, Scenario | ScenarioError], dict[str, Any]]:
+    """Return the designs of a scenario, of each of its cases, and the remarks on them.
+
+    A case that is impossible stays as it is. Raises ScenarioError where there are no designs.
+    """
     from mist_sim.errors import ScenarioError
     from mist_sim.search.designs import designs_of
 
     if len(given) > 1:
         raise ScenarioError(f"SCENARIO must be one with --designs, got {len(given)}")
-    found: dict[str, Scenario] = {}
+    found: dict[str, Scenario | ScenarioError] = {}
     left_out: dict[str, str] = {}
     assumed: dict[str, str] = {}
     uneven: dict[str, None] = {}
-    for case, scenario in loaded.items():
-        label = f"{case}: " if len(loaded) > 1 else ""
+    for case, scenario in compared.items():
+        label = f"{case}: " if len(compared) > 1 else ""
+        if isinstance(scenario, ScenarioError):
+            found[case] = scenario
+            continue
         try:
             designs = designs_of(scenario)
         except ScenarioError as error:
@@ -291,8 +301,8 @@ def _names(given: Sequence[str]) -> list[str]:
     for name, count in Counter(given).items():
         if count > 1:
             raise ScenarioError(
-                f"SCENARIO must be given once each, got {name} {count} times; --vary and --case "
-                "run one with several settings"
+                f"SCENARIO must be given once each, got {name} {count} times; give it once, with "
+                "--case a: --case b:KEY=VALUE or --vary KEY=A,B for its settings"
             )
     short = ["stdin" if name == STDIN else Path(name).stem for name in given]
     return short if len(set(short)) == len(short) else list(given)

@@ -20,7 +20,7 @@ from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.layouts.carrying import carry_over, fits_held
-from mist_sim.clients.layouts.layout import EngineLayout, check_domain, why_not
+from mist_sim.clients.layouts.layout import EngineLayout, check_domain, in_one_node, why_not
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
@@ -130,6 +130,10 @@ class LaidOutClient(Client):
         if ways is None:
             check_domain(self.name, self._machine, self.predictor)
         self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
+        times = self.traits.times
+        if ways is None and times is not None:
+            assumed = times.assumed + in_one_node(self._machine, self.predictor)
+            self.traits = replace(self.traits, times=replace(times, assumed=assumed))
 
     def lie_on(self, spans: Spans) -> None:
         """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.

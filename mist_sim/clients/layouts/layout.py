@@ -15,6 +15,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 _TENSOR = "tensor_parallel_size"
+_USUAL_DOMAIN = 8  # GPUs of a node, where the GPU's entry does not say how many its links join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,24 @@ def check_domain(name: str, machine: Machine | None, predictor: PipelinePredicto
                 "ranks on several nodes, such as network: {topology: hgx-h100, nodes: 2, "
                 "spans_nodes: true}, or pipeline_parallel_size puts layers on each"
             )
+
+
+def in_one_node(machine: Machine | None, predictor: PipelinePredictor) -> tuple[str, ...]:
+    """Return that more ranks send by a node's links than such nodes have GPUs, as assumed.
+
+    Empty where they are not more, or where links do not count. For a client without places in a
+    topology.
+    """
+    if machine is None:
+        return ()
+    cluster, link = machine.cluster, machine.cluster.gpu.interconnect
+    size = max(cluster.expert_parallel_size, cluster.gpus_a_stage) * cluster.pipeline_parallel_size
+    if not (predictor.traits.sums_over_links or cluster.pipeline_parallel_size > 1):
+        return ()
+    if size <= (link.domain or _USUAL_DOMAIN):
+        return ()
+    joined = f"joins {link.domain}" if link.domain else f"seldom joins more than {_USUAL_DOMAIN}"
+    return (f"one node: {size} x {cluster.gpu.name} by {link.kind}, which {joined}",)
 
 
 def _gpus(machine: Machine | None) -> tuple[object, ...] | None:

@@ -59,6 +59,14 @@ class OneLine:
 ONE_LINE = OneLine()
 
 
+class UnansweredError(ScenarioError):
+    """A search without an answer, with the reason. found: what was tried."""
+
+    def __init__(self, reason: str, found: Findings) -> None:
+        super().__init__(reason)
+        self.found = found
+
+
 class Findings(ABC):
     """Findings of one run, or of a search of many.
 

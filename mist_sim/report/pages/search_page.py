@@ -66,7 +66,9 @@ def _front(summary: Mapping[str, Any]) -> Iterator[Drawing]:
     if len(summary["objectives"]) < 2:
         return
     x, y = summary["objectives"][:2]
-    figure = panels([f"{_words(y)} over {_words(x)}"], shared_time=False)
+    unknown = summary["statuses"].get("undecided", 0)
+    note = f"; not drawn: {unknown} without an upper end" if unknown else ""
+    figure = panels([f"{_words(y)} over {_words(x)}{note}"], shared_time=False)
     for status, colour, mode in (("kept", WAIT_COLOUR, "markers"), ("front", COLOURS[0], "both")):
         rows = sorted(
             (row for row in summary["rows"] if row["status"] == status and _known(row, x, y)),

@@ -77,7 +77,12 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
                 "conversations, so no two prompts are known to begin alike."
             )
-        lines = architecture_line(summary), kernels_line(summary), not_measured_line(summary)
+        lines = (
+            architecture_line(summary),
+            kernels_line(summary),
+            not_measured_line(summary),
+            one_node_line(summary),
+        )
         yield from filter(None, lines)
         yield from _model_lines(list(options))
     yield from _collective_lines(summary.get("collectives", {}))
@@ -154,6 +159,16 @@ def not_measured_line(summary: Mapping[str, Any]) -> str:
     """Return which operators of measured kernels were not measured; or nothing."""
     operators = _told(summary, "measured kernels: ")
     return operators and f"Not measured, computed from the GPU's peaks: {operators}."
+
+
+def one_node_line(summary: Mapping[str, Any]) -> str:
+    """Return which GPUs are timed as in one node although nodes have fewer; or nothing."""
+    ranks = _told(summary, "one node: ")
+    return ranks and (
+        f"Ranks are timed as if the links of one node joined them all: {ranks}. Other links are "
+        "slower; a network with a topology, enough nodes and spans_nodes: true times those between "
+        "nodes."
+    )
 
 
 def _told(summary: Mapping[str, Any], kind: str) -> str:

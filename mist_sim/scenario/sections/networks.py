@@ -77,6 +77,13 @@ def is_shared(network: Part | None, clients: Iterable[ClientTraits], lives: Part
     return loads or uses_links or network.parameters()["spans_nodes"]
 
 
+def spanning(network: Part) -> str:
+    """Return what gives a topology an effect on clients without roles; empty for others."""
+    if not has_topology(network):
+        return ""
+    return "; spans_nodes: true times clients with GPUs on several nodes by it"
+
+
 def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Iterable[Problem]:
     """Yield keys that need a topology, such as places, if the network has none."""
     if has_topology(network):

@@ -33,13 +33,30 @@ def assumed_network(clients: Iterable[tuple[str, int]]) -> dict[str, Any]:
     has GPUs of several.
     """
     asked = [(load_gpu(name), number) for name, number in clients]
-    slowest = min((gpu for gpu, _ in asked), key=lambda gpu: gpu.interconnect.bandwidth)
+    slowest = _slowest(gpu for gpu, _ in asked)
     widths = [number for _, number in asked]
     network, room = _node(slowest, sum(widths))
     if max(widths) > room:
         return network | {"nodes": -(-sum(widths) // room), "spans_nodes": True}
     nodes = _num_nodes(widths, room)
     return network | ({"nodes": nodes} if nodes > 1 else {})
+
+
+def whose_nodes(clients: Iterable[tuple[str, int]]) -> str:
+    """Return of which GPUs the assumed nodes are, and for which others they are assumed."""
+    gpus = {gpu.name: gpu for name, _ in clients for gpu in [load_gpu(name)]}
+    slowest = _slowest(gpus.values())
+    node = _node(slowest, 0)
+    others = [name for name, gpu in gpus.items() if _node(gpu, 0) != node]
+    if not others:
+        return "the GPUs' own nodes"
+    return (
+        f"the nodes of {slowest.name}, which has the slowest links, also for {' and '.join(others)}"
+    )
+
+
+def _slowest(gpus: Iterable[GpuSpec]) -> GpuSpec:
+    return min(gpus, key=lambda gpu: gpu.interconnect.bandwidth)
 
 
 def _node(gpu: GpuSpec, num_gpus: int) -> tuple[dict[str, Any], int]:

@@ -13,7 +13,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.assumed_fabric import assumed_network
+from mist_sim.search.designs.assumed_fabric import assumed_network, whose_nodes
 
 Client = dict[str, Any]
 """A client's entry in a scenario file."""
@@ -153,10 +153,19 @@ class Fleet:
         """The network between sides: the scenario's, or the assumed one."""
         if self.has_network:
             return dict(self._data["network"])
-        asked = [
+        return assumed_network(self._gpus)
+
+    @property
+    def whose_nodes(self) -> str:
+        """Of which GPUs the nodes of the assumed network are, in words."""
+        return whose_nodes(self._gpus)
+
+    @property
+    def _gpus(self) -> list[tuple[str, int]]:
+        """The GPU of each engine, and how many it has."""
+        return [
             (each.said["gpu"], each.num_gpus) for each in self.groups for _ in range(each.count)
         ]
-        return assumed_network(asked)
 
     @property
     def hand_over(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
     assumed: dict[str, str] = {}
     if not fleet.has_network and any(each.network for each in found.values()):
         assumed["network"] = (
-            f"{_as_said(fleet.network)}, the GPUs' own nodes, for all designs that hand over; to "
+            f"{_as_said(fleet.network)}, {fleet.whose_nodes}, for all designs that hand over; to "
             "say another, give clients the roles prefill and decode, and a network"
         )
     has_hybrids = any(_has(each, role="p_heavy") for each in found.values())

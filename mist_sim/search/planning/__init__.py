@@ -2,9 +2,10 @@
 
 - `question`: the input: load, limits, GPUs, budget.
 - `engines`, `space`: engines to buy, and every way to set them.
-- `demand`, `bounds`, `estimates`: least needs of requests, impossible candidates, order of the
-    tries.
-- `hunt`: simulates until the cheapest is known; `refining`: further figures of it.
+- `demand`, `upper_bounds`, `estimates`: least needs of requests, impossible candidates, order of
+    the tries.
+- `hunt`: simulates until the cheapest is known; `smaller`: tries the choice with an engine less;
+    `refining`: further figures of it.
 - `plan_result`, `deployment`: the answer, and the commands that deploy it.
 """
 

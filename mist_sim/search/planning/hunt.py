@@ -1,10 +1,10 @@
 """Simulates candidates until the cheapest that keeps the limits is known, or time is up.
 
 Candidates excluded without a run: those that cost at least as much as one that keeps the limits;
-those that a bound proves impossible (`bounds`); and those with no more of any resource than one of
-their family that missed, assuming that more engines of a kind serve no less. All others are tried,
-so a hunt that ends by itself has passed over no cheaper solution. Rounds have a fixed number of
-runs, so that the result does not depend on the number of cores.
+those that a bound proves impossible (`upper_bounds`); and those with no more of any resource than
+one of their family that missed, assuming that more engines of a kind serve no less. All others are
+tried, so a hunt that ends by itself has passed over no cheaper solution. Rounds have a fixed number
+of runs, so that the result does not depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -238,8 +238,9 @@ class Hunt:
         return sorted(among, key=lambda each: (-self._estimates.rate(each), each.rank))
 
     def run(self, candidates: Iterable[Candidate], most: int = _SHORT) -> None:
-        """Try some candidates, whatever they cost."""
-        self._try([each for each in candidates if each not in self.tried], most)
+        """Try some candidates, whatever they cost; undecided ones again where `most` may tell."""
+        tried = self.tried
+        self._try([c for c in candidates if c not in tried or 0 < tried[c].may_tell <= most], most)
 
     @property
     def left(self) -> list[Candidate]:

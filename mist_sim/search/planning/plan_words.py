@@ -11,11 +11,12 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_result import Confidence, Line
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
-from mist_sim.search.planning.refining import confidence_of
+from mist_sim.search.planning.refining import confidence_of, doubt_of
 from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 _MILLION = 1e6
+_WHOLE = 9999.5  # ms, from which on four digits are fewer than a number has
 _FIRM = ("measured", "fitted")  # GPUs with known watts
 _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 
@@ -23,13 +24,14 @@ _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[Line]:
     """Return the lines of an answer.
 
-    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them.
+    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `is_cheapest`:
+        whether all that is cheaper is known to miss.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
-    sure = confidence_of(at_rate)
-    few = _one_less_confidence(found["one_less"])
+    in_doubt = best.trial is not None and doubt_of(best.trial)
+    sure = "unsure" if in_doubt else confidence_of(at_rate)
     lines = [
-        Line("buy", _buy(candidate), _worst(sure, few)),
+        Line("buy", _buy(candidate), _worst(sure, _need(found))),
         Line("each engine", _engine(question, candidate)),
         Line("design", _design(candidate), ""),
     ]
@@ -89,14 +91,19 @@ def _room(best: Tried, second: Tried) -> str:
 
 def _buy(candidate: Candidate) -> str:
     gpus, engine = candidate.num_gpus, candidate.engine
-    return f"{gpus} x {engine.name.split(' TP')[0]}, {candidate.dollars:.4g} $/h"
+    return f"{gpus} x {engine.gpu_name}, {candidate.dollars:.4g} $/h"
 
 
 def _engine(question: Question, candidate: Candidate) -> str:
     engine = candidate.engine
     gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
-    width = f", tensor parallel size {engine.width}" if engine.width > 1 else ""
-    return f"{question.model} on {gpus}{width}"
+    sizes = question.sizes(engine.width)
+    split = [
+        f", {name} parallel size {sizes[f'{name}_parallel_size']}"
+        for name in ("tensor", "pipeline", "data")
+        if sizes.get(f"{name}_parallel_size", 1) != 1
+    ]
+    return f"{question.model} on {gpus}{''.join(split)}"
 
 
 def _design(candidate: Candidate) -> str:
@@ -123,11 +130,15 @@ def _design(candidate: Candidate) -> str:
 def _limits(summary: Mapping[str, Any]) -> str:
     told = [
         f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} "
-        f"{found['value']:.4g} of {found['limit']:.4g} ms "
+        f"{_ms(found['value'])} of {_ms(found['limit'])} ms "
         f"({found['verdict']})"
         for name, found in summary.get("slo", {}).items()
     ]
     return ", ".join(told)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g}" if value < _WHOLE else f"{value:,.0f}"
 
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
@@ -166,7 +177,7 @@ def _left(found: Mapping[str, Any]) -> str:
 
 
 def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
-    """Return how sure it is that so many are needed: that fewer miss, whatever the error."""
+    """Return how sure the verdict on fewer engines is, whatever the error."""
     told: list[Confidence] = []
     for each in found.values():
         verdicts = {one["verdict"] for one in each["slo"].values()}
@@ -180,6 +191,14 @@ def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
         else:
             told.append("sure" if "miss" in verdicts or each.get("unstable") else "likely")
     return _worst(*told)
+
+
+def _need(found: Mapping[str, Any]) -> Confidence:
+    """Return how sure it is that nothing cheaper does; unsure where one engine less does."""
+    one_less = found["one_less"]
+    if any(each["attains"] and not each["undecided"] for each in one_less.values()):
+        return "unsure"
+    return _worst(_one_less_confidence(one_less), "sure" if found["is_cheapest"] else "likely")
 
 
 def _worst(*found: Confidence) -> Confidence:

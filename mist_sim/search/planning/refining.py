@@ -9,7 +9,8 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.expected_errors import expected_ranges
-from mist_sim.metrics.latency import metric_of
+from mist_sim.metrics.latency import limit_of, metric_of
+from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, summary_at
@@ -57,15 +58,16 @@ class Refining:
                 Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
             )
         rows = self.driver.run(tasks, keep_errors=True)
-        return {str(row.key[0]): row.result for row in rows if row.failure is None}
+        return {str(row.key[0]): _asked(row.result) for row in rows if row.failure is None}
 
     def goodput(self, scenario: Scenario) -> Goodput:
         """Return the goodput of a scenario, near enough for its headroom."""
         options = self.question.options
+        most = max(_GOODPUT_RUN, self.question.target.least_requests)
         how = GoodputOptions(
             attainment=options.attainment,
             tolerance=_TOLERANCE,
-            most_requests=options.most_requests and min(options.most_requests, _GOODPUT_RUN),
+            most_requests=options.most_requests and min(options.most_requests, most),
             usual_requests=_GOODPUT_RUN,
             as_is=options.as_is,
         )
@@ -86,7 +88,8 @@ class Refining:
         """Return the effect of losing one engine of a candidate, by kind of engine.
 
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
-        left. `attains`: whether that is enough, or `undecided`. `slo`: as in a summary.
+        left. `attains`: whether that is enough, as far as the run tells if `undecided`. `slo`: as
+        in a summary.
         """
         cases: dict[str, Scenario] = {}
         found: dict[str, dict[str, Any]] = {}
@@ -109,7 +112,7 @@ class Refining:
                 "nobody": False,
                 "unstable": bool(summary["unstable"]),
                 "attains": trial.seems_attained,
-                "undecided": trial.attained is None,
+                "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
         return found
 
@@ -124,6 +127,27 @@ class Refining:
         ]
         rows = self.driver.run(tasks, keep_errors=True)
         return {str(row.key[0]): Trial.of(row.result) for row in rows if row.failure is None}
+
+
+def doubt_of(trial: Trial) -> str:
+    """Return why limits kept in a run of the workload as it stands may not last; "" if they do."""
+    if trial.stability == "too short to tell":
+        return (
+            "Too short to tell whether the engines keep up with the arrivals: the workload has too "
+            "few requests, or they take too large a part of it. More requests would tell."
+        )
+    if trial.stability == "unstable":
+        return "Unstable: more work arrives than the engines can do; a longer workload would wait."
+    return ""
+
+
+def _asked(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary without the limits that no request has, since all are of classes."""
+    classes = summary.get("classes")
+    if not classes or OTHERS in classes:
+        return summary
+    slo = {name: each for name, each in summary["slo"].items() if "." in limit_of(name)[0]}
+    return {**summary, "slo": slo}
 
 
 def without_one(candidate: Candidate) -> dict[str, Candidate | None]:

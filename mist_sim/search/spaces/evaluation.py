@@ -24,11 +24,11 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
 _DIGITS = 6  # of a rate
-_UNKNOWN = Failure(
+_UNKNOWN = "attains all rates that were tried, up to {:.4g} /s; send more requests to learn more"
+_UNDECIDED = Failure(
     "ScenarioError",
-    "the goodput is not known, since every rate that was tried is attained; send more requests",
+    "the goodput is not known, since runs are too short to tell; send more requests",
 )
-
 _NO_FIGURE = "has no {}, such as a TPOT of answers of one token; take another objective"
 
 
@@ -168,7 +168,8 @@ class Evaluation:
                 kept.append(each)
                 continue
             limit = limit_title(trial.worst_limit)
-            share = f"{100 * trial.attainment:.1f} % good at {trial.rate:.4g} /s"
+            good = f"{100 * trial.attainment:.1f} % good" if trial.tells else trial.reason
+            share = f"{good} at {trial.rate:.4g} /s"
             verb = "is not known to keep" if trial.attained is None else "misses"
             self._exclude(each, {f"slo, {limit}": f"{verb} {limit}: {share}"})
         return kept
@@ -190,7 +191,7 @@ class Evaluation:
             else:
                 found.append(each)
         for each, trial in self._tried(tried):
-            if trial.seems_attained:
+            if trial.seems_attained or not trial.tells:
                 found.append(each)
                 continue
             outcome = self._of(each)
@@ -223,8 +224,11 @@ class Evaluation:
         if not isnan(found.rate):
             return True
         if found.status == "all attained":
-            self._fail(prepared, _UNKNOWN)
             outcome.guess = max(t.rate for search in found.searches for t in search.trials)
+            outcome.status, outcome.reason = "undecided", _UNKNOWN.format(outcome.guess)
+            return False
+        if found.status == "undecided":
+            self._fail(prepared, _UNDECIDED)
             return False
         lowest = min(trial.rate for search in found.searches for trial in search.trials)
         self._lowest_missed = max(lowest, self._lowest_missed or 0.0)

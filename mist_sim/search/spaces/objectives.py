@@ -37,7 +37,7 @@ class Objective:
     @property
     def takes_prices(self) -> bool:
         """Whether a run has to count its dollars for it."""
-        return self.key == _COST
+        return self.key in (_COST, _GOOD_PER_USD)
 
     def ahead(self, one: float, other: float) -> bool:
         """Tell whether one value is better than another."""
@@ -58,6 +58,7 @@ def _latencies() -> list[Objective]:
     ]
 
 
+_GOOD_PER_USD = "good_tokens_per_usd"
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 
 OBJECTIVES: Mapping[str, Objective] = {
@@ -68,6 +69,22 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("goodput_per_usd", "more", "rate", "goodput", "a $", per="usd_per_hour"),
         Objective(
             "goodput_per_joule", "more", "at goodput", "goodput", "a J", "requests_per_joule"
+        ),
+        Objective(
+            "good_tokens_per_joule_at_goodput",
+            "more",
+            "at goodput",
+            "good tokens",
+            "a J",
+            "good_tokens_per_joule",
+        ),
+        Objective(
+            "good_tokens_per_usd_at_goodput",
+            "more",
+            "at goodput",
+            "good tokens",
+            "a $",
+            _GOOD_PER_USD,
         ),
         Objective(
             "cost_per_million_output_tokens_at_goodput_usd",

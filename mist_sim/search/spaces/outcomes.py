@@ -11,11 +11,14 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
-Status = Literal["front", "kept", "stopped", "proved", "behind", "excluded", "failed", "not tried"]
-"""front: no other is ahead of it. kept: keeps all constraints, and another one is ahead. stopped:
-one run showed that it is not on the front. proved: a bound did. behind: it was not run, since
-another one that is ahead in all objectives keeps the limits. excluded: it breaks a constraint.
-failed: it cannot be, or a run of it failed. not tried: the method did not come to it."""
+Status = Literal[
+    "front", "kept", "undecided", "stopped", "proved", "behind", "excluded", "failed", "not tried"
+]
+"""front: no other is ahead of it. kept: keeps all constraints, and another one is ahead. undecided:
+it attains every rate that was tried, so that it may be ahead of all. stopped: one run showed that
+it is not on the front. proved: a bound did. behind: it was not run, since another one that
+is ahead in all objectives keeps the limits. excluded: it breaks a constraint. failed: it cannot be,
+or a run of it failed. not tried: the method did not come to it."""
 
 
 @dataclass
@@ -53,10 +56,12 @@ class Outcome:
 
     @property
     def num_requests(self) -> int:
-        """Requests that its runs at a rate looked at."""
-        return sum(trial.num_requests for trial in self.trials)
+        """Requests that its runs looked at."""
+        ended = self.summary or {"completed": 0, "failed": 0}
+        own = int(ended["completed"]) + int(ended["failed"])
+        return own + sum(trial.num_requests for trial in self.trials)
 
     @property
     def is_fit(self) -> bool:
-        """Whether it may be on the front: it keeps everything, as far as it was run."""
+        """Whether it keeps everything, as far as it was run, and has all figures."""
         return self.status in ("front", "kept")

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.tables.saved_findings import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces.evaluation import Evaluation
@@ -97,9 +98,10 @@ def search_space(
     a file for the results of the runs as they come. resume: go on with it; no run is repeated.
     executor: runs the tasks, in place of local processes. The result depends on none of them.
 
-    A configuration that fails is a row with its error. Raises ScenarioError where none keeps the
-    constraints, with what excludes most; where all fail, the journal of another search, and a
-    method whose package is not installed.
+    A configuration that fails is a row with its error. Raises UnansweredError, which has all rows,
+    where none keeps the constraints, with what excludes most, where all fail, and where no goodput
+    is known; ScenarioError for the journal of another search, and a method whose package is not
+    installed.
     """
     options = options or SearchOptions()
     if space.scenario.replications > 1:
@@ -128,8 +130,11 @@ def search_space(
         prepared = preparation.all(configurations)
         driver.so_far = lambda: _so_far(prepared, space, evaluation, runs.so_far)
         _run(prepared, space, evaluation, options)
-    _check_found(prepared, evaluation)
-    return _result(space, options, prepared, evaluation)
+    problem = _problem(prepared, evaluation)
+    found = _result(space, options, prepared, evaluation, problem)
+    if problem:
+        raise UnansweredError(problem, found)
+    return found
 
 
 def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
@@ -217,17 +222,22 @@ def _so_far(
     return f"{told}the best so far: {'; '.join(best[:_TOLD])}{more}{now}"
 
 
-def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:
-    """Raise ScenarioError where no configuration keeps the constraints, with the reason."""
+def _problem(prepared: Sequence[Prepared], evaluation: Evaluation) -> str:
+    """Return why no configuration is the best; empty if one is."""
     outcomes = [evaluation.outcomes.get(each.configuration.number) for each in prepared]
     known = [each for each in outcomes if each is not None]
     if any(each.status == "kept" for each in known):
-        return
+        return ""
     failed = [each for each in known if each.failure is not None]
     if known and len(failed) == len(prepared):
         first = prepared[0]
-        raise ScenarioError(
-            f"all {len(prepared)} configurations failed; {first.name}: {known[0].failure}"
+        return f"all {len(prepared)} configurations failed; {first.name}: {known[0].failure}"
+    unknown = [each for each in known if each.status == "undecided"]
+    if unknown:
+        most = max(each.guess for each in unknown)
+        return (
+            f"no goodput is known: of {len(prepared)} configurations, {len(unknown)} attain all "
+            f"rates that were tried, up to {most:.4g} /s; send more requests, or set tighter limits"
         )
     reasons: Counter[str] = Counter(name for each in known for name in each.broken)
     told = [f"{name} excludes {count}" for name, count in reasons.most_common()]
@@ -235,14 +245,18 @@ def _check_found(prepared: Sequence[Prepared], evaluation: Evaluation) -> None:
         told.append(f"{len(failed)} cannot be, such as: {failed[0].reason}")
     if len(known) < len(prepared):
         told.append(f"{len(prepared) - len(known)} were not tried")
-    raise ScenarioError(
+    return (
         f"no configuration keeps the constraints: of {len(prepared)}, {', '.join(told)}; "
         "relax the first of these, or try other values"
     )
 
 
 def _result(
-    space: Space, options: SearchOptions, prepared: Sequence[Prepared], evaluation: Evaluation
+    space: Space,
+    options: SearchOptions,
+    prepared: Sequence[Prepared],
+    evaluation: Evaluation,
+    problem: str,
 ) -> SpaceSearch:
     outcomes = evaluation.outcomes
     figures = {
@@ -252,4 +266,4 @@ def _result(
     }
     for number in front(figures, space.objectives):
         outcomes[number].status = "front"
-    return SpaceSearch.of(space, vars(options), prepared, outcomes)
+    return SpaceSearch.of(space, vars(options), prepared, outcomes, problem)

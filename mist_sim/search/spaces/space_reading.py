@@ -56,7 +56,7 @@ def read_space(
 def _check_keys(source: str, data: Mapping[str, Any]) -> None:
     for key in data:
         if key not in _KEYS:
-            told = " is a key of a scenario; name its file under scenario"
+            told = " is a key of a scenario; name its file under scenario."
             is_scenario = key in Scenario.model_fields
             hint = told if is_scenario else f" is unknown{did_you_mean(str(key), _KEYS)}"
             raise ScenarioError(f"{source}: {brief(key)}{hint} Known: {', '.join(_KEYS)}")

@@ -22,6 +22,7 @@ from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.space import Space
+from mist_sim.search.spaces.unbounded import Unbounded, at_least
 from mist_sim.search.verdicts.trials import Trial
 
 if TYPE_CHECKING:
@@ -55,8 +56,12 @@ class SpaceSearch(Findings):
         options: Mapping[str, Any],
         prepared: Sequence[Prepared],
         outcomes: Mapping[int, Outcome],
+        problem: str = "",
     ) -> Self:
-        """Return the result of a search. outcomes: by the number of their configuration."""
+        """Return the result of a search.
+
+        outcomes: by the number of their configuration. problem: why none of them is the best.
+        """
         number_of = {each.configuration.number: each for each in prepared}
         rows = [_row(each, outcomes.get(number, Outcome())) for number, each in number_of.items()]
         on_front = [number for number, found in outcomes.items() if found.status == "front"]
@@ -65,7 +70,7 @@ class SpaceSearch(Findings):
             objectives=tuple(each.name for each in space.objectives),
             options=dict(options),
             title=space.scenario.headline,
-            sentence=_sentence(space.objectives, number_of, outcomes),
+            sentence=problem or _sentence(space.objectives, number_of, outcomes),
             best={number: number_of[number].scenario.resolved() for number in sorted(on_front)},
         )
 
@@ -128,15 +133,17 @@ class SpaceSearch(Findings):
     def write_files(self, folder: Path) -> None:
         """Write search.json, search.csv, search.parquet, scenarios of the front, and its plot.
 
-        The best by the first objective is best.yaml. The plot takes matplotlib and two objectives.
+        The best by the first objective, if there is one, is best.yaml. The plot takes matplotlib
+        and two objectives.
         """
         write_text(folder / "search.json", json_text(self.summary))
         write_text(folder / "search.csv", self.table.to_csv(index=False, lineterminator="\n"))
         self.table.to_parquet(folder / "search.parquet", index=False)
-        write_text(folder / "best.yaml", self.best[self.front[0]["number"]])
+        for row in self.front[:1]:
+            write_text(folder / "best.yaml", self.best[row["number"]])
         for row in self.front[1:]:
             write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
-        if len(self.objectives) > 1 and can_draw():
+        if self.best and len(self.objectives) > 1 and can_draw():
             draw(self.summary, folder / "front.png")
 
 
@@ -165,6 +172,7 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "broken": dict(outcome.broken),
         "figures": {name: value for name, value in figures.items() if not isnan(value)},
+        "at_least": at_least(prepared, outcome),
         "interval": list(outcome.goodput.interval) if outcome.goodput else None,
         "warnings": list(outcome.goodput.warnings) if outcome.goodput else [],
         "bound": prepared.bound if prepared.bound < float("inf") else None,
@@ -200,6 +208,7 @@ def _sentence(
     """Return which configuration is best, by how much and how certain."""
     fit = {number: found for number, found in outcomes.items() if found.is_fit}
     ends = [number for number, found in fit.items() if found.status == "front"]
+    unbounded = Unbounded(prepared, outcomes)
     first = objectives[0]
     if len(objectives) > 1:
         names = []
@@ -208,9 +217,18 @@ def _sentence(
             names.append(
                 f"{prepared[best].name} for {each.name} ({fit[best].figures[each.name]:.4g})"
             )
-        return f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
+        told = f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
+        return f"{told} {unbounded.words}, and may be on it." if unbounded else told
     best = _best(first, fit)
     value = fit[best].figures[first.name]
+    if unbounded:
+        num = len(prepared) - len(unbounded)
+        others = f"best of the other {num}" if num > 1 else "other one"
+        return (
+            f"Undecided: {unbounded.words}, and {unbounded.beside(first, value)} "
+            f"{prepared[best].name}, the {others}: {first.name} {value:.4g}. More requests may "
+            "tell."
+        )
     told = f"{prepared[best].name} is best of {len(prepared)}: {first.name} {value:.4g}"
     equal = [n for n in fit if n != best and fit[n].figures.get(first.name) == value]
     if equal and first.source != "rate":

@@ -18,7 +18,7 @@ from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.metrics.requests.figures import request_columns
 from mist_sim.search.verdicts.percentiles import Percentile
-from mist_sim.search.verdicts.steady_state import quantile
+from mist_sim.search.verdicts.steady_state import least_requests, quantile
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-9  # 0.9 x 10 requests are 9, whatever floats make of it
@@ -186,6 +186,16 @@ class Target:
     def most_asked(self) -> float:
         """The largest share that the slo asks for."""
         return max(share.asked for share in self._own_shares.values())
+
+    @property
+    def hardest(self) -> float:
+        """The largest share of all that a run in steady state tells of; 0: it is none."""
+        return 0.0 if self.most_asked == 1 else max(s.asked for s in self.shares.values())
+
+    @property
+    def least_requests(self) -> int:
+        """The fewest requests of a run in steady state that can tell of all shares."""
+        return least_requests(self.hardest) if self.hardest else 0
 
     def shares_in(self, times: RequestTimes) -> dict[str, tuple[Share, NDArray[np.bool_]]]:
         """Return the shares that have requests, each with these.

@@ -117,6 +117,14 @@ def looks(most: int) -> list[int]:
     return found
 
 
+def least_requests(share: float) -> int:
+    """Return the fewest requests of a run that can tell of a share, in (0, 1), at any rate.
+
+    Two batches follow the ramp, which may take half of the run.
+    """
+    return max(_FIRST // 2, 4 * _of_a_batch(share))
+
+
 def look(seen: Seen, share: float, error: float) -> Look:
     """Tell whether a service attains a share of good requests in steady state.
 
@@ -134,7 +142,8 @@ def look(seen: Seen, share: float, error: float) -> Look:
     ramp = min(max(ceil(_RAMP * num), num_filling), num // 2)
     if (ids >= ramp).sum() < 2 * _of_a_batch(share):
         reason = "too few requests have ended for two batches"
-        return Look(None, nan, (-inf, inf), num, reason, _needs(num, _GROWTH))
+        needs = ceil(_GROWTH * max(len(seen.ids), least_requests(share)))
+        return Look(None, nan, (-inf, inf), num, reason, needs)
     found = []
     for ratios, of_class in zip_longest(seen.ratios, seen.classes):
         series = _with_gaps(ratios[:num_known], ids)[ramp:]
@@ -146,8 +155,8 @@ def look(seen: Seen, share: float, error: float) -> Look:
             num_class = int((~np.isnan(series)).sum())
             if num_class < 2 * _of_a_batch(asked):
                 reason = "too few requests of a class have ended for two batches"
-                needs = _needs(num, 2 * _of_a_batch(asked) / num_class) if num_class else None
-                return Look(None, nan, (-inf, inf), num, reason, needs)
+                factor = _GROWTH * 2 * _of_a_batch(asked) / num_class if num_class else inf
+                return Look(None, nan, (-inf, inf), num, reason, _needs(num, factor))
         found.append(_compare(series, asked, error))
     attainment = min(
         each.attainment
@@ -267,7 +276,7 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
 
 def _of_a_batch(share: float) -> int:
     """Return the smallest batch with a meaningful quantile: 40 for nine in ten."""
-    return ceil(_BEYOND / (1 - share) - 1e-9)
+    return ceil(_BEYOND / (1 - share) * (1 - 1e-9))
 
 
 def quantile(values: Array, share: float) -> float:

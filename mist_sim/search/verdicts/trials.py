@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from math import inf, isfinite
 from typing import Any, Self
 
 from mist_sim.scenario import Scenario, build
@@ -46,10 +47,22 @@ class Trial:
         return {True: "attained", False: "missed", None: "undecided"}[self.attained]
 
     @property
-    def seems_attained(self) -> bool:
-        """Whether it is attained, as far as the run tells."""
+    def tells(self) -> bool:
+        """Whether the run says anything of the rate."""
         if self.attained is None:
-            return self.margins is not None and sum(self.margins) <= 0
+            return self.margins is not None and isfinite(sum(self.margins))
+        return True
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the run says nothing, and a lower rate would not help: only more requests."""
+        return not self.tells and self.needs is not None
+
+    @property
+    def seems_attained(self) -> bool:
+        """Whether it is attained, as far as the run tells; False if it says nothing (`tells`)."""
+        if self.attained is None:
+            return self.margins is not None and self.tells and sum(self.margins) <= 0
         return self.attained
 
     def data(self) -> dict[str, Any]:
@@ -60,6 +73,18 @@ class Trial:
     def of(cls, data: Mapping[str, Any]) -> Self:
         """Return the trial that plain data says."""
         return cls(**data)
+
+
+def told(trials: Iterable[Trial]) -> dict[float, bool]:
+    """Return whether rates are attained, as far as their runs tell.
+
+    A run that says nothing counts as missed above a rate that is missed; else it is left out.
+    """
+    known = {trial.rate: trial.seems_attained for trial in trials if trial.tells}
+    missed = min((rate for rate, attained in known.items() if not attained), default=inf)
+    return known | {
+        trial.rate: False for trial in trials if trial.rate > missed and not trial.tells
+    }
 
 
 def trial_data(*arguments: Any) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""A search where some configurations attain all rates tried: no other one is the best for sure."""
+
+from __future__ import annotations
+
+import pytest
+
+from mist_sim import ScenarioError
+from mist_sim.search.spaces import SearchOptions, search_space
+from tests.reference.random_spaces import ASKED, space
+
+SCENARIO = ASKED | {"slo": {"ttft": "1 s"}}  # two H100 serve these 60 requests at any rate
+UP_TO = "2.097e+07 /s"
+
+
+def found(objectives, scenario=SCENARIO):
+    asked = space(objectives, vary={"clients.0.count": [1, 2]}, scenario=scenario)
+    return search_space(asked, SearchOptions(as_is=True), jobs=1)
+
+
+def test_one_that_attains_all_rates_is_undecided_and_named_before_the_best():
+    result = found("goodput_per_usd")
+    one, two = result.rows
+    assert (one["status"], two["status"]) == ("front", "undecided")
+    assert two["at_least"]["goodput"] == pytest.approx(20 * 2**20, rel=1e-5)
+    assert UP_TO in two["reason"]
+    assert result.sentence.startswith(
+        f"Undecided: count=2 attains all rates tried, up to {UP_TO}, and is ahead of count=1, the "
+        "other one: goodput_per_usd "
+    )
+
+
+def test_its_lower_end_is_in_the_tables(capsys):
+    found("goodput").show()
+    shown = capsys.readouterr().out
+    assert "The best of the others" in shown
+    assert "≥ 20,97" in shown
+    assert "failed" not in shown
+
+
+def test_it_may_be_ahead_in_what_needs_its_goodput():
+    sentence = found("energy_per_output_token_at_goodput_j").sentence
+    assert "count=2 attains all rates tried" in sentence
+    assert "and may be ahead of count=1" in sentence
+
+
+def test_it_may_be_on_a_front():
+    sentence = found(["goodput", "num_gpus"]).sentence
+    assert sentence.endswith(f"count=2 attains all rates tried, up to {UP_TO}, and may be on it.")
+
+
+def test_where_all_do_so_that_is_the_message():
+    with pytest.raises(ScenarioError, match="of 2 configurations, 2 attain all rates") as told:
+        found("goodput", ASKED | {"slo": {"ttft": "20 s"}})
+    assert UP_TO in str(told.value)
+    assert "failed" not in str(told.value)
+
+
+def test_its_page_says_that_it_is_not_drawn():
+    pytest.importorskip("plotly")
+    from mist_sim.report.pages.search_page import search_page
+
+    page = search_page(found(["goodput", "num_gpus"]).summary, "space.yaml")
+    titles = [each.text for each in page.figures[0].figure.layout.annotations]
+    assert titles == ["num gpus over goodput; not drawn: 1 without an upper end"]
+
+
+def test_its_picture_says_so_too(tmp_path):
+    pytest.importorskip("matplotlib")
+    from mist_sim.report.pictures.findings.front_picture import draw
+
+    def drawn(summary):
+        draw(summary, tmp_path / "front.png")
+        return (tmp_path / "front.png").read_bytes()
+
+    summary = found(["goodput", "num_gpus"]).summary
+    assert drawn(summary) != drawn({**summary, "statuses": {"front": 1}})
