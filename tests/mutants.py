@@ -39,6 +39,48 @@ RESHARDING = "clients/resharding"
 
 MUTANTS = [
     Mutant(
+        "a free copy is written back although a decode has filled another",
+        f"{CACHE}/tiers/tiered_manager.py",
+        "            self.answers.catch_up((key,))\n",
+        "            return\n",
+    ),
+    Mutant(
+        "who has ended leaves no blocks of the step planned for it",
+        f"{SCHEDULING}/preemption.py",
+        "lane.overruns.enter_known(lane.kv_cache.answers)",
+        "pass",
+    ),
+    Mutant(
+        "a lookahead of who waits never makes another begin anew",
+        f"{SCHEDULING}/chunked.py",
+        "if gives_load_back(lane, plan, sequence):",
+        "if False:",
+    ),
+    Mutant(
+        "blocks that come with the end of a step are seen when another thing changes",
+        f"{SCHEDULING}/chunked.py",
+        "lane.in_flight.idle or lane.in_flight.deferred",
+        "lane.in_flight.idle",
+    ),
+    Mutant(
+        "blocks for what is written ahead do not count for the rest of a prompt",
+        f"{SCHEDULING}/memory_needs.py",
+        "num_slots = self.slots_ahead(sequence, sequence.num_computed_tokens + num_planned)",
+        "num_slots = sequence.num_computed_tokens + num_planned",
+    ),
+    Mutant(
+        "who was loaded goes before who was preempted, though they wait in one queue",
+        f"{SCHEDULING}/lane_state.py",
+        "if waiting and coming.is_before_loaded(waiting.head()):",
+        "if False:",
+    ),
+    Mutant(
+        "all pass who was preempted in flight",
+        f"{ENGINE}/queued/fresh.py",
+        "self._passes_over = passes_over",
+        "self._passes_over = True",
+    ),
+    Mutant(
         "a cut comes a step late",
         f"{ENGINE}/run.py",
         "bisect_left(self.ends, now) + 1",

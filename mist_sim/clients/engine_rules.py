@@ -86,6 +86,9 @@ class EngineRules:
     loaded_first: whether under `priority` a prompt whose blocks were loaded precedes all that wait
         (`kv_holding_waiting` of the scheduler, in 0.33 and not in 0.24), rather than those that it
         would precede anyhow. In other orders it always does.
+    preempted_first: whether in other orders than `priority` a preempted request goes before those
+        whose blocks are, or were, loaded when it was preempted (one `Scheduler.waiting`, in 0.14),
+        rather than behind them (`skipped_waiting`, in 0.19). Not where a step waits for loads.
     defers_frees: whether with tiers, where steps are planned ahead, blocks that a step in flight
         may write are free only when it is over: a plan that is short of memory then preempts all
         requests from the one on that has none (`Scheduler.defer_block_free` in
@@ -122,6 +125,7 @@ class EngineRules:
     states_go_on: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = False
+    preempted_first: bool = False
     defers_frees: bool = False
     spares_in_flight: bool = False
     async_drafts: tuple[str, ...] = ()

@@ -138,9 +138,10 @@ class LaneMaker:
 def _queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any]) -> QueuedState:
     """Return the state of a pipeline with one scheduler, empty. options: of `LaneState`."""
     manager = memory.manager()
+    waiting = FreshQueue(queue, passes_over=options["rules"].drains_preempted)
     if not isinstance(manager, PrefixCachingManager):
-        return QueuedState(manager, FreshQueue(queue), **options)
+        return QueuedState(manager, waiting, **options)
     manager.answers = answers = EagerAnswers(memory.block_size)
     answers.cache = manager.cache
-    answers.state = state = QueuedState(manager, FreshQueue(queue), **options)
+    answers.state = state = QueuedState(manager, waiting, **options)
     return state

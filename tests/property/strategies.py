@@ -223,6 +223,7 @@ def cases(
         pads_prompts=draw(st.booleans()),
         reserves_prefills=draw(st.booleans()),
         loaded_first=draw(st.booleans()),
+        preempted_first=draw(st.booleans()),
         defers_frees=draw(st.booleans()),
         spares_in_flight=draw(st.booleans()),
         windows=windows,

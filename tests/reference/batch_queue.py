@@ -15,8 +15,9 @@ Beside the rules of `stepwise` and `parallel`:
 - The first rank begins a batch that was planned ahead when the tokens of another have come: those
   of the batch `stagger` plans before, where that gave any that are followed by others.
 - Who runs may be preempted although a batch computes it. The tokens on their way come all the
-  same. It is not admitted before; nor, with `drains`, before such batches have returned that give
-  it none. One whose last token is on its way just gives its blocks back.
+  same. It is not admitted before, and nobody behind it; or, with `drains`, others pass it, and it
+  waits for batches that give it none, too. One whose last token is on its way just gives its blocks
+  back.
 - Who gives up while it runs leaves when the next batch has returned.
 """
 
@@ -154,13 +155,19 @@ class QueuedLane(StepwiseChunked):
         return found
 
     def begin_loads(self, first_piece: int | None = None) -> bool:
-        return any(not self.is_stale(live) for live in self.queue)
+        return bool(self.fresh) and not self.is_stale(self.head())
+
+    @property
+    def fresh(self) -> list[Live]:
+        """Those among whom the next one is looked for."""
+        if not self.drains:
+            return self.queue
+        return [live for live in self.queue if not self.is_stale(live)]
 
     def head(self) -> Live:
-        fresh = [live for live in self.queue if not self.is_stale(live)]
         if self.order == "fcfs":
-            return fresh[0]
-        return min(fresh, key=lambda live: (self.rank(live), self.arrival(live)))
+            return self.fresh[0]
+        return min(self.fresh, key=lambda live: (self.rank(live), self.arrival(live)))
 
     def head_fits(self, first_piece: int | None = None) -> bool:
         return self.begin_loads() and super().head_fits(first_piece)

@@ -71,7 +71,7 @@ SAME_NAMES = (  # options that mist-sim's engine takes as they are
     *("data_parallel_size", "block_size", "role", "watermark", "kv_groups", "uncached_first"),
     *("threshold_spares_one", "pass_goes_on", "local_cadence", "held_spares_hits"),
     *("caches_verified", "hashes_ahead", "admits_lookahead", "pads_prompts"),
-    *("reserves_prefills", "loaded_first", "defers_frees", "spares_in_flight"),
+    *("reserves_prefills", "loaded_first", "preempted_first", "defers_frees", "spares_in_flight"),
     *("caps_windows", "returns_unseen", "hybrid_drops"),
     *("batch_queue", "staggers_decodes", "fills_queue", "drains_preempted", "max_model_len"),
     *("lora", "adapter_moves", "async_scheduling"),
@@ -106,6 +106,7 @@ class EngineOptions:
     pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
+    preempted_first: bool = False
     defers_frees: bool = False
     spares_in_flight: bool = False
     caps_windows: bool = False
@@ -348,6 +349,7 @@ class EngineOptions:
             windows=self.windows,
             reserves_prefills=self.reserves_prefills,
             loaded_first=self.loaded_first,
+            preempted_first=self.preempted_first,
             defers_frees=self.defers_frees,
             spares_in_flight=self.spares_in_flight,
             caps_windows=self.caps_windows,

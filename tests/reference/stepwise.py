@@ -255,6 +255,7 @@ class Live:
     num_backflows: int = 0
     entered_at: float = nan
     is_padded: bool = False  # was admitted with drafts beside its last token
+    num_preempted: int = 0  # times, when it last gave a load up
     num_planned: int = 0  # tokens known when its latest decode step was planned
     num_last: int = 0  # tokens that its latest decode step gave it, since it began to decode
     num_beyond: int = 0  # and those for which it had no more room
@@ -356,6 +357,7 @@ class StepwiseEngine(ABC):
     pads_prompts: bool = False
     reserves_prefills: bool = False
     loaded_first: bool = True
+    preempted_first: bool = False
     defers_frees: bool = False
     spares_in_flight: bool = False
     caps_windows: bool = False
@@ -629,7 +631,9 @@ class StepwiseEngine(ABC):
                 self.give_back(live, time)
             else:
                 decodes = live.incoming or (live.returns and live.resumes)
-                (self.moved if decodes else self.loaded).append(live)
+                came = self.moved if decodes else self.loaded
+                goes_first = self.is_before_loaded(live) and not decodes
+                came.insert(0 if goes_first else len(came), live)
 
     def give_back(self, live: Live, time: float) -> None:
         """Free the memory of who gave up before it was used."""
@@ -870,9 +874,7 @@ class StepwiseEngine(ABC):
             if self.can_be_next() and self.head() in self.loaded:
                 self.have_loaded(self.head())
             if not self.head_fits(first_piece, loads=True):
-                others = self.running or self.coming or self.disturbed
-                if self.tiers and len(self.loaded) > 1 and not others:
-                    self.lose_load(self.loaded.pop())
+                if self.loses_load():
                     continue
                 return False
             live = self.head()
@@ -930,16 +932,31 @@ class StepwiseEngine(ABC):
         if live.num_loaded:
             self.memory.enter(live, live.num_loaded * self.block_size)
 
+    def loses_load(self) -> bool:
+        """Let the one loaded last begin anew, if nobody else could give memory back."""
+        if not self.tiers or self.running or self.coming or self.disturbed:
+            return False
+        if any(tier.in_step for tier in self.tiers):  # one loaded in this step would load again
+            holds = len(self.loaded) > 1
+        else:
+            holds = any(live is not self.head() for live in self.loaded)
+        if not holds:
+            return False
+        self.lose_load(self.loaded.pop())
+        return True
+
     def lose_load(self, live: Live) -> None:
         self.memory.give_back(live)
+        live.num_preempted = len(live.outcome.preempted_at)
         live.num_loaded = live.num_entered = 0
-        self.queue.insert(0, live)
+        is_second = bool(self.queue) and self.is_before_loaded(self.queue[0])
+        self.queue.insert(int(is_second), live)
 
     def leaves_rest(self, live: Live, num_there: int) -> bool:
         """Tell whether a load leaves blocks for the rest of all prompts that have begun."""
         begun = [each for each in self.active if not each.decoding]
         begun += [each for each in [*self.coming, *self.loaded] if not each.has_given_up]
-        rest = sum(self.blocks_for(each.num_known) - len(each.blocks) for each in begun)
+        rest = sum(max(0, self.blocks_for(each.num_known) - len(each.blocks)) for each in begun)
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve - self.promised() - rest
         return num_there - self.memory.num_held(live) <= room
@@ -1070,8 +1087,16 @@ class StepwiseEngine(ABC):
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
 
+    def is_before_loaded(self, live: Live) -> bool:
+        """Tell whether it was preempted and goes first, unless it has given up a load since."""
+        waits = bool(self.tiers) and not any(tier.in_step for tier in self.tiers)
+        one_queue = self.preempted_first and self.order == "fcfs" and waits
+        return one_queue and len(live.outcome.preempted_at) > live.num_preempted
+
     def first_with_loaded(self) -> Live:
         if self.order != "priority":
+            if self.queue and self.is_before_loaded(self.queue[0]):
+                return self.queue[0]
             return self.loaded[0]
         several = self.loaded if self.loaded_first else [*self.loaded, *self.queue]
         return min(several, key=lambda live: (self.rank(live), self.arrival(live)))
@@ -1618,15 +1643,17 @@ class StepwiseChunked(StepwiseEngine):
         if self.covers_next and not self.is_ahead:
             for live in self.decodes:
                 self.memory.enter_answer(live, live.num_cached)
+        elif self.spares and self.block_size > 1:  # who sat out has its tokens cached meanwhile
+            for live in self.decodes:
+                if live not in self.decoded:
+                    self.memory.enter_answer(live, live.num_cached)
 
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
         self.name_verified()
         self.begin_plan()
-        waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
-        known = [live for live in waiting if not (live.has_given_up and live in self.coming)]
-        self.is_alone = len(known) + len(self.running) == 1
+        self.is_alone = len(self.known) + len(self.running) == 1
         if isinstance(self.memory, PageMemory) and self.in_turn:
             disturbed, chunks, decodes = self.have_turns(self.memory)
         elif self.in_turn:
@@ -1639,8 +1666,24 @@ class StepwiseChunked(StepwiseEngine):
         self.disturbed = disturbed
         served = [*decodes, *(live for live, num_new in chunks if num_new)]
         self.idle = [live for live in self.active if live not in served]
-        may_pad, self.pads = not chunks, {}
-        while not disturbed and budget > 0:
+        self.pads = {}
+        if not disturbed:
+            self.admit_pieces(chunks, decodes, budget)
+        self.num_padded = 0
+        if not self.is_held and not disturbed:
+            self.is_bound = bool(self.queue)
+        if self.flow and not disturbed:
+            self.begin_moves()
+        if self.carries:
+            self.last_carrying = len(self.steps) + bool(chunks or decodes)
+        return chunks, decodes
+
+    def admit_pieces(
+        self, chunks: list[tuple[Live, int]], decodes: list[Live], budget: int
+    ) -> None:
+        """Admit who waits, within a budget, and add the first pieces to the others."""
+        may_pad = not chunks
+        while budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn
             if not self.begin_loads(None if by_whole else self.load_piece(budget)):
                 break
@@ -1654,21 +1697,23 @@ class StepwiseChunked(StepwiseEngine):
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            if not num_new or self.num_padded >= budget or not self.fits_behind(num_new):
+            if not num_new or self.num_padded >= budget:
+                break
+            if not self.fits_behind(num_new):
+                if self.loses_load():
+                    continue
                 break
             self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
             budget -= num_new + self.num_padded
             self.note_drafts(live)
-        self.num_padded = 0
-        if not self.is_held and not disturbed:
-            self.is_bound = bool(self.queue)
-        if self.flow and not disturbed:
-            self.begin_moves()
-        if self.carries:
-            self.last_carrying = len(self.steps) + bool(chunks or decodes)
-        return chunks, decodes
+
+    @property
+    def known(self) -> list[Live]:
+        """Those that wait and have not given up."""
+        waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
+        return [live for live in waiting if not (live.has_given_up and live in self.coming)]
 
     def name_verified(self) -> None:
         """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
@@ -1831,7 +1876,7 @@ class StepwiseChunked(StepwiseEngine):
         return self.piece_of(budget)
 
     def first_piece(self, budget: int) -> int | None:
-        return self.piece(self.head(), budget) if self.queue else None
+        return self.piece(self.head(), budget) if self.queue or self.loaded else None
 
     def run_in_turn(self) -> tuple[bool, list[tuple[Live, int]], list[Live]]:
         """Let those who run take their blocks.
@@ -1944,6 +1989,7 @@ class StepwiseChunked(StepwiseEngine):
         decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+        for live in decodes:
             live.num_planned = live.num_cached + 1
             if self.block_size > 1 and not self.covers_next:
                 newest = not self.is_ahead

@@ -349,6 +349,14 @@ def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
     assert told in folder_page(tmp_path / "out", "plan").html()
 
 
+def test_an_assumed_host_is_named(found):
+    assert "host of the GPUs" not in found._repr_html_()
+    worth = {"num_tokens": 2048, "communication_ms": 133.8, "other_communication_ms": 98.7}
+    host = {"llm": {"host": "host-bridge", "other_host": "pcie-peer", **worth}}
+    on_pcie = replace(found, goodput=replace(found.goodput, assumed_host=host))
+    assert "host of the GPUs assumed: host-bridge" in on_pcie._repr_html_()
+
+
 def test_dollars_are_those_of_the_rate(found):
     """Without ramp and end: what the GPUs cost an hour, over the tokens of an hour."""
     cost = "cost_per_million_output_tokens_usd"
@@ -452,6 +460,7 @@ def test_designs_that_vllm_has_not_have_no_commands():
     deployment = deployment_of(scenario_of(hybrid, question))
     assert not deployment.commands
     assert "TaiChi" in deployment.notes[0]
+    assert "length_aware" in deployment.notes[0]
 
 
 def test_bundles_are_planned_where_there_are_experts():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mist_sim import Scenario
@@ -104,6 +106,17 @@ def test_a_workload_too_short_to_tell_makes_nothing_sure(number, rate):
     assert {told[name] for name in ("buy", "limits", "headroom")} == {"unsure"}
     assert any("for the workload as it stands; short ones flatter" in w for w in found.warnings)
     assert any(warning.startswith("Too short to tell") for warning in found.warnings)
+
+
+def test_a_warning_counts_the_candidates_left():
+    scenario = Scenario.from_dict(ASKED, {"slo": {"ttft": "20 s"}})
+    found = plan(scenario, PlanOptions(max_gpus=1, as_is=True, seconds=None, **ONE_KIND), jobs=1)
+    (limits,) = (line.text for line in found.lines if line.name == "limits")
+    assert " of 20,000 ms (pass)" in limits
+    one = replace(found, not_tried=["a"], notes=()).warnings
+    assert one[0].startswith("1 cheaper candidate is not known to miss, a: more --seconds")
+    two = replace(found, not_tried=["a", "b"], notes=()).warnings
+    assert two[0].startswith("2 cheaper candidates are not known to miss, the most promising a: ")
 
 
 def test_a_workload_long_enough_to_tell_may_be_sure():

@@ -305,6 +305,19 @@ def test_presets_are_asked_for_as_loadgen_does(name):
         assert slo.tpot < calm.tpot
 
 
+@pytest.mark.parametrize(
+    ("said", "changes"),
+    [
+        ("mlperf-llama3.1-8b", {"slo.ttft": "300 ms", "slo.e2el": "9 s"}),
+        ({}, {"slo": "mlperf-llama3.1-8b", "slo.ttft": "300 ms", "slo.e2el": "9 s"}),
+    ],
+)
+def test_a_limit_that_is_set_beside_a_preset_keeps_the_others(said, changes):
+    slo = Scenario.from_dict(deepcopy(ASKED) | {"slo": said}, changes).slo.make()
+    assert (slo.ttft, slo.tpot, slo.e2el) == (0.3, 0.1, 9.0)
+    assert (slo.percentiles, slo.asked, slo.each) == ((99.0,), 0.99, True)
+
+
 def test_a_share_that_is_said_takes_the_place_of_the_presets():
     found = GoodputOptions(attainment=0.95).target(scenario("mlperf-llama2-70b"))
     assert (found.attainment, found.slo.ttft, found.slo.tpot) == (0.95, 2.0, 0.2)

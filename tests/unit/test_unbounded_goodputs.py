@@ -53,3 +53,24 @@ def test_where_all_do_so_that_is_the_message():
         found("goodput", ASKED | {"slo": {"ttft": "20 s"}})
     assert UP_TO in str(told.value)
     assert "failed" not in str(told.value)
+
+
+def test_its_page_says_that_it_is_not_drawn():
+    pytest.importorskip("plotly")
+    from mist_sim.report.pages.search_page import search_page
+
+    page = search_page(found(["goodput", "num_gpus"]).summary, "space.yaml")
+    titles = [each.text for each in page.figures[0].figure.layout.annotations]
+    assert titles == ["num gpus over goodput; not drawn: 1 without an upper end"]
+
+
+def test_its_picture_says_so_too(tmp_path):
+    pytest.importorskip("matplotlib")
+    from mist_sim.report.pictures.findings.front_picture import draw
+
+    def drawn(summary):
+        draw(summary, tmp_path / "front.png")
+        return (tmp_path / "front.png").read_bytes()
+
+    summary = found(["goodput", "num_gpus"]).summary
+    assert drawn(summary) != drawn({**summary, "statuses": {"front": 1}})

@@ -52,6 +52,9 @@ class LowerTiers(Protocol):
     def abandon(self) -> None:
         """Note that all entries are lost."""
 
+    def most_steps(self, limit: int) -> int:
+        """Return the steps, at most `limit`, after which blocks may be taken all at once."""
+
 
 class KvCacheManager:
     """Lends the blocks of a pool to sequences; no sequence uses another's.

@@ -90,6 +90,17 @@ class Answers:
         if self._keys and chain is not None and chain.is_entering:
             self.catch_up(chain.keys_until(chain.num_held + 1))
 
+    def enter_known(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Enter the blocks of one off the clock for which a step is planned that knows its tokens.
+
+        num_tokens: that it knows.
+        """
+        chain = sequence.chain
+        if self.is_early and chain is not None and chain.is_entering:
+            num_full = min(num_tokens // self._block_size, chain.num_shared)
+            self.catch_up(chain.keys_until(num_full))
+            self._enter(sequence, num_full)
+
     def begin(self, sequence: SequenceState) -> None:
         """Note that a sequence fills blocks from now on whenever it is on the clock."""
         chain = sequence.chain

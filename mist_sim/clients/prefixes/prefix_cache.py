@@ -134,13 +134,15 @@ class PrefixCache:
 
     queue: all free blocks. changes: grows whenever an entry changes; earlier look-ups are valid
         until then. on_evict: receives the id and range [start, end) of evicted blocks without
-        another copy, last block first; None: not notified.
+        another copy, last block first; None: not notified. enter_copies: enters the copies of an id
+        that are filled by now, before `on_evict` is notified.
     """
 
     def __init__(
         self, num_blocks: int, on_evict: Callable[[Hashable, int, int], None] | None = None
     ) -> None:
         self.on_evict = on_evict
+        self.enter_copies: Callable[[Hashable], None] | None = None
         self.queue = FreeQueue(num_blocks)
         self.changes = 0
         self._entries: dict[Hashable, list[Entry]] = {}  # at each position the first goes first
@@ -318,6 +320,8 @@ class PrefixCache:
 
     def lose(self, entry: Entry, num_blocks: int) -> None:
         """Forget the last blocks of an entry, which were free and are used for something else."""
+        if self.enter_copies is not None:
+            self.enter_copies(entry.key)
         entry.num_cached -= num_blocks
         entries = self._entries[entry.key]
         if self.on_evict is not None:

@@ -39,10 +39,9 @@ def next_to_admit(
         if tiers is not None and sequence in lane.coming.loaded and lane.has_seat():
             tiers.end_load(sequence)
         if not fits(lane, sequence, first_piece):
-            if tiers is None or not _is_stuck(lane, plan, sequence):
-                return None
-            lane.coming.give_load_back()
-            continue
+            if gives_load_back(lane, plan, sequence):
+                continue
+            return None
         if sequence in lane.coming.loaded or not (sequence.is_brought or tiers):
             return sequence
         if tiers is not None and not (tiers.in_step or _leaves_rest(lane, plan, sequence)):
@@ -59,13 +58,21 @@ def next_to_admit(
     return None
 
 
-def _is_stuck(lane: LaneState, plan: StepPlan, first: SequenceState) -> bool:
-    """Tell whether other sequences hold, with loaded entries, the memory that the first waits for.
+def gives_load_back(lane: LaneState, plan: StepPlan, first: SequenceState) -> bool:
+    """Let the sequence loaded last begin anew, if loaded ones hold what the first waits for.
 
     vLLM hangs then, up to some version before 0.24 (`EngineRules.reserves_prefills`).
     """
-    is_busy = lane.running or lane.coming.loading or lane.coming.abandoned or plan.preempted
-    return any(each is not first for each in lane.coming.loaded) and not is_busy
+    coming, tiers = lane.coming, lane.kv_cache.tiers
+    if tiers is None or lane.running or coming.loading or coming.abandoned or plan.preempted:
+        return False
+    if tiers.in_step:  # one loaded in this step would load again
+        holds = len(coming.loaded) > 1
+    else:
+        holds = any(each is not first for each in coming.loaded)
+    if holds:
+        coming.give_load_back()
+    return holds
 
 
 def _leaves_rest(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> bool:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from mist_sim.clients.scheduling.admission import (
     add_prefill,
     admit,
+    gives_load_back,
     has_first_pages,
     may_draft_behind,
     may_join,
@@ -111,7 +112,8 @@ class ChunkedScheduler(Scheduler):
         cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
-            if (disturbed and lane.waiting.takes_from_anywhere) or lane.in_flight.idle:
+            blocks_come = lane.in_flight.idle or lane.in_flight.deferred
+            if (disturbed and lane.waiting.takes_from_anywhere) or blocks_come:
                 limit = 1
         else:
             disturbed, budget = self._at_once(lane, plan, cut_in_turn)
@@ -187,6 +189,8 @@ class ChunkedScheduler(Scheduler):
             elif lane.speculation is not None and not may_draft_behind(
                 lane, sequence, chunk, num_drafts
             ):
+                if gives_load_back(lane, plan, sequence):
+                    continue
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk, num_drafts) + num_drafts

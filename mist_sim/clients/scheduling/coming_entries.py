@@ -19,6 +19,7 @@ class ComingEntries:
         sequences given up while their entries are still coming.
     forgotten: sequences given up with memory that they did not use, while steps were in flight,
         with their blocks.
+    preempted_first: whether preempted sequences go before those whose entries have come.
     num_promised: blocks that sequences with entries from other clients need in their first step,
         beyond those they have.
     """
@@ -35,6 +36,8 @@ class ComingEntries:
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
         self.forgotten: list[tuple[SequenceState, int]] = []
+        self.preempted_first = False
+        self._gave_back: dict[SequenceState, int] = {}  # after how many preemptions
         self.num_promised = 0
         self._kv_cache = kv_cache
         self._pool = kv_cache.pool
@@ -66,7 +69,10 @@ class ComingEntries:
             self._compute_all(sequence, in_step=in_step)
             return False
         decodes = sequence.is_brought and not sequence.has_rest
-        (self.moved if decodes else self.loaded).append(sequence)
+        if self.is_before_loaded(sequence):
+            self.loaded.appendleft(sequence)
+        else:
+            (self.moved if decodes else self.loaded).append(sequence)
         return True
 
     def _compute_all(self, sequence: SequenceState, *, in_step: bool) -> None:
@@ -114,11 +120,24 @@ class ComingEntries:
         else:
             self._free_unused(sequence, num_blocks)
 
+    def is_before_loaded(self, sequence: SequenceState) -> bool:
+        """Tell whether it goes before loaded ones: preempted, and has given no load back since."""
+        num_before = self._gave_back.get(sequence, 0)
+        return self.preempted_first and sequence.visit.num_preemptions > num_before
+
     def give_load_back(self) -> None:
-        """Queue the sequence again whose load ended last, without memory."""
-        sequence = self.loaded.pop()
+        """Queue the sequence again whose load ended last, without memory.
+
+        It goes behind one that was preempted and waits for that memory, or it would take it again.
+        """
+        sequence, waiting = self.loaded.pop(), self._waiting
+        self._gave_back[sequence] = sequence.visit.num_preemptions
         self._free_unused(sequence, self._kv_cache.num_reserved(sequence))
-        self._waiting.give_back(sequence)
+        is_second = waiting and self.is_before_loaded(waiting.head())
+        first = waiting.take() if is_second else None
+        waiting.give_back(sequence)
+        if first is not None:
+            waiting.give_back(first)
 
     def free_forgotten(self) -> None:
         """Free the blocks of sequences given up while steps were in flight."""

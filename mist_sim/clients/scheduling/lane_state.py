@@ -17,7 +17,7 @@ from mist_sim.clients.scheduling.image_times import ImageTimes
 from mist_sim.clients.scheduling.in_flight_blocks import InFlightBlocks
 from mist_sim.clients.scheduling.known_tokens import KnownTokens
 from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
-from mist_sim.clients.scheduling.order import WaitingQueue
+from mist_sim.clients.scheduling.order import FirstComeFirstServed, WaitingQueue
 from mist_sim.clients.scheduling.overruns import Overruns
 from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
@@ -129,6 +129,9 @@ class LaneState:
         self.paused: tuple[SequenceState, ...] = ()
         self.waiting = waiting
         self.coming = ComingEntries(kv_cache, self.needs, self.swaps, waiting)
+        if kv_cache.tiers is not None and not kv_cache.tiers.in_step:
+            in_one = self.rules.preempted_first and isinstance(waiting, FirstComeFirstServed)
+            self.coming.preempted_first = in_one
         self.running: dict[SequenceState, None] = {}
         self.leaving: dict[SequenceState, tuple[int, int]] = {}
         self.prefilling: list[SequenceState] = []
@@ -328,6 +331,8 @@ class LaneState:
         if not coming.loaded:
             return waiting.head() if waiting else None
         loaded = waiting.first(coming.loaded)
+        if waiting and coming.is_before_loaded(waiting.head()):
+            return waiting.head()
         if not waiting or self.rules.loaded_first:
             return loaded
         return waiting.first((loaded, waiting.head()))

@@ -98,10 +98,13 @@ class MemoryNeeds:
         return num_held(sequence, num_computed + num_tokens) - before
 
     def of_rest(self, sequence: SequenceState, num_planned: int) -> int:
-        """Return the blocks that a prompt that runs will take after its planned piece."""
-        num_computed = sequence.num_computed_tokens + num_planned
-        held = self._kv_cache.num_held(sequence, num_computed)
-        return self._pool.blocks_for(sequence.num_tokens) - held
+        """Return the blocks that a prompt that runs lacks after its planned piece.
+
+        What a drafting model has behind that piece counts as blocks of the rest.
+        """
+        num_slots = self.slots_ahead(sequence, sequence.num_computed_tokens + num_planned)
+        held = self._kv_cache.num_held(sequence, num_slots)
+        return max(0, self._pool.blocks_for(sequence.num_tokens) - held)
 
     def slots_of_piece(self, sequence: SequenceState, num_tokens: int) -> int:
         """Return the slots of a prompt that runs with the piece that ends after so many tokens."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.reusable_decodes import Answers
 from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -64,6 +65,11 @@ class Overruns:
     def of(self, sequence: SequenceState) -> Overrun | None:
         """Return the part of a sequence in the next step; None if it has none."""
         return self._found.get(sequence)
+
+    def enter_known(self, answers: Answers) -> None:
+        """Enter the blocks of tokens that the plan of the next step knows."""
+        for sequence, overrun in self._found.items():
+            answers.enter_known(sequence, sequence.num_tokens - overrun.num_last)
 
     def end_all(self, leaving: dict[SequenceState, tuple[int, int]], num_taken: int) -> int:
         """Take leaving sequences out of the next step, which gives back the blocks for it.

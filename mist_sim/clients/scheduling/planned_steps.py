@@ -56,6 +56,8 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     for sequence, new in plan.prefills:
         remaining = sequence.num_tokens - sequence.num_computed_tokens
         limit = min(limit, (remaining - spare) // new)
+    if lane.kv_cache.tiers is not None:
+        limit = lane.kv_cache.tiers.most_steps(limit)
     if limit <= 1:
         return 1
     if plan.prefills and lane.by_piece:

@@ -170,6 +170,8 @@ def _take(lane: LaneState, num_blocks: int) -> None:
         lane.kv_cache.grow(num_blocks)
     if lane.kv_cache.shares_blocks and lane.clock.num_decodes:
         lane.kv_cache.answers.note_step()
+    if lane.overruns and lane.pages is None:
+        lane.overruns.enter_known(lane.kv_cache.answers)
 
 
 def _pieces(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:

@@ -23,8 +23,8 @@ def update(
         lane.cadence.advance(num_steps)
     if num_steps > 1 and (plan.prefills or lane.pages is not None):
         compute_more(lane, plan, num_steps)
-    if lane.coming.forgotten and not lane.by_piece:
-        _free_before_last(lane, plan, num_steps)
+    if kv_cache.tiers is not None or lane.coming.forgotten:
+        _take_before_end(lane, plan, num_steps)
     if plan.decodes:
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
@@ -81,13 +81,25 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
         kv_cache.compute_more(sequence, new, num_steps)
 
 
-def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
-    """Free blocks given up during the last step, which takes its own blocks at its end."""
-    if plan.decodes and num_steps > 1:
-        num_early = lane.clock.blocks_needed(num_steps - 1)
+def _take_before_end(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
+    """Let decodes take blocks before what is given up, or what they fill, is known.
+
+    Blocks given up during the last step are free before it takes its own at its end.
+    """
+    if lane.coming.forgotten and not lane.by_piece:
+        if plan.decodes and num_steps > 1:
+            _take_early(lane, num_steps - 1)
+        lane.coming.free_forgotten()
+    if plan.decodes and lane.kv_cache.tiers is not None:
+        _take_early(lane, num_steps)
+
+
+def _take_early(lane: LaneState, num_steps: int) -> None:
+    """Let decodes take the blocks of some steps before what these fill is known."""
+    num_early = lane.clock.blocks_needed(num_steps) - lane.num_taken
+    if num_early:
         lane.kv_cache.grow(num_early)
         lane.num_taken += num_early
-    lane.coming.free_forgotten()
 
 
 def _slots_held(lane: LaneState, sequence: SequenceState) -> int:

@@ -60,6 +60,7 @@ _STOP_SHARED = "rules.states_stop_shared"
 _STATES_GO_ON = "rules.states_go_on"
 _RESERVES = "rules.reserves_prefills"
 _LOADED_FIRST = "rules.loaded_first"
+_PREEMPTED_FIRST = "rules.preempted_first"
 _DEFERS_FREES = "rules.defers_frees"
 _SPARES = "rules.spares_in_flight"
 _ASYNC_DRAFTS = "rules.async_drafts"
@@ -170,6 +171,7 @@ V0_12 = EngineVersion(
         _STATES_GO_ON: Default(False, f"{_SCHEDULE} ends no piece for states"),
         _RESERVES: Default(False, f"{_SCHEDULE}: allocate_slots of a load"),
         _LOADED_FIRST: Default(False, f"{_SCHEDULE}: skipped_waiting"),
+        _PREEMPTED_FIRST: Default(True, f"{_SCHEDULE}: skipped_waiting_requests are prepended"),
         _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _SPARES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
@@ -248,6 +250,7 @@ V0_19 = after(
         ),
         _ASYNC_ANY: Default(True, f"{_POST_INIT}: draft_model, and ngram_gpu"),
         _HYBRID_DROPS: Default(1, f"{_HYBRID}: is_simple_hybrid ends after one round"),
+        _PREEMPTED_FIRST: Default(False, f"{_SCHEDULE}: _select_waiting_queue_for_scheduling"),
         _STATES_WAIT: Default(True, f"cached_blocks_this_step of {_MAMBA}"),
     },
     gains=(RESERVE, "kv_cache.mamba_cache_mode"),

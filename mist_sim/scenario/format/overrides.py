@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
 
 
 def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
     """Return a copy of parsed YAML with the values set, in order; mappings grow on the way.
 
-    A plugin that is written as a bare name becomes a mapping when a key of it is set. The schema
-    checks whether the keys exist. Raises ScenarioError for a path through a plain value, or with a
-    wrong position in a list.
+    A plugin that is written as a bare name becomes a mapping when a key of it is set, and a preset
+    of limits becomes its limits. The schema checks whether the keys exist. Raises ScenarioError for
+    a path through a plain value, or with a wrong position in a list.
     """
     for path, value in overrides.items():
         steps = path.split(".")
@@ -21,8 +22,17 @@ def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
             raise ScenarioError(
                 f"override {brief(path)}: must be keys joined by dots, such as a.0.b"
             )
+        if len(steps) > 1 and steps[0] == "slo":
+            data = _with_limits(data)
         data = _set(data, steps, value, path)
     return data
+
+
+def _with_limits(data: Any) -> Any:
+    """Return a scenario's data with the limits of the preset that `slo` names, if it does."""
+    name = data.get("slo") if isinstance(data, dict) else None
+    is_preset = isinstance(name, str) and name in slo_preset_names()
+    return {**data, "slo": slo_preset(str(name))} if is_preset else data
 
 
 def _set(data: Any, steps: list[str], value: Any, path: str) -> Any:

@@ -31,7 +31,8 @@ _ON_THE_HUB = re.compile(r"of (\S+/\S+) on Hugging Face")
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
 _NO_HYBRIDS = (
-    "vLLM has no router that moves answers between servers (TaiChi): no commands. "
+    "vLLM has no router that moves answers between servers (TaiChi), such as length_aware: no "
+    "commands. "
     "--designs together,apart finds designs that vLLM serves."
 )
 _ONE_TOKEN = {"type": "fixed", "tokens": 1}
@@ -161,7 +162,7 @@ def _unsaid(client: Mapping[str, Any], plain: Mapping[str, Any], path: str = "")
 
 def _plain(client: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     """Return a client with only GPU, width, seats and tokens per step."""
-    scheduler = {k: client["scheduler"][k] for k in _LIMITS if k in client["scheduler"]}
+    scheduler = {k: v for k, v in client["scheduler"].items() if k in _LIMITS and v is not None}
     said = {
         "name": "llm",
         "gpu": client["gpu"],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, first_problem
@@ -19,6 +18,16 @@ from mist_sim.search.planning.question import Question
 from mist_sim.studies.built import Built
 
 _SLOTS = 8  # GPUs per node if these are linked by PCIe
+_SPLITS = {
+    "tensor_parallel_size": "TP",
+    "pipeline_parallel_size": "PP",
+    "data_parallel_size": "DP",
+}
+_KINDS = {
+    "memory": ("does not fit", "KV cache"),
+    "the price": ("gpu_price",),
+    "the model's sizes": (*_SPLITS, "must divide"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +44,12 @@ class Engine:
     @property
     def name(self) -> str:
         """Its name in tables."""
-        name = load_gpu(self.gpu).name
-        return name if self.width == 1 else f"{name} TP {self.width}"
+        return _label(self.gpu_name, self.built.scenario.clients[0].parameters())
+
+    @cached_property
+    def gpu_name(self) -> str:
+        """The name of its GPU."""
+        return load_gpu(self.gpu).name
 
     @cached_property
     def client(self) -> Any:
@@ -87,21 +100,42 @@ class Engine:
         return float(sum(rank.step_time(batch) for rank in self.client.predictor.ranks))
 
 
+def _label(gpu: str, sizes: Mapping[str, Any]) -> str:
+    """Return an engine's name: its GPU, and by how many of them it is split."""
+    told = [f" {short} {sizes[size]}" for size, short in _SPLITS.items() if sizes.get(size, 1) != 1]
+    return gpu + "".join(told)
+
+
+class LeftOut(NamedTuple):
+    """An engine that cannot be bought, and why. kind: one or two words for the reason."""
+
+    name: str
+    gpu: str
+    kind: str
+    reason: str
+
+
 @dataclass
 class Shop:
-    """The engines of a question, and reasons against others.
-
-    left_out: by engine. reasons: how many engines each kind of reason excludes.
-    """
+    """The engines of a question, and those that cannot be bought."""
 
     engines: list[Engine] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    reasons: Counter[str] = field(default_factory=Counter)
+    others: list[LeftOut] = field(default_factory=list)
 
-    def leave_out(self, name: str, kind: str, reason: str) -> None:
-        """Note an excluded engine. kind: one or two words for the reason."""
-        self.left_out[name] = reason
-        self.reasons[kind] += 1
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The reasons against engines, by their name."""
+        return {each.name: each.reason for each in self.others}
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """The first reason against each GPU of which no engine can be bought."""
+        bought = {engine.gpu_name for engine in self.engines}
+        found: dict[str, str] = {}
+        for each in self.others:
+            if each.gpu not in bought:
+                found.setdefault(each.gpu, each.reason)
+        return found
 
 
 def engines_of(question: Question) -> Shop:
@@ -115,32 +149,44 @@ def engines_of(question: Question) -> Shop:
         raise ScenarioError(f"gpus must differ, got {', '.join(options.gpus)}")
     for name, gpu in names.items():
         for width in options.tensor_parallel_sizes:
-            _add(shop, question, gpu, width, name if width == 1 else f"{name} TP {width}")
+            _add(shop, question, gpu, width, name)
     shop.engines.sort(key=lambda engine: (engine.dollars, engine.name))
     return shop
 
 
-def _add(shop: Shop, question: Question, gpu: str, width: int, name: str) -> None:
+def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) -> None:
     options = question.options
+    name = _label(gpu_name, question.sizes(width))
+
+    def leave_out(kind: str, reason: str) -> None:
+        shop.others.append(LeftOut(name, gpu_name, kind, reason))
+
     link = load_gpu(gpu).interconnect
     room = link.domain or _SLOTS
     if width > room:
-        shop.leave_out(name, "the node", f"the links of a node join {room} GPUs")
+        leave_out("the node", f"the links of a node join {room} GPUs")
         return
     try:
         engine = Engine(gpu, width, Built(question.having(gpu, width, 1)))
         num_gpus = engine.num_gpus
     except ScenarioError as error:
         text = first_problem(error)
-        kind = "memory" if "does not fit" in text or "KV cache" in text else "the model's sizes"
-        shop.leave_out(name, kind, text)
+        leave_out(_kind(text), text)
         return
     if num_gpus > options.max_gpus:
-        shop.leave_out(name, "the budget", f"has {num_gpus} GPUs; max_gpus is {options.max_gpus}")
+        leave_out("the budget", f"has {num_gpus} GPUs; max_gpus is {options.max_gpus}")
         return
     most = options.max_usd_per_hour
     if most is not None and engine.dollars > most:
         told = f"costs {engine.dollars:.4g} $/h; max_usd_per_hour is {most:g}"
-        shop.leave_out(name, "the budget", told)
+        leave_out("the budget", told)
         return
     shop.engines.append(engine)
+
+
+def _kind(problem: str) -> str:
+    """Return what a problem of an engine is about, in one or two words."""
+    for kind, marks in _KINDS.items():
+        if any(mark in problem for mark in marks):
+            return kind
+    return "the scenario"

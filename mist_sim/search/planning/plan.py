@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
-from mist_sim.metrics.latency import limit_title
+from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding.what_binds import search_binding
@@ -131,7 +131,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
         excluded=dict(hunt.excluded),
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
-        notes=_notes(hunt, best),
+        notes=[*_unasked(question, figures["at rate"]), *_notes(hunt, best)],
     )
 
 
@@ -145,6 +145,17 @@ def _undecided(hunt: Hunt, best: Tried) -> list[Tried]:
         and each.candidate.rank[0] < best.candidate.rank[0]
     ]
     return sorted(found, key=lambda each: (not each.seems_to_keep, each.candidate.rank))
+
+
+def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each limit that no request has, since all are of classes."""
+    known = {limit_of(figure)[0] for figure in at_rate.get("slo", {})}
+    for name in question.target.slo.limits:
+        if name not in known:
+            yield (
+                f"The limit on {limit_title(name)} of requests of no class is left out: all are of "
+                "one."
+            )
 
 
 def _notes(hunt: Hunt, best: Tried) -> list[str]:
@@ -204,7 +215,7 @@ def _title(question: Question, shop: Shop) -> str:
         f"{limit_title(name)} {_ms(limit)}"
         for name, limit in question.target.slo.named_limits.items()
     )
-    gpus = listed(dict.fromkeys(engine.name.split(" TP")[0] for engine in shop.engines))
+    gpus = listed(dict.fromkeys(engine.gpu_name for engine in shop.engines))
     return (
         f"{question.model} at {question.rate:.4g} /s; "
         f"{100 * question.target.attainment:g} % keep {limits}; from {gpus}; "
@@ -223,11 +234,13 @@ def _budget(options: PlanOptions) -> str:
 
 
 def _nothing_to_buy(question: Question, shop: Shop) -> str:
-    reason, number = shop.reasons.most_common(1)[0]
-    name, text = next(iter(shop.left_out.items()))
+    kinds = Counter(each.kind for each in shop.others)
+    kind, number = kinds.most_common(1)[0]
+    first = next(each for each in shop.others if each.kind == kind)
+    others = [f"; {gpu}: {reason}" for gpu, reason in shop.lost.items() if gpu != first.gpu]
     return (
-        f"no engine for {question.model} can be bought: {reason} excludes {number} of "
-        f"{len(shop.left_out)}, such as {name}: {text}"
+        f"no engine for {question.model} can be bought: {kind} excludes {number} of "
+        f"{len(shop.others)}, such as {first.name}: {first.reason}{''.join(others)}"
     )
 
 
@@ -260,9 +273,10 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
         what = "no number of these GPUs can: relax the limits, or give other --gpus"
     else:
         what = "raise --max-gpus or --max-usd-per-hour, or relax the limits"
+    lost = "".join(f"; {gpu} is left out: {reason}" for gpu, reason in shop.lost.items())
     return (
         f"no deployment of {question.model} within {_budget(options)} keeps the limits at "
-        f"{question.rate:g} /s: {most}{told}; {what}"
+        f"{question.rate:g} /s: {most}{told}; {what}{lost}"
     )
 
 

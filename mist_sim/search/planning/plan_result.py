@@ -111,11 +111,14 @@ class Plan(Findings):
         """Warnings for the reader of the answer."""
         found = list(self.notes)
         if self.not_tried:
-            first = self.not_tried[0]
-            found.append(
-                f"{len(self.not_tried)} cheaper candidates are not known to miss, the most "
-                f"promising {first}: more --seconds, or --most-requests, may tell."
-            )
+            first, *others = self.not_tried
+            who = f"1 cheaper candidate is not known to miss, {first}"
+            if others:
+                who = (
+                    f"{len(self.not_tried)} cheaper candidates are not known to miss, the most "
+                    f"promising {first}"
+                )
+            found.append(f"{who}: more --seconds, or --most-requests, may tell.")
         return found
 
     @property
@@ -146,6 +149,7 @@ class Plan(Findings):
             "proxy": list(self.deployment.proxy),
             "deployment_notes": list(self.deployment.notes),
             "expected_errors": self.at_rate.get("expected_errors", {}),
+            "assumed_host": dict(self.goodput.assumed_host),
             "tried": [vars(row) for row in self.tried],
             "excluded": dict(self.excluded),
             "not_tried": list(self.not_tried),

@@ -16,6 +16,7 @@ from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 _MILLION = 1e6
+_WHOLE = 9999.5  # ms, from which on four digits are fewer than a number has
 _FIRM = ("measured", "fitted")  # GPUs with known watts
 _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 
@@ -90,14 +91,19 @@ def _room(best: Tried, second: Tried) -> str:
 
 def _buy(candidate: Candidate) -> str:
     gpus, engine = candidate.num_gpus, candidate.engine
-    return f"{gpus} x {engine.name.split(' TP')[0]}, {candidate.dollars:.4g} $/h"
+    return f"{gpus} x {engine.gpu_name}, {candidate.dollars:.4g} $/h"
 
 
 def _engine(question: Question, candidate: Candidate) -> str:
     engine = candidate.engine
     gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
-    width = f", tensor parallel size {engine.width}" if engine.width > 1 else ""
-    return f"{question.model} on {gpus}{width}"
+    sizes = question.sizes(engine.width)
+    split = [
+        f", {name} parallel size {sizes[f'{name}_parallel_size']}"
+        for name in ("tensor", "pipeline", "data")
+        if sizes.get(f"{name}_parallel_size", 1) != 1
+    ]
+    return f"{question.model} on {gpus}{''.join(split)}"
 
 
 def _design(candidate: Candidate) -> str:
@@ -124,11 +130,15 @@ def _design(candidate: Candidate) -> str:
 def _limits(summary: Mapping[str, Any]) -> str:
     told = [
         f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} "
-        f"{found['value']:.4g} of {found['limit']:.4g} ms "
+        f"{_ms(found['value'])} of {_ms(found['limit'])} ms "
         f"({found['verdict']})"
         for name, found in summary.get("slo", {}).items()
     ]
     return ", ".join(told)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g}" if value < _WHOLE else f"{value:,.0f}"
 
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:

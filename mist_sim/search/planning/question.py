@@ -30,6 +30,7 @@ WIDTHS = (1, 2, 4, 8)
 """Tensor parallel sizes to try: the GPUs of a node are eight, and models are cut in halves."""
 
 _OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price", "tensor_parallel_size")
+_PLANNED = ("llm", "afd")  # types of clients in place of which a plan puts its own
 _MOST_GPUS = 16
 
 
@@ -134,7 +135,7 @@ class Question:
 
     scenario: its first client of type llm says the options that engines have beside GPU, count,
         tensor parallel size and role.
-    Raises ScenarioError for one without such a client or without limits.
+    Raises ScenarioError for one without such a client, with one of another type, or without limits.
     """
 
     def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
@@ -179,6 +180,10 @@ class Question:
             return self.options.routers
         return (None,) if self._has_router else (LEAST_OUTSTANDING,)
 
+    def sizes(self, width: int) -> dict[str, Any]:
+        """Return the options of an engine of a tensor parallel size, as they are said."""
+        return {**self._engine, "tensor_parallel_size": width}
+
     def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:
         """Return the scenario with so many equal engines that do both, at its own rate.
 
@@ -217,9 +222,17 @@ class Question:
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a scenario's first engine, without those that a plan decides."""
     clients = said.get("clients")
-    for client in clients if isinstance(clients, list | tuple) else ():
-        if isinstance(client, Mapping) and client.get("type", "llm") == "llm":
-            return {
-                k: v for k, v in client.items() if k not in (*_OWN_KEYS, "tensor_parallel_size")
-            }
+    found = (
+        [c for c in clients if isinstance(c, Mapping)] if isinstance(clients, list | tuple) else []
+    )
+    for client in found:
+        kind = client.get("type", "llm")
+        if kind not in _PLANNED:
+            raise ScenarioError(
+                f"clients must all be of type llm for a plan, which finds engines of an LLM only; "
+                f"got {brief(client.get('name'))} of type {kind}"
+            )
+    for client in found:
+        if client.get("type", "llm") == "llm":
+            return {k: v for k, v in client.items() if k not in _OWN_KEYS}
     raise ScenarioError("clients must have one of type llm, whose engines are planned, got none")

@@ -9,7 +9,8 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.expected_errors import expected_ranges
-from mist_sim.metrics.latency import metric_of
+from mist_sim.metrics.latency import limit_of, metric_of
+from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, summary_at
@@ -57,7 +58,7 @@ class Refining:
                 Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
             )
         rows = self.driver.run(tasks, keep_errors=True)
-        return {str(row.key[0]): row.result for row in rows if row.failure is None}
+        return {str(row.key[0]): _asked(row.result) for row in rows if row.failure is None}
 
     def goodput(self, scenario: Scenario) -> Goodput:
         """Return the goodput of a scenario, near enough for its headroom."""
@@ -138,6 +139,15 @@ def doubt_of(trial: Trial) -> str:
     if trial.stability == "unstable":
         return "Unstable: more work arrives than the engines can do; a longer workload would wait."
     return ""
+
+
+def _asked(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary without the limits that no request has, since all are of classes."""
+    classes = summary.get("classes")
+    if not classes or OTHERS in classes:
+        return summary
+    slo = {name: each for name, each in summary["slo"].items() if "." in limit_of(name)[0]}
+    return {**summary, "slo": slo}
 
 
 def without_one(candidate: Candidate) -> dict[str, Candidate | None]:

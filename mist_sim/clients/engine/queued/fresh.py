@@ -1,4 +1,4 @@
-"""A waiting queue that passes over sequences which batches in flight still compute."""
+"""A waiting queue in which sequences wait for batches in flight that still compute them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class FreshQueue(WaitingQueue):
-    """A queue that passes over sequences which a batch in flight still computes.
+    """A queue in which sequences wait that a batch in flight still computes.
 
-    They were preempted in flight and keep their place. stale: these sequences.
+    They were preempted in flight and keep their place. stale: these sequences. passes_over: whether
+    others are admitted meanwhile, and not only those before them.
     """
 
-    def __init__(self, queue: WaitingQueue) -> None:
+    def __init__(self, queue: WaitingQueue, *, passes_over: bool) -> None:
         self._queue = queue
+        self._passes_over = passes_over
         self.stale: set[SequenceState] = set()
         self.takes_from_anywhere = queue.takes_from_anywhere  # type: ignore[misc]
         self.returns_whole = queue.returns_whole  # type: ignore[misc]
@@ -23,7 +25,9 @@ class FreshQueue(WaitingQueue):
     @property
     def has_fresh(self) -> bool:
         """Whether any sequence may be admitted."""
-        return len(self._queue) > len(self.stale)
+        if not self.stale or self._passes_over:
+            return len(self._queue) > len(self.stale)
+        return self._queue.head() not in self.stale
 
     def add(self, sequence: SequenceState) -> None:
         """Queue a sequence that arrives."""
@@ -34,9 +38,9 @@ class FreshQueue(WaitingQueue):
         self._queue.give_back(sequence)
 
     def head(self) -> SequenceState:
-        """Return the first sequence that no batch in flight computes."""
+        """Return the first sequence that no batch in flight computes; there is one."""
         queue, stale = self._queue, self.stale
-        if not stale:
+        if not (stale and self._passes_over):
             return queue.head()
         fresh = [each for each in queue if each not in stale]
         if isinstance(queue, Ranked):
@@ -45,7 +49,7 @@ class FreshQueue(WaitingQueue):
 
     def take(self) -> SequenceState:
         """Remove and return the head."""
-        if not self.stale:
+        if not (self.stale and self._passes_over):
             return self._queue.take()
         sequence = self.head()
         self._queue.remove(sequence)

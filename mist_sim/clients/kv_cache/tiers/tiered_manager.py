@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
@@ -56,6 +56,8 @@ class TieredManager(PrefixCachingManager):
         self.in_step = any(tier.in_step for tier in tiers)
         self.tiers = self
         self.cache.on_evict = taken_by(self.stores)
+        if self.cache.on_evict is not None:
+            self.cache.enter_copies = self._enter_copies
 
     def missing(self, sequence: SequenceState) -> list[int]:
         """Blocks to load from each tier.
@@ -180,6 +182,28 @@ class TieredManager(PrefixCachingManager):
     def abandon(self) -> None:
         """Write nothing more to shared tiers: the content of this engine is lost."""
         self._shared = []
+
+    def most_steps(self, limit: int) -> int:
+        """Return the steps, at most `limit`, after which blocks may be taken all at once.
+
+        1 while decodes fill copies of free blocks, which tiers get only without a copy.
+        """
+        return 1 if self.cache.on_evict is not None and self._fills_copies() else limit
+
+    def _fills_copies(self) -> bool:
+        """Tell whether a decode may fill a block of which a free copy is in the cache."""
+        chains = [each.chain for each in self.answers.writers if each.chain is not None]
+        return any(
+            entry.num_held < entry.num_cached and entry.end > chain.num_held
+            for chain in chains
+            for key, _ in chain.spans[chain.place :]
+            for entry in self.cache.copies(key)
+        )
+
+    def _enter_copies(self, key: Hashable) -> None:
+        """Enter the blocks of an id that decodes have filled by now."""
+        if self.answers:
+            self.answers.catch_up((key,))
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
         """Whether there is one prompt at most; several write to the tiers one after the other."""

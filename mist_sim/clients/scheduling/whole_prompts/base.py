@@ -72,5 +72,7 @@ def decode_steps(lane: LaneState, plan: StepPlan, limit: int) -> StepPlan | None
     if not lane.clock.num_decodes:
         return None if plan.is_empty else plan
     plan.decodes = True
+    if lane.kv_cache.tiers is not None:
+        limit = lane.kv_cache.tiers.most_steps(limit)
     plan.num_steps = steps_until_gain(lane, lane.steps_until_change(limit))
     return plan

@@ -1,0 +1,264 @@
+"""Rare cases that random search found, in which the engine and single steps once differed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mist_sim.models.speculative import SpeculativeConfig
+from tests.reference.comparison import Case, EngineOptions, assert_exact
+from tests.reference.host import Host
+from tests.reference.memory import Tier
+from tests.reference.predictors import AWKWARD, DYADIC
+from tests.reference.stepwise import Job
+
+pytestmark = pytest.mark.exact
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_the_only_one_who_waits_and_was_loaded_needs_blocks_for_a_piece_alone(in_step):
+    """Its blocks are there; its prompt does not fit, but its first piece does."""
+    tiers = (Tier(158, 0.0, 2.0**-9, in_step=in_step),)
+    options = EngineOptions(
+        "chunked", 30, 4, 2, 2, threshold=1, max_partial=64, whole_must_fit=False, caching=True
+    )
+    jobs = (Job(0.0, 62, 1, content=((0, 156),)), Job(0.0, 81, 1, content=((0, 25),)))
+    for predictor in (AWKWARD, DYADIC):
+        assert_exact(Case(replace(options, tiers=tiers), jobs), predictor)
+
+
+def test_a_free_block_is_not_written_back_while_a_decode_has_filled_a_copy_of_it():
+    """The tier keeps the first block of a preempted prompt instead, which is loaded."""
+    tiers = (Tier(1, 2.0**-9, 1e-3 / 3, writes_back=True),)
+    options = EngineOptions(
+        "chunked", 45, 4, 4, 10, threshold=4, max_partial=4, caching=True, tiers=tiers
+    )
+    time = 0.03040704472687828
+    jobs = (
+        Job(0.0, 1, 32),
+        Job(time, 76, 1, content=((0, 100),)),
+        Job(time, 68, 10, content=((0, 215),)),
+        Job(time, 81, 1),
+    )
+    engine = assert_exact(Case(options, jobs), DYADIC)
+    assert engine.outcomes[3].preempted_at
+    assert engine.outcomes[3].num_loaded_blocks == 1
+
+
+def test_blocks_of_who_has_ended_are_found_in_the_step_that_was_planned_for_it():
+    """The plan ahead did not know its end, and caches what it does know."""
+    drafting = SpeculativeConfig(method="ngram", num_speculative_tokens=7, acceptance_rate=0.5)
+    options = EngineOptions(
+        "chunked",
+        25,
+        2,
+        2,
+        16,
+        prefill_schedule_interval=4,
+        local_cadence=True,
+        caching=True,
+        drafting=drafting,
+        async_scheduling=True,
+    )
+    jobs = (Job(0.0, 29, 5, content=((0, 79),)), Job(1e-6, 33, 1, content=((0, 38),)))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[1].num_cached_tokens == 32
+
+
+def test_a_copy_of_who_sat_out_comes_behind_that_of_who_goes_on():
+    """Both filled a block when the last plan had no blocks for them; each has cached it since."""
+    options = EngineOptions(
+        "chunked",
+        8,
+        27,
+        4,
+        81,
+        defers_frees=True,
+        spares_in_flight=True,
+        caching=True,
+        async_scheduling=True,
+        tiers=(Tier(4, 2.0**-14, 2.0**-14, writes_back=True, in_step=True),),
+    )
+    jobs = (
+        Job(0.0, 26, 30),
+        Job(0.0, 1, 28),
+        Job(0.0, 27, 84, content=((0, 70),)),
+        Job(0.0, 27, 83, content=((0, 234),)),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[3].preempted_at
+
+
+WRITES_AHEAD = SpeculativeConfig(
+    method="mtp", num_speculative_tokens=4, acceptance_rate=[1.13e-05, 0.5, 0.9, 0.5]
+)
+
+
+def waiting_for_each_other(first: int, second: int, last: int) -> tuple[Job, ...]:
+    """Return jobs of which those of one of three replicas have these prompts."""
+    one = Job(0.25, 1, 1)
+    others = one, one
+    jobs = replace(one, num_prompt_tokens=first, num_output_tokens=3), *others
+    jobs += replace(one, num_prompt_tokens=second, num_output_tokens=12), *others, one, *others
+    return *jobs, replace(one, num_prompt_tokens=last, num_output_tokens=last - 4)
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "budget", "admits_lookahead", "prompts"),
+    [(94, 38, False, (11, 14, 39)), (102, 29, True, (17, 18, 40))],
+)
+def test_who_was_loaded_gives_memory_up_for_who_goes_before_it(
+    num_blocks, budget, admits_lookahead, prompts
+):
+    """Who goes first waits in the queue, or lacks memory only for what is written ahead."""
+    options = EngineOptions(
+        "chunked",
+        num_blocks,
+        1,
+        4,
+        budget,
+        order="priority",
+        loaded_first=admits_lookahead,
+        admits_lookahead=admits_lookahead,
+        data_parallel_size=3,
+        caching=True,
+        drafting=WRITES_AHEAD,
+        async_scheduling=True,
+        tiers=(Tier(105, 0.0, 2.0**-9),),
+    )
+    engine = assert_exact(Case(options, waiting_for_each_other(*prompts)), AWKWARD)
+    assert {outcome.status for outcome in engine.outcomes} == {"finished"}
+
+
+def test_a_load_begins_when_blocks_of_who_gave_up_are_free():
+    """They are free with the end of the step that was in flight, though nobody else leaves."""
+    options = EngineOptions(
+        "chunked",
+        6,
+        14,
+        3,
+        31,
+        order="priority",
+        defers_frees=True,
+        caching=True,
+        async_scheduling=True,
+        tiers=(Tier(14, 0.0, 2.0**-14),),
+        host=Host(2.0**-6, 0.0, 2.0**-6),
+    )
+    jobs = (
+        Job(0.3359375, 1, 16, priority=1),
+        Job(0.33984375, 30, 23),
+        Job(0.3515625, 1, 20, timeout=0.35546875),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[0].num_loaded_blocks == 1
+
+
+def test_what_is_written_ahead_counts_as_blocks_of_the_rest_of_a_prompt():
+    """A load begins as soon as memory is left for what prompts lack, and not a step later."""
+    drafting = SpeculativeConfig(
+        method="mtp", num_speculative_tokens=6, acceptance_rate=0.8480025700540226
+    )
+    options = EngineOptions(
+        "chunked",
+        25,
+        5,
+        4,
+        28,
+        max_model_len=57,
+        threshold=1,
+        max_partial=2,
+        reserves_prefills=True,
+        caching=True,
+        drafting=drafting,
+        async_scheduling=True,
+        tiers=(Tier(17, 2.0**-9, 2.0**-9, writes_back=True),),
+    )
+    late = 0.17588305146872132
+    jobs = (
+        Job(0.0, 1, 35, content=((0, 105),)),
+        Job(0.0, 1, 1),
+        Job(late, 37, 1),
+        Job(late, 48, 6, content=((0, 18),)),
+        Job(late, 36, 1),
+        Job(late, 3, 1),
+        Job(late, 36, 1),
+        Job(late, 36, 1, content=((0, 56),)),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[7].num_loaded_blocks
+
+
+@pytest.mark.parametrize("preempted_first", [False, True])
+def test_who_is_preempted_goes_before_those_who_were_loaded_in_one_queue(preempted_first):
+    """It does not fit, so that in one queue whose blocks are there waits behind it."""
+    tiers = (Tier(40, 2.0**-11, 2.0**-10),)
+    options = EngineOptions(
+        "chunked",
+        10,
+        4,
+        4,
+        47,
+        loaded_first=False,
+        preempted_first=preempted_first,
+        caching=True,
+        tiers=tiers,
+    )
+    one, other = ((0, 60),), ((2, 60),)
+    jobs = (
+        Job(0.0, 16, 2, content=one),
+        Job(0.0001, 14, 14, content=other),
+        Job(0.0036, 34, 1, content=other),
+        Job(0.0047, 16, 13, content=one),
+        Job(0.0087, 25, 6, content=one),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    swapped = Case(replace(options, preempted_first=not preempted_first), jobs)
+    assert engine.now != swapped.stepwise(AWKWARD).now
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_nobody_passes_who_was_preempted_in_flight_unless_batches_drain(drains):
+    options = EngineOptions(
+        "chunked",
+        10,
+        4,
+        2,
+        12,
+        batch_queue=True,
+        pipeline_parallel_size=3,
+        async_scheduling=True,
+        staggers_decodes=True,
+        fills_queue=True,
+        drains_preempted=drains,
+    )
+    jobs = (Job(0.0, 15, 12), Job(0.0054, 11, 12), Job(0.009, 4, 4))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[1].preempted_at
+    preempted, later = engine.outcomes[1].preempted_at[0], engine.outcomes[2].started_at
+    back = min(time for time in engine.outcomes[1].token_times if time > preempted)
+    assert preempted < later
+    assert (later < back) == drains
+
+
+def test_tokens_on_their_way_name_no_block_of_who_is_preempted_under_drafts():
+    """A block's name covers the token behind it, which the plan does not know."""
+    drafting = SpeculativeConfig(method="mtp", num_speculative_tokens=2, acceptance_rate=0.8)
+    options = EngineOptions(
+        "chunked",
+        8,
+        3,
+        4,
+        40,
+        caches_verified=True,
+        hashes_ahead=True,
+        admits_lookahead=True,
+        pads_prompts=True,
+        caching=True,
+        drafting=drafting,
+        async_scheduling=True,
+    )
+    jobs = (Job(0.0, 2, 6, content=((0, 60),)), Job(0.0, 4, 8, content=((0, 60),)))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert any(outcome.preempted_at for outcome in engine.outcomes)
