@@ -1,22 +1,30 @@
 """Runs of so few requests that they say nothing: they steer no search, and are not begun."""
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
+from mist_sim.metrics.stability import Stays
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.bracketing import around, between
+from mist_sim.search.bracketing import Bracket, around, between
 from mist_sim.search.driving import drive
-from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.goodput import GoodputOptions, so_far
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.planning import PlanOptions, refining
 from mist_sim.search.race import COARSE, SHORT, Race
+from mist_sim.search.spaces import SearchOptions, read_space, search_space
+from mist_sim.search.spaces.space_runs import Runs
 from mist_sim.search.sure_search import until_sure
 from mist_sim.search.verdicts.percentiles import percentiles_of
 from mist_sim.search.verdicts.request_times import Target
-from mist_sim.search.verdicts.steady_state import least_requests
+from mist_sim.search.verdicts.steady_state import OfClass, Seen, least_requests, look
 from mist_sim.search.verdicts.trials import Trial, told, try_rate
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
@@ -220,3 +228,154 @@ def test_a_race_whose_short_runs_say_nothing_goes_on_with_whole_ones():
     assert short == [(START, 1)]
     found = race.brackets[0, 0]
     assert found.low <= GOODPUT <= found.high
+
+
+def test_a_design_that_is_out_is_placed_no_finer_than_short_runs_tell():
+    """The first is ahead by a tenth, so that the bracket of the second would be halved."""
+    middle = 13.017
+    placed = []
+
+    def run(pairs, pause):
+        found = []
+        for (number, _), (rate, _) in pairs:
+            truth = 13.0 if number else 15.5
+            half = 0.1 if rate < truth else -0.1
+            trial = Trial(rate, 0, rate < truth, 0.9, True, margins=(-half - 0.01, -half + 0.01))
+            is_silent = number and pause and abs(rate - middle) < 0.01
+            found.append(silent_trial(rate, None) if is_silent else trial)
+            placed.extend([rate] if is_silent else [])
+            assert len(placed) < 5, "asks for the same rate again and again"
+        return found
+
+    race = Race(run, {(0, 0): [], (1, 0): []}, TOLERANCE, SHORT)
+    race.go(
+        {key: around(START, COARSE) for key in race.trials},
+        lambda key: until_sure(around(START, TOLERANCE), race.trials[key], TOLERANCE),
+    )
+    assert len(placed) == 1
+    assert race.out == {(1, 0)}
+    assert race.brackets[1, 0].low == pytest.approx(11.8921)
+
+
+def test_longer_runs_end_at_one_that_says_nothing():
+    def rungs():
+        yield [8.0, 10.0, 12.0, 14.0]
+
+    def run(rate: float, times: int) -> Trial:
+        if rate == 11.0:
+            return silent_trial(rate, None)
+        at, half = rate / 11 - 1, 0.15 / times
+        known = None if abs(at) < half else at < 0
+        return Trial(rate, 0, known, 0.9, True, None, 3000 * times, True, (at - half, at + half))
+
+    found, rounds = searched(rungs(), run, may_lengthen=True)
+    assert rounds[1:] == [[(10.0, 4), (12.0, 4)], [(11.0, 4)]]
+    assert found.status == "undecided"
+
+
+def test_the_limit_that_is_missed_first_is_one_of_a_run_that_tells():
+    silent = replace(silent_trial(12.0, None), worst_limit="ttft")
+    missed = replace(told_trial(20.0), worst_limit="tpot")
+    for trials, limit in (([silent, missed], "tpot"), ([silent], None)):
+        search = SeedGoodput.of(0, Bracket(None, None), trials)
+        found = Goodput((search,), target(0.9), TOLERANCE, 100, 2, "", "case")
+        assert found.first_limit == limit
+
+
+def test_a_stopped_search_names_no_such_rate_as_missed():
+    tried = {(0, 0): [told_trial(10.0), silent_trial(12.0, None)]}
+    assert so_far(tried, [""]) == "2 rates tried, attained up to 10 /s, none missed yet"
+    assert so_far({(0, 0): []}, [""]) == ""
+
+
+def test_a_rare_class_is_told_of_by_as_many_requests_as_the_advice_says():
+    number, every = 1000, 33
+    ids, begin = np.arange(number), np.arange(number, dtype=float)
+    mask = ids % every == 0
+    stays, still = Stays(begin, begin + 0.5), np.zeros(number)
+    ratios = np.full((1, number), 0.5)
+    seen = Seen(ids, ratios, stays, still + 0.5, still, stays, [OfClass(mask, 0.9)])
+    found = look(seen, 0.9, 0.01)
+    assert found.attained is None
+    assert "of a class" in found.reason
+    enough = 80 / mask[number // 5 :].mean() / 0.8
+    assert float(f"{found.needs:.1g}") >= enough
+
+
+# ----------------------------------------------------------------------- who searches with them
+
+
+def rows_of(
+    monkeypatch, constraints: str = "{}", silent_one: str = "random", side_by_side: int = 8
+) -> dict[str, str]:
+    """Return why configurations are left out of which one is run in vain, by their routers."""
+    base = Scenario.from_dict(QUEUE).resolved()
+    kept = Runs.goodputs, Runs.trials
+
+    def goodputs(runs, several):
+        found = kept[0](runs, several)
+        silent = SeedGoodput.of(0, Bracket(None, None), [silent_trial(START, 16_000)])
+        return [
+            replace(each, searches=(silent,)) if prepared.name.endswith(silent_one) else each
+            for each, prepared in zip(found, several, strict=True)
+        ]
+
+    def trials(runs, several):
+        return [
+            silent_trial(rate, 16_000) if prepared.name.endswith(silent_one) else trial
+            for trial, (prepared, rate) in zip(kept[1](runs, several), several, strict=True)
+        ]
+
+    monkeypatch.setattr(Runs, "goodputs", goodputs)
+    monkeypatch.setattr(Runs, "trials", trials)
+    text = "vary: {router: [round_robin, random, least_outstanding]}\n"
+    text += f"constraints: {constraints}\nobjectives: "
+    objective = "[p99_e2el]" if "attainment" in constraints else "[goodput]"
+    indented = "".join(f"  {line}\n" for line in base.splitlines())
+    Path("space.yaml").write_text(f"scenario:\n{indented}{text}{objective}\n")
+    found = search_space(
+        read_space("space.yaml"),
+        SearchOptions(most_requests=1000, side_by_side=side_by_side),
+        jobs=1,
+    )
+    return {row["name"].partition("=")[2]: row["reason"] for row in found.summary["rows"]}
+
+
+@pytest.mark.parametrize("one", ["round_robin", "least_outstanding"])
+def test_rows_of_a_space_say_that_runs_are_too_short(one, monkeypatch, tmp_path):
+    """A run against the best so far that says nothing is no reason to stop, either."""
+    monkeypatch.chdir(tmp_path)
+    reason = rows_of(monkeypatch, silent_one=one, side_by_side=1)[one]
+    assert "runs are too short to tell" in reason
+
+
+def test_rows_judged_at_their_own_rate_give_the_reason(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    reason = rows_of(monkeypatch, "{attainment: 0.9}")["random"]
+    assert "is not known to keep" in reason
+    assert "too few requests have ended at 0.2 /s" in reason
+    assert "nan" not in reason
+
+
+@pytest.mark.parametrize(
+    ("share", "given", "most"),
+    [
+        (0.9, None, 10_000),
+        (0.9, 30_000, 10_000),
+        (0.9, 2000, 2000),
+        (0.999, None, 16_000),
+        (0.999, 30_000, 16_000),
+    ],
+)
+def test_the_goodput_of_a_plan_is_searched_with_as_many_as_tell(share, given, most, monkeypatch):
+    scenario, asked = Scenario.from_dict(QUEUE), []
+
+    def search(builts, options, driver):
+        asked.append(options.longest(options.target(builts[0].scenario)))
+        return ["found"]
+
+    monkeypatch.setattr(refining, "search_goodputs", search)
+    options = PlanOptions(gpus=("h100-sxm",), attainment=share, most_requests=given)
+    question = SimpleNamespace(options=options, target=target(share))
+    assert refining.Refining(question, None, is_steady=True).goodput(scenario) == "found"
+    assert asked == [most]
