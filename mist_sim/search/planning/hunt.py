@@ -37,7 +37,8 @@ _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
 # designs whose runs take ten times as long: others settle first
 _SLOW = ("hybrid", "afd", "reshard")
-_LONGER = 4  # times the requests of a usual longest run, for a cheaper one that seems to keep
+_LONGER = 4  # times the requests: from one run of a slow design to the next, and for a cheaper one
+# that seems to keep the limits, of a usual longest run
 
 
 @dataclass
@@ -340,21 +341,23 @@ class Hunt:
             for candidate, found in self._trials(several, length, None).items():
                 if isinstance(found, Trial):
                     self.tried[candidate] = Tried(
-                        candidate, found, may_tell=self._next(found, length)
+                        candidate, found, may_tell=self._next(candidate, found, length)
                     )
                 else:
                     self.tried[candidate] = Tried(candidate, None, found)
 
-    def _next(self, trial: Trial, length: int) -> int:
+    def _next(self, candidate: Candidate, trial: Trial, length: int) -> int:
         """Return the requests of a longer run that may decide one of `length`; 0: none may.
 
         One that seems to keep the limits may run longer than is usual, as the ends of a goodput do.
+        Slow designs get there step by step: in overload their runs take minutes.
         """
         options = self._question.options
         if trial.attained is not None:
             return 0
         if length < options.longest:
-            return options.longest
+            is_slow = candidate.design in _SLOW
+            return min(_LONGER * length, options.longest) if is_slow else options.longest
         most = _LONGER * options.longest
         can_tell = trial.seems_attained and trial.needs is not None and length < trial.needs <= most
         return most if can_tell and options.most_requests is None else 0
