@@ -306,12 +306,12 @@ class Hunt:
 
     def _undecided(self) -> list[Tried]:
         """Return undecided candidates cheaper than the best that a longer run may decide."""
-        best = self.best
+        best, usual = self.best, self._question.options.longest
         price = best.candidate.rank[0] if best else float("inf")
         found = [
             each for each in self.tried.values() if each.may_tell and each.candidate.rank[0] < price
         ]
-        return sorted(found, key=lambda each: (each.may_tell, each.slack, each.candidate.rank))
+        return sorted(found, key=lambda e: (e.may_tell > usual, e.slack, e.candidate.rank))
 
     def _lengthen(self, undecided: Sequence[Tried], clock: Clock, share: float) -> None:
         """Run a round of undecided candidates longer.
