@@ -45,13 +45,13 @@ MUTANTS = [
         "            return\n",
     ),
     Mutant(
-        "who has ended leaves no blocks of the step planned for it",
+        "a sequence that has ended leaves no blocks of the step planned for it",
         f"{SCHEDULING}/preemption.py",
         "lane.overruns.enter_known(lane.kv_cache.answers)",
         "pass",
     ),
     Mutant(
-        "a lookahead of who waits never makes another begin anew",
+        "the lookahead of a waiting sequence never makes another begin anew",
         f"{SCHEDULING}/chunked.py",
         "if gives_load_back(lane, plan, sequence):",
         "if False:",
@@ -69,13 +69,13 @@ MUTANTS = [
         "num_slots = sequence.num_computed_tokens + num_planned",
     ),
     Mutant(
-        "who was loaded goes before who was preempted, though they wait in one queue",
+        "a loaded sequence goes before a preempted one, though they wait in one queue",
         f"{SCHEDULING}/lane_state.py",
         "if waiting and coming.is_before_loaded(waiting.head()):",
         "if False:",
     ),
     Mutant(
-        "all pass who was preempted in flight",
+        "all pass a sequence that was preempted in flight",
         f"{ENGINE}/queued/fresh.py",
         "self._passes_over = passes_over",
         "self._passes_over = True",

@@ -111,7 +111,7 @@ def waiting_for_each_other(first: int, second: int, last: int) -> tuple[Job, ...
 def test_who_was_loaded_gives_memory_up_for_who_goes_before_it(
     num_blocks, budget, admits_lookahead, prompts
 ):
-    """Who goes first waits in the queue, or lacks memory only for what is written ahead."""
+    """The first one waits in the queue, or lacks memory only for what is written ahead."""
     options = EngineOptions(
         "chunked",
         num_blocks,
@@ -132,7 +132,7 @@ def test_who_was_loaded_gives_memory_up_for_who_goes_before_it(
 
 
 def test_a_load_begins_when_blocks_of_who_gave_up_are_free():
-    """They are free with the end of the step that was in flight, though nobody else leaves."""
+    """They are free with the end of the step that was in flight, though no other sequence leaves."""
     options = EngineOptions(
         "chunked",
         6,

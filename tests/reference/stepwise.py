@@ -933,7 +933,7 @@ class StepwiseEngine(ABC):
             self.memory.enter(live, live.num_loaded * self.block_size)
 
     def loses_load(self) -> bool:
-        """Let the one loaded last begin anew, if nobody else could give memory back."""
+        """Let the one loaded last begin anew, if no other could give memory back."""
         if not self.tiers or self.running or self.coming or self.disturbed:
             return False
         if any(tier.in_step for tier in self.tiers):  # one loaded in this step would load again
@@ -1643,7 +1643,7 @@ class StepwiseChunked(StepwiseEngine):
         if self.covers_next and not self.is_ahead:
             for live in self.decodes:
                 self.memory.enter_answer(live, live.num_cached)
-        elif self.spares and self.block_size > 1:  # who sat out has its tokens cached meanwhile
+        elif self.spares and self.block_size > 1:  # one that sat out caches its tokens
             for live in self.decodes:
                 if live not in self.decoded:
                     self.memory.enter_answer(live, live.num_cached)
@@ -1681,7 +1681,7 @@ class StepwiseChunked(StepwiseEngine):
     def admit_pieces(
         self, chunks: list[tuple[Live, int]], decodes: list[Live], budget: int
     ) -> None:
-        """Admit who waits, within a budget, and add the first pieces to the others."""
+        """Admit waiting sequences within a budget, and add the first pieces to the others."""
         may_pad = not chunks
         while budget > 0:
             by_whole = self.whole_must_fit or not self.in_turn

@@ -1,4 +1,4 @@
-"""Designs run beside the best one with the same requests: who serves as much, and who does not."""
+"""Designs run beside the best one with the same requests: which serve as much, and which do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan makes of scenarios: limits of classes, split engines, other schedulers, refusals."""
+"""Plans of other scenarios: limits of classes, split engines, other schedulers, refusals."""
 
 from __future__ import annotations
 

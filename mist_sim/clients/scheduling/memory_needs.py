@@ -100,7 +100,7 @@ class MemoryNeeds:
     def of_rest(self, sequence: SequenceState, num_planned: int) -> int:
         """Return the blocks that a prompt that runs lacks after its planned piece.
 
-        What a drafting model has behind that piece counts as blocks of the rest.
+        The drafting model's blocks behind that piece count as blocks of the rest.
         """
         num_slots = self.slots_ahead(sequence, sequence.num_computed_tokens + num_planned)
         held = self._kv_cache.num_held(sequence, num_slots)
