@@ -132,7 +132,7 @@ def test_who_was_loaded_gives_memory_up_for_who_goes_before_it(
 
 
 def test_a_load_begins_when_blocks_of_who_gave_up_are_free():
-    """They are free with the end of the step that was in flight, though no other sequence leaves."""
+    """They are free with the end of the step that was in flight, though no other one leaves."""
     options = EngineOptions(
         "chunked",
         6,

@@ -15,9 +15,9 @@ Beside the rules of `stepwise` and `parallel`:
 - The first rank begins a batch that was planned ahead when the tokens of another have come: those
   of the batch `stagger` plans before, where that gave any that are followed by others.
 - Who runs may be preempted although a batch computes it. The tokens on their way come all the
-  same. Neither it nor a request behind it is admitted before; or, with `drains`, others pass it, and it
-  waits for batches that give it none, too. One whose last token is on its way just gives its blocks
-  back.
+  same. Neither it nor a request behind it is admitted before; or, with `drains`, others pass it,
+  and it waits for batches that give it none, too. One whose last token is on its way just gives its
+  blocks back.
 - Who gives up while it runs leaves when the next batch has returned.
 """
 
