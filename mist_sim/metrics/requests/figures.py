@@ -69,8 +69,8 @@ def goodput(
     """Return goodput and the verdict on each limit; empty without limits.
 
     c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
-    the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that apply to none of
-    the counted requests are kept: those of no class, if all are of one.
+    the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that apply
+    to none of the counted requests are kept: those of no class, if all are of one.
     """
     if not slo.is_set:
         return {}
