@@ -516,6 +516,44 @@ def test_benchmarks_that_people_run(arguments, workload):
     assert {key: found[key] for key in workload} == workload
 
 
+def test_a_benchmarks_lengths_are_those_that_its_dataset_reads(tmp_path):
+    """`--input-len` sets those of random alone; `--output-len` those of every dataset."""
+    repeated = "--dataset-name prefix_repetition --input-len 9 --output-len 8"
+    found = from_vllm([f"vllm bench serve {repeated}"])
+    assert found.keys["workload"]["lengths"]["suffix"]["tokens"] == 256
+    assert found.keys["workload"]["lengths"]["output"]["tokens"] == 8
+    assert found.left_out == ("--input-len",)
+    path = tmp_path / "a.json"
+    with pytest.raises(ScenarioError, match="--output-len 8: answers of the file have their own"):
+        from_vllm(
+            [f"vllm bench serve --dataset-name sharegpt --dataset-path {path} --output-len 8"]
+        )
+
+
+def test_prompts_and_answers_may_spread_apart():
+    line = "vllm bench serve --input-len 100 --output-len 10 --random-range-ratio"
+    lengths = from_vllm([f"""{line} '{{"input": 0.5, "output": 0.1}}'"""]).keys["workload"][
+        "lengths"
+    ]
+    assert lengths["prompt"] == {"type": "uniform", "low": 50, "high": 150}
+    assert lengths["output"] == {"type": "uniform", "low": 9, "high": 11}
+    assert from_vllm([f"{line} 0.5"]).keys["workload"]["lengths"]["output"]["low"] == 5
+    for wrong in ("1", "nan", "x", '{"input": 2}', '{"input": "a"}'):
+        with pytest.raises(ScenarioError, match="--random-range-ratio"):
+            from_vllm([f"{line} '{wrong}'"])
+
+
+def test_burstiness_without_a_rate_has_no_effect():
+    found = from_vllm(["vllm bench serve --burstiness 0.5"])
+    assert found.left_out == ("--burstiness",)
+    assert found.keys["workload"]["arrivals"] == {"type": "all_at_once"}
+
+
+def test_a_cap_of_a_request_is_a_whole_number():
+    with pytest.raises(ScenarioError, match="--extra-body max_tokens=many: must be a whole number"):
+        from_vllm(["""vllm bench serve --extra-body '{"max_tokens": "many"}'"""])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
