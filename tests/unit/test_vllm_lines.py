@@ -538,7 +538,7 @@ def test_prompts_and_answers_may_spread_apart():
     assert lengths["prompt"] == {"type": "uniform", "low": 50, "high": 150}
     assert lengths["output"] == {"type": "uniform", "low": 9, "high": 11}
     assert from_vllm([f"{line} 0.5"]).keys["workload"]["lengths"]["output"]["low"] == 5
-    for wrong in ("1", "nan", "x", '{"input": 2}', '{"input": "a"}'):
+    for wrong in ("1", "nan", "x", '{"input": 0.2}', '{"input": "a", "output": 0}'):
         with pytest.raises(ScenarioError, match="--random-range-ratio"):
             from_vllm([f"{line} '{wrong}'"])
 
