@@ -189,6 +189,10 @@ def test_words_are_those_of_a_shell(monkeypatch, tmp_path, text):
         "$ vllm serve qwen3-4b -tp 2",
         "# vllm serve qwen3-4b -tp 2",
         "vllm serve qwen3-4b `\n  -tp 2",
+        "vllm serve qwen3-4b ^\n  -tp 2",
+        "vllm serve qwen3-4b \u2013tensor-parallel-size 2",
+        "vllm serve qwen3-4b \u2013tp 2",
+        "[Service]\nEnvironment=A=1\nExecStart=/usr/bin/bash -c 'vllm serve qwen3-4b -tp 2'\n",
         "vllm serve qwen3-4b \\  # small\n  -tp 2",
         "ARGS=(qwen3-4b -tp 2)\nvllm serve ${ARGS[@]}",
         "services:\n  llm:\n    image: vllm/vllm-openai\n    command: qwen3-4b -tp ${TP:-2}\n",
@@ -227,6 +231,97 @@ def test_replicas_are_counted_and_manifests_come_from_standard_input(capsys, mon
     path = tmp_path / "deployment.yaml"
     path.write_text(text)
     assert from_vllm([str(path)]).keys["clients"] == [{"name": "llm", "count": 3}]
+
+
+@pytest.mark.parametrize(
+    ("items", "count"),
+    [
+        ("0 1 2 3", 4),
+        ("{0..3}", 4),
+        ("$(seq 0 3)", 4),
+        ("$(seq 4)", 4),
+        ("a", None),
+        ("$GPUS", None),
+    ],
+)
+def test_a_server_in_a_loop_is_several(items, count):
+    found = from_vllm(
+        [f"for i in {items}; do A=$i vllm serve qwen3-4b & done\nvllm serve qwen3-8b"]
+    )
+    assert [client.get("count") for client in found.keys["clients"]] == [count, None]
+    looped, alone = found.account
+    assert looped.items[0].flag == f"for i in {items}"
+    assert looped.items[0].is_assumed is (items == "$GPUS")
+    assert len(alone.items) == 1
+    assert found.others == ()
+
+
+def test_variables_that_are_elsewhere_are_named():
+    service = (
+        "services:\n  a:\n    image: vllm/vllm-openai\n    command: qwen3-4b\n    env_file: x\n"
+    )
+    for text in ("docker run --env-file x vllm/vllm-openai qwen3-4b", service):
+        assert "elsewhere are not read" in from_vllm([text]).assumed[0].why
+    unit = "[Service]\nEnvironment='VLLM_USE_V1=0'\nExecStart=/usr/bin/vllm serve qwen3-4b\n"
+    with pytest.raises(ScenarioError, match="VLLM_USE_V1"):
+        from_vllm([unit])
+
+
+STACK = (
+    "servingEngineSpec:\n  modelSpec:\n  - modelURL: qwen3-4b\n    replicaCount: 2\n"
+    "    vllmConfig: {maxModelLen: 4096}\n"
+)
+
+
+def test_values_of_the_production_stack_are_read_as_its_chart_does():
+    """It switches the prefix cache off unless a value asks for it."""
+    (client,) = from_vllm([STACK]).keys["clients"]
+    assert client["kv_cache"] == {"enable_prefix_caching": False}
+    lora = STACK + "    enableLoRA: true\n"
+    assert "lora" in from_vllm([lora]).keys["clients"][0]
+    for logic, router in (("session", "session_affinity"), ("prefixaware", "prefix_affinity")):
+        (item,) = from_vllm([f"{STACK}routerSpec: {{routingLogic: {logic}}}\n"]).assumed
+        assert item.flag == f"routingLogic {logic}"
+        assert item.why.endswith(f"--set router={router}")
+
+
+def test_the_store_of_the_production_stack_is_shared():
+    text = STACK.replace("4096", "4096, enablePrefixCaching: true")
+    text += "    lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: 20}\n"
+    assert from_vllm([text]).keys["clients"][0]["kv_cache"]["tiers"][0]["capacity"] == "20 GB"
+    with pytest.raises(ScenarioError, match="a store that servers share needs a size"):
+        from_vllm([text + "cacheserverSpec: {serde: naive}\n"])
+    off = text + "cacheserverSpec: {enabled: false}\n"
+    assert from_vllm([off]).keys == from_vllm([text]).keys
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"),
+    [
+        ("--no-enable-chunked-prefill", "clients.0.scheduler.type"),
+        (
+            """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
+            "clients.0.role",
+        ),
+    ],
+)
+def test_what_set_says_is_not_refused(flag, key):
+    line = f"vllm serve qwen3-4b {flag}"
+    with pytest.raises(ScenarioError, match=f"--set {key}"):
+        from_vllm([line])
+    (statement,) = from_vllm([line], overrides={key: "x"}).account
+    assert statement.items[-1].why == f"{key.removeprefix('clients.0.')}, which --set says"
+
+
+def test_offloading_has_the_bytes_of_the_line():
+    size = 107_374_182_401
+    extra = f'{{"cpu_bytes_to_use": {size}}}'
+    line = (
+        'vllm serve qwen3-8b --kv-transfer-config \'{"kv_connector": "OffloadingConnector", '
+        f'"kv_role": "kv_both", "kv_connector_extra_config": {extra}}}\''
+    )
+    (tier,) = from_vllm([line]).keys["clients"][0]["kv_cache"]["tiers"]
+    assert tier["capacity"] == f"{size} B"
 
 
 def test_a_file_of_arguments_goes_before_the_command_line(tmp_path):
@@ -538,7 +633,7 @@ def test_prompts_and_answers_may_spread_apart():
     assert lengths["prompt"] == {"type": "uniform", "low": 50, "high": 150}
     assert lengths["output"] == {"type": "uniform", "low": 9, "high": 11}
     assert from_vllm([f"{line} 0.5"]).keys["workload"]["lengths"]["output"]["low"] == 5
-    for wrong in ("1", "nan", "x", '{"input": 2}', '{"input": "a"}'):
+    for wrong in ("1", "nan", "x", '{"input": 0.2}', '{"input": "a", "output": 0}'):
         with pytest.raises(ScenarioError, match="--random-range-ratio"):
             from_vllm([f"{line} '{wrong}'"])
 

@@ -203,13 +203,14 @@ def _place(name: str) -> str:
 def _ratios(text: str) -> tuple[float, float]:
     """Return how far prompts and answers spread, of "0.3" or '{"input": 0.3, "output": 0.5}'."""
     try:
-        both = {"input": float(text), "output": float(text)}
+        ratios: list[Any] = [float(text)] * 2
     except ValueError:
         both = mapping(text)
-    ratios = both.get("input", 0.0), both.get("output", 0.0)
-    if not all(isinstance(ratio, int | float) and 0 <= ratio < 1 for ratio in ratios):
-        raise ArgumentTypeError("must be in [0, 1)")
-    return ratios
+        ratios = [both.get(key) for key in ("input", "output")]
+    prompts, answers = (r if isinstance(r, int | float) else math.nan for r in ratios)
+    if not (0 <= prompts < 1 and 0 <= answers < 1):
+        raise ArgumentTypeError("must be in [0, 1), one for both or of input and output")
+    return prompts, answers
 
 
 def _random(said: Mapping[str, Any], num_prompts: int, account: Account) -> dict[str, Any]:
