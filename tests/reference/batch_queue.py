@@ -282,7 +282,8 @@ class QueuedLane(StepwiseChunked):
         if live in self.running:
             self.running.remove(live)
             is_complete = live.is_complete(self.longest)
-            number = live.num_cached - self.num_vain(live) if is_complete else self.entered.get(live, 0)
+            num_cached = live.num_cached - self.num_vain(live)
+            number = num_cached if is_complete else self.entered.get(live, 0)
             self.memory.leave(live, number, preempted=False)
         elif live in self.queue:
             self.queue.remove(live)

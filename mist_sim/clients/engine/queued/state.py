@@ -196,10 +196,10 @@ class QueuedState(LaneState):
     def _goes_beyond(self, sequence: SequenceState) -> bool:
         """Tell whether a decode whose last token is on its way is in one more plan.
 
-        That is so while the tokens that have come leave more than one to come (`Scheduler.schedule`
-        in `vllm/v1/core/sched/scheduler.py`), and the longest context is not reached.
+        That is so while more than one of its tokens is to come (`Scheduler.schedule` in
+        `vllm/v1/core/sched/scheduler.py`), and the longest context is not reached.
         """
-        if sequence not in self.beyond or len(self.giving(sequence)) < 2:  # noqa: PLR2004
+        if sequence not in self.beyond or len(self.giving(sequence)) < 2:
             return False
         num_tokens = sequence.num_final_tokens + len(self._behind_last(sequence))
         return self.longest is None or num_tokens < self.longest
