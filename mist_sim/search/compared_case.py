@@ -138,7 +138,8 @@ class Case:
         told = (overload_line, architecture_line, kernels_line, one_node_line)
         for line_of in (*told, room_line) if self._keeps is False else told:
             found += [line for line in map(line_of, self.summaries) if line][:1]
-        return found + (self.goodput.warnings if self.goodput else [])
+        found += self.goodput.warnings if self.goodput else []
+        return list(dict.fromkeys(found))
 
     @property
     def binding(self) -> Binding | None:

@@ -96,7 +96,8 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: description of what was simulated. settings: scenario
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
-    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
+    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary. one_node:
+        which GPUs are timed as in one node although nodes have fewer; or nothing.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
     lone_requests: how requests that are alone fare, where no rate is attained; else None.
@@ -116,6 +117,7 @@ class Goodput(Findings):
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    one_node: str = ""
     binding: Binding | None = None
     is_coarse: bool = False
     lone_requests: LoneRequests | None = None
@@ -210,7 +212,8 @@ class Goodput(Findings):
     @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the rate, a sentence or two each."""
-        told = [text for search in self.searches for text in _warnings(search, self)]
+        told = [self.one_node] if self.one_node else []
+        told += [text for search in self.searches for text in _warnings(search, self)]
         return told + ([self.lone_requests.sentence] if self.lone_requests else [])
 
     @property

@@ -157,10 +157,16 @@ def lowest(case: Ranked, figure: str) -> float:
 
 def sentence(cases: Sequence[Ranked]) -> str:
     """Return the winner, with margin and certainty, or why there is none; empty: no limits."""
-    if any(case.interval is not None for case in cases):
-        return _of_goodput(cases)
-    if all(case.keeps is None for case in cases):
+    searched = [case for case in cases if case.interval is not None]
+    judged = searched or [case for case in cases if case.keeps is not None]
+    if not judged:
         return ""
+    told = _of_goodput(judged) if searched else _of_kept(judged)
+    failed = [case.name for case in cases if case not in judged]
+    return f"{told} Not judged: {listed(failed)}." if failed else told
+
+
+def _of_kept(cases: Sequence[Ranked]) -> str:
     kept = [Kept(case.name, case.figures[GOOD], bool(case.keeps), case.is_sure) for case in cases]
     otherwise = _WHO if any(case.keeps for case in cases) else _RATES
     return sentence_of_kept(kept, where=" at this rate", otherwise=otherwise)

@@ -205,8 +205,22 @@ def test_without_a_search_the_sentence_counts_who_keeps_the_limits():
     assert sentence([good._replace(keeps=None), bad._replace(keeps=None)]) == ""
 
 
+def test_what_failed_is_named_apart_and_not_counted():
+    bad, good = case("bad", keeps=False, good=0.4), case("good")
+    failed = case("failed", keeps=None, good=nan)
+    other = failed._replace(name="other")
+    assert sentence([failed, bad, good, other]) == (
+        "1 of 2 keep their limits at this rate: good. --goodput tells who serves most. "
+        "Not judged: failed, other."
+    )
+    assert sentence([good, failed]) == (
+        "All keep their limits at this rate. --goodput tells who serves most. Not judged: failed."
+    )
+    assert sentence([APART, failed, TOGETHER]).endswith(" beyond. Not judged: failed.")
+
+
 def test_one_alone_and_none_at_all():
-    none = case("none", nan, None, first="TTFT")
+    none = case("none", nan, (0.0, 60.0), first="TTFT")
     assert sentence([APART, none]) == (
         "apart alone attains a rate: 90 /s; TPOT is the first to miss beyond."
     )
