@@ -256,6 +256,18 @@ def test_a_server_in_a_loop_is_several(items, count):
     assert found.others == ()
 
 
+def test_replicas_of_a_service_are_counted():
+    service = "services:\n  a:\n    image: vllm/vllm-openai\n    command: qwen3-4b\n"
+    (client,) = from_vllm([service + "    deploy: {replicas: 3}\n"]).keys["clients"]
+    assert client["count"] == 3
+    assert "count" not in from_vllm([service + "    deploy: {resources: {}}\n"]).keys["clients"][0]
+
+
+def test_a_pinned_package_is_no_variable():
+    found = from_vllm(["uv run --with vllm==0.19.0 vllm serve qwen3-4b"])
+    assert found.left_out == ("uv run --with vllm==0.19.0",)
+
+
 def test_variables_that_are_elsewhere_are_named():
     service = (
         "services:\n  a:\n    image: vllm/vllm-openai\n    command: qwen3-4b\n    env_file: x\n"

@@ -191,7 +191,7 @@ def _behind(words: list[str], name: str, around: Surroundings) -> list[str]:
             start_of(rest)
             or shell
             or container
-            or ASSIGNMENT.fullmatch(rest[0])
+            or (ASSIGNMENT.fullmatch(rest[0]) and "==" not in rest[0])
             or head in _STARTERS
         ):
             around.account.no_effect(cut(" ".join(words[:position])), _HOST)

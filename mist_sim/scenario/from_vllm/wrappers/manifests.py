@@ -88,7 +88,9 @@ def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
 
 def _count(part: Mapping[str, Any], count: int) -> int:
     """Return how many copies of a mapping's containers run. A leader with its workers is one."""
+    deploy = part.get("deploy")  # of a compose file
     found = [part.get(key) for key in _COUNTS]
+    found += [deploy.get("replicas")] if isinstance(deploy, dict) else []
     own = next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), None)
     return count if own is None else count * max(own, 0)
 
