@@ -273,6 +273,22 @@ def test_longer_runs_end_at_one_that_says_nothing():
     assert found.status == "undecided"
 
 
+def test_bounds_of_an_undecided_goodput_begin_at_the_highest_rate_attained():
+    """With several seeds at the lowest of these: 2 and 3; a rate above a missed one is none."""
+    tried = [told_trial(2.0), silent_trial(4.0, 9000)]
+
+    def bounds(*seeds):
+        found = tuple(SeedGoodput.of(0, Bracket.of(told(trials)), trials) for trials in seeds)
+        result = Goodput(found, target(0.9), TOLERANCE, 100, 2, "", "case")
+        assert result.status == "undecided"
+        return result.bounds
+
+    assert bounds(tried) == (2.0, INF)
+    assert bounds([*tried, told_trial(20.0)]) == (2.0, 20.0)
+    assert bounds([*tried, told_trial(3.0)], tried) == (2.0, INF)
+    assert bounds([silent_trial(1.0, 9000), told_trial(20.0)]) == (0.0, 20.0)
+
+
 def test_the_limit_that_is_missed_first_is_one_of_a_run_that_tells():
     silent = replace(silent_trial(12.0, None), worst_limit="ttft")
     missed = replace(told_trial(20.0), worst_limit="tpot")
