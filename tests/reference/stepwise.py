@@ -320,6 +320,7 @@ class Live:
 Plan = tuple[list[tuple[Live, int]], list[Live]]
 """(prompt, new tokens) of every prompt in the step; the decodes in the step."""
 
+
 class EndlessError(Exception):
     """All who run are preempted again and again, and nobody gets a token."""
 

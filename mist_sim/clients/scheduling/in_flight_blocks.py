@@ -56,8 +56,9 @@ class InFlightBlocks:
 
         num_left: sequences of the lane that have left it so far.
         Raises ScenarioError if `MOST_STARTS` such plans followed each other and nobody got a token
-        or left in between. vLLM 0.24 goes on so for ever: two prompts in pieces need the same
-        block, and neither gets the other's before it has given its own back.
+        or left in between: prompts in pieces need the same block, and neither gets the other's
+        before it has given its own back. vLLM 0.24 goes on so for ever (seen without drafts, and
+        with drafts in some cases).
         """
         tokens = {sequence: sequence.num_tokens for sequence in preempted}
         before = self._tokens
@@ -70,8 +71,9 @@ class InFlightBlocks:
         if self._num_starts == MOST_STARTS:
             raise ScenarioError(
                 f"{MOST_STARTS:,} plans in a row preempted all running requests and none got a "
-                f"token in between, as in vLLM 0.24 (rules.defers_frees); have more KV-cache "
-                f"blocks, a lower max_num_seqs, or no long_prefill_token_threshold"
+                f"token in between, since their blocks are free only after the step in flight "
+                f"(rules.defers_frees); have more KV-cache blocks, a lower max_num_seqs, or no "
+                f"long_prefill_token_threshold"
             )
 
     def end_step(self) -> None:
