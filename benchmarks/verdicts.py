@@ -1,13 +1,13 @@
 """How often verdicts in steady state are wrong: `python -m benchmarks.verdicts` prints tables.
 
 Queues whose truth is known, at loads where a little more or less than nine in ten requests keep
-the limit. `--write` puts the tables into docs/background/verdicts.md. It takes some hours of one
-core; `--quick` some minutes.
+the limit. `--write` puts the tables into docs/background/verdicts.md. It takes some half an hour of
+one core; `--most 30000 --runs 40` a minute.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -29,6 +29,7 @@ BEGIN, END = "<!-- made by benchmarks/verdicts.py -->", "<!-- end -->"
 SHARE = 0.9
 TRUTHS = (0.96, 0.93, 0.905, 0.895, 0.87, 0.8)
 OVERLOAD = 1.03
+RUNS = {30_000: 200, 200_000: 40, 1_000_000: 40}  # of a cell, with at most so many requests
 _LONG = 2_000_000  # requests of the run that tells the truth where no formula does
 
 
@@ -135,30 +136,40 @@ def verdicts(queue: Queue, truth: float, most: int, num_runs: int) -> Counter[bo
     return Counter(verdict(queue, rate, most, seed).attained for seed in range(num_runs))
 
 
-def tables(num_runs: int, most: tuple[int, ...]) -> Iterator[str]:
+def table(num_runs: int, most: int) -> Iterator[str]:
     """Yield lines: attained / missed / undecided, in percent of the runs."""
-    for number in most:
-        truths = " | ".join(f"{truth:.1%}".replace("%", " %") for truth in TRUTHS)
-        yield f"| at most {number:,} requests | {truths} | overload 3 % |"
-        yield "|---" * (len(TRUTHS) + 2) + "|"
-        for name, queue in QUEUES.items():
-            cells = []
-            for truth in (*TRUTHS, 0.0):
-                found = verdicts(queue, truth, number, num_runs)
-                shares = (round(100 * found[each] / num_runs) for each in (True, False, None))
-                cells.append(" / ".join(str(share) for share in shares))
-            yield f"| {name} | {' | '.join(cells)} |"
-        yield ""
+    truths = " | ".join(f"{truth:.1%}".replace("%", " %") for truth in TRUTHS)
+    yield f"| at most {most:,} requests, {num_runs} runs | {truths} | overload 3 % |"
+    yield "|---" * (len(TRUTHS) + 2) + "|"
+    for name, queue in QUEUES.items():
+        cells = []
+        for truth in (*TRUTHS, 0.0):
+            found = verdicts(queue, truth, most, num_runs)
+            shares = (round(100 * found[each] / num_runs) for each in (True, False, None))
+            cells.append(" / ".join(str(share) for share in shares))
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
 
 
 def main() -> None:
     """Print the tables; with --write put them into the page."""
-    is_quick = "--quick" in sys.argv
+    parser = argparse.ArgumentParser(description="How often are verdicts in steady state wrong?")
+    parser.add_argument("--runs", type=int, default=0, help="of a cell (RUNS)")
+    parser.add_argument(
+        "--most",
+        type=int,
+        nargs="+",
+        default=tuple(RUNS),
+        help="requests of a run",
+    )
+    parser.add_argument("--write", action="store_true", help="into the page")
+    asked = parser.parse_args()
     lines = []
-    for line in tables(40 if is_quick else 400, (30_000,) if is_quick else (30_000, 200_000)):
-        print(line, flush=True)
-        lines.append(line)
-    if "--write" in sys.argv:
+    for most in asked.most:
+        for line in table(asked.runs or RUNS[most], most):
+            print(line, flush=True)
+            lines.append(line)
+    if asked.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         _, _, after = rest.partition(END)
         made = "\n".join([BEGIN, *lines]).rstrip() + "\n"

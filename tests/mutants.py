@@ -781,6 +781,12 @@ MUTANTS = [
         ":",
     ),
     Mutant(
+        "a pipeline plans no step behind the end of an answer",
+        "clients/engine/queued/state.py",
+        "len(self.giving(sequence)) < 2:",
+        "True:",
+    ),
+    Mutant(
         "an answer in a pipeline hides its blocks once its last token is on its way",
         "clients/engine/queued/state.py",
         "if last.group is group and sequence in leaving:",

@@ -96,7 +96,7 @@ class LaneMaker:
             "rules": self.rules,
         }
         if self.form is not None:
-            state: LaneState = _queued_state(memory, queue, options)
+            state: LaneState = _queued_state(memory, queue, options, self.config.max_model_len)
         else:
             state = LaneState(
                 memory.manager(self.shared.tiers if self.shared else None),
@@ -135,13 +135,20 @@ class LaneMaker:
         )
 
 
-def _queued_state(memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any]) -> QueuedState:
-    """Return the state of a pipeline with one scheduler, empty. options: of `LaneState`."""
+def _queued_state(
+    memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any], longest: int | None
+) -> QueuedState:
+    """Return the state of a pipeline with one scheduler, empty.
+
+    options: of `LaneState`. longest: `max_model_len`.
+    """
     manager = memory.manager()
     waiting = FreshQueue(queue, passes_over=options["rules"].drains_preempted)
-    if not isinstance(manager, PrefixCachingManager):
-        return QueuedState(manager, waiting, **options)
-    manager.answers = answers = EagerAnswers(memory.block_size)
-    answers.cache = manager.cache
-    answers.state = state = QueuedState(manager, waiting, **options)
+    if isinstance(manager, PrefixCachingManager):
+        manager.answers = answers = EagerAnswers(memory.block_size)
+        answers.cache = manager.cache
+        answers.state = state = QueuedState(manager, waiting, **options)
+    else:
+        state = QueuedState(manager, waiting, **options)
+    state.longest = longest
     return state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isinf, isnan
 from string import ascii_uppercase
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.report.elements.cells import number, percent, section, warnings, who
+from mist_sim.report.elements.cells import merged, number, percent, section, warnings
 from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
 from mist_sim.report.run.origins import host_lines_of_each
@@ -96,7 +96,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
         *_told("Assumed", summary.get("assumed", {})),
         *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
-        *warnings(_merged(told) if is_long else [f"{name}: {text}" for name, text in told]),
+        *warnings(merged(told) if is_long else [f"{name}: {text}" for name, text in told]),
     )
 
 
@@ -111,15 +111,7 @@ def _break_even(lines: Sequence[str]) -> Iterator[RenderableType]:
 def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield text for the known entries by name; empty without any."""
     if texts:
-        yield from section(title, Group(*map(Text, _merged(texts.items()))))
-
-
-def _merged(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines of names and texts; names that share a text share a line."""
-    names: dict[str, list[str]] = {}
-    for name, text in told:
-        names.setdefault(text, []).append(name)
-    return [f"{who(found)}: {text}" for text, found in names.items()]
+        yield from section(title, Group(*map(Text, merged(texts.items()))))
 
 
 def _side_by_side(summary: Mapping[str, Any]) -> tuple[str, RenderableType]:
@@ -214,6 +206,8 @@ def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
 def _bound(found: Mapping[str, Any]) -> str:
     """Return what is known of a goodput that has no value. found: `Goodput.summary`."""
     low, high = found["bounds"]
+    if low and high is not None and not isinf(high):
+        return f"{number(low)} to {number(high)}"
     if low:
         return f"> {number(low)}"
     return "-" if high is None or isinf(high) else f"< {number(high)}"

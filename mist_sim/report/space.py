@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, number, percent, section, warnings
+from mist_sim.report.elements.cells import count, merged, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns, listed
+from mist_sim.report.run.origins import host_lines, host_lines_of_each
 
 _MOST_ROWS = 15  # of a table; all are in the files
 _FEW_ROWS = 6  # all of which are shown, also equal ones
@@ -43,10 +44,12 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
     kept.sort(key=lambda row: _order(row, summary))
     unknown = [row for row in summary["rows"] if row["status"] == "undecided"]
-    told = [f"{row['name']}: {text}" for row in best for text in row["warnings"]]
+    told = merged((row["name"], text) for row in best for text in row["warnings"])
     if len(told) > _MOST_WARNINGS:
         told = [*told[:_MOST_WARNINGS], f"{len(told) - _MOST_WARNINGS} more: --explain ROW"]
+    hosts = {row["name"]: row.get("assumed_host", {}) for row in best}
     return Group(
+        *host_lines_of_each(hosts, len(best)),
         *section("Best", Text(summary["sentence"])),
         *(section(_best_title(summary, is_sure=not unknown), _rows(best, summary)) if best else ()),
         *(section("Attain all rates tried", _rows(unknown, summary)) if unknown else ()),
@@ -68,6 +71,7 @@ def row_table(row: Mapping[str, Any]) -> RenderableType:
     values = [(key, str(value), "") for key, value in row["values"].items()]
     reason = f": {row['reason']}" if row["reason"] else ""
     return Group(
+        *host_lines(row.get("assumed_host", {})),
         *section(f"Row {row['number']}: {row['name']}", Text(f"{_WORDS[row['status']]}{reason}")),
         *section("Set", pairs(values)),
         *section("Figures", pairs(figures)),

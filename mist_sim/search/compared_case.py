@@ -138,7 +138,8 @@ class Case:
         told = (overload_line, architecture_line, kernels_line, one_node_line)
         for line_of in (*told, room_line) if self._keeps is False else told:
             found += [line for line in map(line_of, self.summaries) if line][:1]
-        return found + (self.goodput.warnings if self.goodput else [])
+        found += self.goodput.warnings if self.goodput else []
+        return list(dict.fromkeys(found))
 
     @property
     def binding(self) -> Binding | None:
@@ -167,6 +168,7 @@ class Case:
             by_seed=[self._of_seed(summary) for summary in self.summaries],
             is_coarse=self.goodput is not None and self.goodput.is_coarse,
             beside=self.beside,
+            is_undecided=goodput is not None and goodput.status == "undecided",
         )
 
     @property

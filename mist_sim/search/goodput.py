@@ -92,6 +92,11 @@ class GoodputOptions:
         )
         most, least = self.most_requests, target.least_requests
         if most is not None and most < least and not self.as_is:
+            if scenario.workload.trace is not None:
+                raise ScenarioError(
+                    "most_requests has no effect on a trace, which is judged as it stands, got "
+                    f"{most}; leave it out"
+                )
             raise ScenarioError(
                 f"most_requests must be >= {least} where {100 * target.hardest:g} % must be "
                 f"good, got {most}: fewer tell too little; raise it, or ask for a smaller share"
@@ -297,6 +302,7 @@ def search_goodputs(
             title=built.scenario.headline,
             expected_errors=built.expected_errors,
             assumed_host=built.assumed_host,
+            one_node=built.one_node,
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
             is_coarse=any((k, seed) in out for seed in all_seeds[k]),
             lone_requests=alone.get(k),

@@ -82,6 +82,13 @@ class SeedGoodput:
         missed = [(trial.rate, -_near(trial.margins[0])) for trial in steady if trial.margins]
         return min(_last(kept), low), max(_last(missed[::-1]), high)
 
+    @property
+    def sure(self) -> float:
+        """The highest rate known to be attained, and no lower one to be missed; 0: none is."""
+        missed = min((each.rate for each in self.trials if each.attained is False), default=inf)
+        attained = [each.rate for each in self.trials if each.attained and each.rate < missed]
+        return max(attained, default=0.0)
+
     def at(self, rate: float | None) -> Trial | None:
         """Return the run at a rate."""
         return next((trial for trial in self.trials if trial.rate == rate), None)
@@ -96,7 +103,8 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: description of what was simulated. settings: scenario
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
-    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
+    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary. one_node:
+        which GPUs are timed as in one node although nodes have fewer; or nothing.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
     lone_requests: how requests that are alone fare, where no rate is attained; else None.
@@ -116,6 +124,7 @@ class Goodput(Findings):
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    one_node: str = ""
     binding: Binding | None = None
     is_coarse: bool = False
     lone_requests: LoneRequests | None = None
@@ -161,9 +170,10 @@ class Goodput(Findings):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval; without a rate, up to where all rates are attained, and the lowest missed.
+        """The interval; without a rate, the highest surely attained and the lowest missed.
 
-        Requests per second; 0 and infinity where no rate is.
+        Requests per second, the lowest of the seeds and the highest; 0 and infinity where no rate
+        is. If all rates tried are attained with a seed, the highest of these, and infinity.
         """
         if self.status == "found":
             return self.interval
@@ -174,7 +184,7 @@ class Goodput(Findings):
             min((trial.rate for trial in search.trials if trial.attained is False), default=inf)
             for search in self.searches
         ]
-        return 0.0, max(missed)
+        return min(search.sure for search in self.searches), max(missed)
 
     @property
     def per_gpu(self) -> float:
@@ -210,7 +220,8 @@ class Goodput(Findings):
     @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the rate, a sentence or two each."""
-        told = [text for search in self.searches for text in _warnings(search, self)]
+        told = [self.one_node] if self.one_node else []
+        told += [text for search in self.searches for text in _warnings(search, self)]
         return told + ([self.lone_requests.sentence] if self.lone_requests else [])
 
     @property

@@ -12,6 +12,7 @@ from mist_sim.hardware import gpu_group
 from mist_sim.metrics import PowerOptions
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.spending.cost import dollars_an_hour
+from mist_sim.report.run.origins import one_node_line
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -46,6 +47,14 @@ class Built:
         return {
             n: known.assumed_host for n, known in origins.items() if known and known.assumed_host
         }
+
+    @property
+    def one_node(self) -> str:
+        """Which GPUs are timed as in one node although nodes have fewer; or nothing."""
+        origins = {client.name: client.traits.times for client in self.simulation.clients}
+        return one_node_line(
+            {"assumed": {n: known.assumed for n, known in origins.items() if known}}
+        )
 
     @property
     def asks_for_spending(self) -> bool:

@@ -15,8 +15,10 @@ from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, is_sure, sentence
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.elements.cells import merged
 from mist_sim.report.elements.key_labels import value_text
 from mist_sim.report.presenters import STUDY
+from mist_sim.report.run.origins import one_node_line
 from mist_sim.studies.points import Point
 from mist_sim.studies.task import Failure, Row
 
@@ -112,6 +114,7 @@ class PointRuns:
             yield "no request finished"
         if any(summary.get("unstable") for summary in self.summaries):
             yield "unstable: latencies depend on how long the run is"
+        yield from [line for line in map(one_node_line, self.summaries) if line][:1]
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,11 +192,7 @@ class Study(Findings):
     @property
     def warnings(self) -> list[str]:
         """Warnings for the reader of the figures, by point."""
-        return [
-            f"{each.point.name}: {text}" if each.point.name else text
-            for each in self.points
-            for text in each.warnings
-        ]
+        return merged((each.point.name, text) for each in self.points for text in each.warnings)
 
     @property
     def verdict(self) -> str:

@@ -338,3 +338,36 @@ def test_who_gives_up_ends_what_would_go_on_for_ever():
     first, second = PREEMPT_EACH_OTHER
     engine = assert_exact(Case(DEFERS_FREES, (first, replace(second, timeout=0.25))), AWKWARD)
     assert [outcome.status for outcome in engine.outcomes] == ["finished", "timed_out"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_tokens", "longest", "num_behind"),
+    [
+        (2, 5, None, 0),
+        (3, 5, None, 1),
+        (4, 5, None, 2),
+        (4, 2, None, 2),
+        (4, 1, None, 0),
+        (4, 5, 9, 0),
+        (4, 5, 10, 1),
+    ],
+)
+def test_pipelines_plan_steps_behind_the_end_of_an_answer(ranks, num_tokens, longest, num_behind):
+    """0.19 plans no more of an answer once all its tokens but one have come, and they take blocks.
+
+    With 4 ranks 4 batches are in flight: the last token but one comes while the last one and two
+    that nobody gets are on their way. Nothing is planned behind `max_model_len`.
+    """
+    options = EngineOptions(
+        "chunked",
+        *(40, 1, 4, 12),
+        batch_queue=True,
+        pipeline_parallel_size=ranks,
+        async_scheduling=True,
+        max_model_len=longest,
+    )
+    jobs = Job(0.0, 4, num_tokens), Job(1.0, 4, 1)
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    steps = range(num_tokens + num_behind)
+    assert [step.num_used_blocks for step in engine.steps[:-1]] == [4 + step for step in steps]
+    assert len(engine.outcomes[0].token_times) == num_tokens

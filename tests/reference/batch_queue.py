@@ -10,8 +10,9 @@ Beside the rules of `stepwise` and `parallel`:
 - What a batch computes counts as computed when it is planned, so the next chunk of a prompt is
   planned without waiting for it. Blocks that it fills can be found then, as far as their tokens
   have come. Tokens come when it returns.
-- A decode is planned when its last token has come; or, where plans are made ahead, before, but for
-  an answer whose last token is on its way: `stagger` plans after its last one.
+- A decode is planned when its last token has come; or, where plans are made ahead, before:
+  `stagger` plans after its last one. No more is planned of an answer of which one token is to come
+  and on its way, or which reaches the longest context. Tokens behind the last one are for nobody.
 - The first rank begins a batch that was planned ahead when the tokens of another have come: those
   of the batch `stagger` plans before, where that gave any that are followed by others.
 - Who runs may be preempted although a batch computes it. The tokens on their way come all the
@@ -95,6 +96,15 @@ class QueuedLane(StepwiseChunked):
         """Tokens on their way."""
         return sum(live in each.given for each in self.passes)
 
+    def num_vain(self, live: Live) -> int:
+        """Tokens on their way behind its last one."""
+        return sum(live in each.decodes and live not in each.given for each in self.passes)
+
+    def is_over(self, live: Live) -> bool:
+        """Tell whether no more of it is planned."""
+        is_longest = live.num_cached + 1 >= self.longest
+        return self.is_ending(live) and (self.num_due(live) == 1 or is_longest)
+
     def is_ending(self, live: Live) -> bool:
         """Tell whether its last token is on its way."""
         num_due = self.num_due(live)
@@ -113,7 +123,7 @@ class QueuedLane(StepwiseChunked):
     def is_ready(self, live: Live) -> bool:
         if not self.stagger:
             return self.num_due(live) == 0
-        return not self.is_ending(live) and self.number >= self.eligible[live]
+        return not self.is_over(live) and self.number >= self.eligible[live]
 
     # --- a plan -------------------------------------------------------------------------------
 
@@ -136,16 +146,16 @@ class QueuedLane(StepwiseChunked):
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
         if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
+        given = [live for live in decodes if not self.is_ending(live)]
         for live in decodes:
             live.num_cached += 1
-        given = [*decodes]
         for live, num_new in chunks:
             live.num_cached += num_new
             if live.num_cached == live.num_known:
                 given.append(live)
                 live.decoding = True
                 self.all_decodes.append(live)
-        for live in given:
+        for live in [*decodes, *given]:
             self.eligible[live] = self.number + self.stagger
         members = [*decodes, *(live for live, _ in chunks)]
         found = Pass(members, given, batch, self.now, decodes=decodes, chunks=chunks)
@@ -246,17 +256,18 @@ class QueuedLane(StepwiseChunked):
         self.steps.append(Step(found.ready, self.now, found.batch, used, used, planned, found.busy))
         self.decoded_in[self.steps[-1]] = found.decodes
         complete = []
+        for live in found.decodes:
+            live.outcome.num_decode_steps += 1
+            live.outcome.num_decode_tokens += 1
         for live in found.given:
             outcome = live.outcome
-            if live in found.decodes:
-                outcome.num_decode_steps += 1
-                outcome.num_decode_tokens += 1
             if outcome.left_at == outcome.left_at:
                 continue  # it has left, and nobody gets the token
             outcome.chunk_times.append(self.now)
             live.emit(self.now)
             if live in self.running:
-                self.enter_known(live, live.num_cached - self.num_due(live))
+                num_coming = self.num_due(live) + self.num_vain(live)
+                self.enter_known(live, live.num_cached - num_coming)
             if live.is_complete(self.longest):
                 complete.append(live)
         for live in complete:
@@ -271,7 +282,8 @@ class QueuedLane(StepwiseChunked):
         if live in self.running:
             self.running.remove(live)
             is_complete = live.is_complete(self.longest)
-            number = live.num_cached if is_complete else self.entered.get(live, 0)
+            num_cached = live.num_cached - self.num_vain(live)
+            number = num_cached if is_complete else self.entered.get(live, 0)
             self.memory.leave(live, number, preempted=False)
         elif live in self.queue:
             self.queue.remove(live)

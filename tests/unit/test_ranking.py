@@ -67,6 +67,23 @@ def test_one_that_misses_all_rates_tried_serves_less_than_the_lowest():
     assert "missed (less than 120 /s)" in sentence([above, APART])
 
 
+def test_an_undecided_one_attains_some_rates_and_not_all_tried():
+    """It is no design that attains all rates, and none that attains no rate."""
+    between = case("between", interval=(20.0, 60.0))._replace(is_undecided=True)
+    above = between._replace(name="above", interval=(20.0, inf))
+    assert not above.is_open
+    assert sentence([between, above]) == (
+        "Undecided: between (20 /s or more, less than 60 /s), above (20 /s or more); "
+        "--most-requests or --replications may tell."
+    )
+    assert sentence([APART, between]) == (
+        "apart (90 /s, 88 to 92) serves more than between (20 /s or more, less than 60 /s); TPOT "
+        "is the first to miss beyond."
+    )
+    assert starred("goodput", "more", [APART, between]) == ["apart"]
+    assert starred("goodput", "more", [APART, above]) == []
+
+
 def test_the_lead_over_a_lower_bound_is_an_upper_one():
     """A design that was searched only coarsely may serve more than its figure."""
     coarse = TOGETHER._replace(is_coarse=True)
@@ -205,8 +222,22 @@ def test_without_a_search_the_sentence_counts_who_keeps_the_limits():
     assert sentence([good._replace(keeps=None), bad._replace(keeps=None)]) == ""
 
 
+def test_what_failed_is_named_apart_and_not_counted():
+    bad, good = case("bad", keeps=False, good=0.4), case("good")
+    failed = case("failed", keeps=None, good=nan)
+    other = failed._replace(name="other")
+    assert sentence([failed, bad, good, other]) == (
+        "1 of 2 keep their limits at this rate: good. --goodput tells who serves most. "
+        "Not judged: failed, other."
+    )
+    assert sentence([good, failed]) == (
+        "All keep their limits at this rate. --goodput tells who serves most. Not judged: failed."
+    )
+    assert sentence([APART, failed, TOGETHER]).endswith(" beyond. Not judged: failed.")
+
+
 def test_one_alone_and_none_at_all():
-    none = case("none", nan, None, first="TTFT")
+    none = case("none", nan, (0.0, 60.0), first="TTFT")
     assert sentence([APART, none]) == (
         "apart alone attains a rate: 90 /s; TPOT is the first to miss beyond."
     )

@@ -135,6 +135,18 @@ def test_requests_of_no_class_keep_the_other_limits():
     assert set(result.summary["slo"]) == {"p99_ttft_ms", "batch.p99_e2el_ms"}
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_a_limit_of_no_class_is_kept_where_all_requests_are_of_one(each):
+    """Nothing failed: neither `mist run` nor a comparison may call that limit missed."""
+    loose = {"chat": {"ttft": "60 s"}, "batch": {"ttft": "60 s"}}
+    slo = {"ttft": "1 ms", "classes": loose, "each": each, "attainment": 0.9, "percentiles": [90]}
+    result = simulate(scenario(slo))
+    told = result.summary["slo"]
+    assert told["p90_ttft_ms"]["kept"]
+    assert np.isnan(told["p90_ttft_ms"]["value"])
+    assert GoodputOptions().target(scenario(slo)).attained_in([result.summary])
+
+
 def test_a_run_is_the_same_with_and_without_classes():
     plain, by_class = simulate(scenario({"ttft": "1 s"})), simulate(scenario({"classes": LIMITS}))
     one, other = plain.requests, by_class.requests.drop(columns="class")

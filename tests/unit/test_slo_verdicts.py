@@ -125,8 +125,15 @@ def test_a_run_that_rejects_everything_says_so(mist):
     assert mist("clients.0.max_model_len=1", options=())[0] == 0
 
 
-def test_a_warm_up_that_leaves_nothing_says_so(mist):
-    code, out, err = mist("warmup=1000 s")
+def test_a_limit_that_applies_to_no_request_is_kept_and_says_so(mist):
+    code, out, _ = mist("slo.classes.all={priority: 0, ttft: 2 s}")
+    assert code == 0
+    assert "p99 TTFT - limit 1 s: pass, applies to no request" in out
+
+
+@pytest.mark.parametrize("classes", ["{}", "{all: {priority: 0, ttft: 2 s}}"])
+def test_a_warm_up_that_leaves_nothing_says_so(mist, classes):
+    code, out, err = mist("warmup=1000 s", f"slo.classes={classes}")
     assert code == 3
     assert "No request arrived after the warm-up, so there are no metrics." in out
     assert "no request finished" in err

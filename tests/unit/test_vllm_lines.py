@@ -189,6 +189,10 @@ def test_words_are_those_of_a_shell(monkeypatch, tmp_path, text):
         "$ vllm serve qwen3-4b -tp 2",
         "# vllm serve qwen3-4b -tp 2",
         "vllm serve qwen3-4b `\n  -tp 2",
+        "vllm serve qwen3-4b ^\n  -tp 2",
+        "vllm serve qwen3-4b \u2013tensor-parallel-size 2",
+        "vllm serve qwen3-4b \u2013tp 2",
+        "[Service]\nEnvironment=A=1\nExecStart=/usr/bin/bash -c 'vllm serve qwen3-4b -tp 2'\n",
         "vllm serve qwen3-4b \\  # small\n  -tp 2",
         "ARGS=(qwen3-4b -tp 2)\nvllm serve ${ARGS[@]}",
         "services:\n  llm:\n    image: vllm/vllm-openai\n    command: qwen3-4b -tp ${TP:-2}\n",
@@ -227,6 +231,120 @@ def test_replicas_are_counted_and_manifests_come_from_standard_input(capsys, mon
     path = tmp_path / "deployment.yaml"
     path.write_text(text)
     assert from_vllm([str(path)]).keys["clients"] == [{"name": "llm", "count": 3}]
+
+
+@pytest.mark.parametrize(
+    ("items", "count"),
+    [
+        ("0 1 2 3", 4),
+        ("{0..3}", 4),
+        ("$(seq 0 3)", 4),
+        ("$(seq 4)", 4),
+        ("a", None),
+        ("$GPUS", None),
+    ],
+)
+def test_a_server_in_a_loop_is_several(items, count):
+    found = from_vllm(
+        [f"for i in {items}; do A=$i vllm serve qwen3-4b & done\nvllm serve qwen3-8b"]
+    )
+    assert [client.get("count") for client in found.keys["clients"]] == [count, None]
+    looped, alone = found.account
+    assert looped.items[0].flag == f"for i in {items}"
+    assert looped.items[0].is_assumed is (items == "$GPUS")
+    assert len(alone.items) == 1
+    assert found.others == ()
+
+
+def test_all_branches_of_a_script_are_read_and_that_is_said():
+    text = "if a; then vllm serve qwen3-4b\nelse vllm serve qwen3-8b\nfi\nvllm serve qwen3-14b"
+    found = from_vllm([text])
+    assert len(found.keys["clients"]) == 3
+    assert [[item.flag for item in each.items] for each in found.account] == [
+        ["qwen3-4b"],
+        ["else", "qwen3-8b"],
+        ["qwen3-14b"],
+    ]
+
+
+def test_replicas_of_a_service_are_counted():
+    service = "services:\n  a:\n    image: vllm/vllm-openai\n    command: qwen3-4b\n"
+    (client,) = from_vllm([service + "    deploy: {replicas: 3}\n"]).keys["clients"]
+    assert client["count"] == 3
+    assert "count" not in from_vllm([service + "    deploy: {resources: {}}\n"]).keys["clients"][0]
+
+
+def test_a_pinned_package_is_no_variable():
+    found = from_vllm(["uv run --with vllm==0.19.0 vllm serve qwen3-4b"])
+    assert found.left_out == ("uv run --with vllm==0.19.0",)
+
+
+def test_variables_that_are_elsewhere_are_named():
+    service = (
+        "services:\n  a:\n    image: vllm/vllm-openai\n    command: qwen3-4b\n    env_file: x\n"
+    )
+    for text in ("docker run --env-file x vllm/vllm-openai qwen3-4b", service):
+        assert "elsewhere are not read" in from_vllm([text]).assumed[0].why
+    unit = "[Service]\nEnvironment='VLLM_USE_V1=0'\nExecStart=/usr/bin/vllm serve qwen3-4b\n"
+    with pytest.raises(ScenarioError, match="VLLM_USE_V1"):
+        from_vllm([unit])
+
+
+STACK = (
+    "servingEngineSpec:\n  modelSpec:\n  - modelURL: qwen3-4b\n    replicaCount: 2\n"
+    "    vllmConfig: {maxModelLen: 4096}\n"
+)
+
+
+def test_values_of_the_production_stack_are_read_as_its_chart_does():
+    """It switches the prefix cache off unless a value asks for it."""
+    (client,) = from_vllm([STACK]).keys["clients"]
+    assert client["kv_cache"] == {"enable_prefix_caching": False}
+    lora = STACK + "    enableLoRA: true\n"
+    assert "lora" in from_vllm([lora]).keys["clients"][0]
+    for logic, router in (("session", "session_affinity"), ("prefixaware", "prefix_affinity")):
+        (item,) = from_vllm([f"{STACK}routerSpec: {{routingLogic: {logic}}}\n"]).assumed
+        assert item.flag == f"routingLogic {logic}"
+        assert item.why.endswith(f"--set router={router}")
+
+
+def test_the_store_of_the_production_stack_is_shared():
+    text = STACK.replace("4096", "4096, enablePrefixCaching: true")
+    text += "    lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: 20}\n"
+    assert from_vllm([text]).keys["clients"][0]["kv_cache"]["tiers"][0]["capacity"] == "20 GB"
+    with pytest.raises(ScenarioError, match="a store that servers share needs a size"):
+        from_vllm([text + "cacheserverSpec: {serde: naive}\n"])
+    off = text + "cacheserverSpec: {enabled: false}\n"
+    assert from_vllm([off]).keys == from_vllm([text]).keys
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"),
+    [
+        ("--no-enable-chunked-prefill", "clients.0.scheduler.type"),
+        (
+            """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
+            "clients.0.role",
+        ),
+    ],
+)
+def test_what_set_says_is_not_refused(flag, key):
+    line = f"vllm serve qwen3-4b {flag}"
+    with pytest.raises(ScenarioError, match=f"--set {key}"):
+        from_vllm([line])
+    (statement,) = from_vllm([line], overrides={key: "x"}).account
+    assert statement.items[-1].why == f"{key.removeprefix('clients.0.')}, which --set says"
+
+
+def test_offloading_has_the_bytes_of_the_line():
+    size = 107_374_182_401
+    extra = f'{{"cpu_bytes_to_use": {size}}}'
+    line = (
+        'vllm serve qwen3-8b --kv-transfer-config \'{"kv_connector": "OffloadingConnector", '
+        f'"kv_role": "kv_both", "kv_connector_extra_config": {extra}}}\''
+    )
+    (tier,) = from_vllm([line]).keys["clients"][0]["kv_cache"]["tiers"]
+    assert tier["capacity"] == f"{size} B"
 
 
 def test_a_file_of_arguments_goes_before_the_command_line(tmp_path):
@@ -514,6 +632,44 @@ def test_a_cap_of_answers_is_the_workloads(capsys):
 def test_benchmarks_that_people_run(arguments, workload):
     found = from_vllm([f"vllm bench serve {arguments}"]).keys["workload"]
     assert {key: found[key] for key in workload} == workload
+
+
+def test_a_benchmarks_lengths_are_those_that_its_dataset_reads(tmp_path):
+    """`--input-len` sets those of random alone; `--output-len` those of every dataset."""
+    repeated = "--dataset-name prefix_repetition --input-len 9 --output-len 8"
+    found = from_vllm([f"vllm bench serve {repeated}"])
+    assert found.keys["workload"]["lengths"]["suffix"]["tokens"] == 256
+    assert found.keys["workload"]["lengths"]["output"]["tokens"] == 8
+    assert found.left_out == ("--input-len",)
+    path = tmp_path / "a.json"
+    with pytest.raises(ScenarioError, match="--output-len 8: answers of the file have their own"):
+        from_vllm(
+            [f"vllm bench serve --dataset-name sharegpt --dataset-path {path} --output-len 8"]
+        )
+
+
+def test_prompts_and_answers_may_spread_apart():
+    line = "vllm bench serve --input-len 100 --output-len 10 --random-range-ratio"
+    lengths = from_vllm([f"""{line} '{{"input": 0.5, "output": 0.1}}'"""]).keys["workload"][
+        "lengths"
+    ]
+    assert lengths["prompt"] == {"type": "uniform", "low": 50, "high": 150}
+    assert lengths["output"] == {"type": "uniform", "low": 9, "high": 11}
+    assert from_vllm([f"{line} 0.5"]).keys["workload"]["lengths"]["output"]["low"] == 5
+    for wrong in ("1", "nan", "x", '{"input": 0.2}', '{"input": "a", "output": 0}'):
+        with pytest.raises(ScenarioError, match="--random-range-ratio"):
+            from_vllm([f"{line} '{wrong}'"])
+
+
+def test_burstiness_without_a_rate_has_no_effect():
+    found = from_vllm(["vllm bench serve --burstiness 0.5"])
+    assert found.left_out == ("--burstiness",)
+    assert found.keys["workload"]["arrivals"] == {"type": "all_at_once"}
+
+
+def test_a_cap_of_a_request_is_a_whole_number():
+    with pytest.raises(ScenarioError, match="--extra-body max_tokens=many: must be a whole number"):
+        from_vllm(["""vllm bench serve --extra-body '{"max_tokens": "many"}'"""])
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,10 @@ class DecodeClock:
                 sequence.ticket, sequence.chain, self.num_decodes, num_keys
             )
 
+    def stay(self, sequence: SequenceState) -> None:
+        """Keep a sequence that is finished, for one more step."""
+        heappush(self.heap, (self.steps + 1, sequence.ticket, sequence))
+
     def leave(self, sequence: SequenceState) -> int:
         """Take a sequence off the clock; return the tokens that it holds memory for."""
         sequence.num_tokens += self.steps - sequence.join_step

@@ -183,8 +183,15 @@ class LaneState:
             self._free(sequence, num_blocks, num_computed)
         self.leaving.clear()
 
-    def preempt_leaving(self, sequence: SequenceState) -> None:
-        """Take back the seat and blocks of a leaving sequence, for a plan short of memory."""
+    def has_ended(self, sequence: SequenceState) -> bool:
+        """Tell whether a running sequence has all its tokens, or will without another plan."""
+        return sequence in self.leaving
+
+    def preempt_leaving(self, sequence: SequenceState, *, was_served: bool = False) -> None:
+        """Take back the seat and blocks of a leaving sequence, for a plan short of memory.
+
+        was_served: as of `num_known`; here it has no turns.
+        """
         num_blocks, num_computed = self.leaving.pop(sequence)
         num_known = self.num_known(sequence, num_computed)
         if self.overruns is not None and (overrun := self.overruns.end(sequence)) is not None:

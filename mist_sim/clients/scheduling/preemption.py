@@ -66,8 +66,8 @@ def preempt(
 
     was_served: whether it had its turn in this plan, which caches its computed tokens.
     """
-    if sequence in lane.leaving:
-        lane.preempt_leaving(sequence)
+    if lane.has_ended(sequence):
+        lane.preempt_leaving(sequence, was_served=was_served)
         return
     kv_cache, swap_space = lane.kv_cache, lane.swap_space
     in_prefill = sequence in lane.prefilling

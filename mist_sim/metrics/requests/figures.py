@@ -69,7 +69,8 @@ def goodput(
     """Return goodput and the verdict on each limit; empty without limits.
 
     c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
-    the limits of a class have its name before them: `chat.p99_ttft_ms`.
+    the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that apply
+    to none of the counted requests are kept: those of no class, if all are of one.
     """
     if not slo.is_set:
         return {}
@@ -84,7 +85,8 @@ def goodput(
         mine = counted if group is None else counted & (group == place)
         prefix = f"{name}." if name else ""
         found = _verdicts(limits, c, mine & ended, int(mine.sum()))
-        verdicts |= {f"{prefix}{key}": verdict for key, verdict in found.items()}
+        of_none = {"kept": True} if num_counted and not mine.any() else {}
+        verdicts |= {f"{prefix}{key}": verdict | of_none for key, verdict in found.items()}
     return {
         "request_goodput": rate(int(kept.sum()), duration),
         "good_request_fraction": num_good / num_counted if num_counted else 0.0,

@@ -56,6 +56,14 @@ def who(names: Sequence[str], num_all: int | None = None) -> str:
     return "all" if len(names) == num_all else f"{names[0]} and {len(names) - 1} others"
 
 
+def merged(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines of names and texts; names that share a text share a line."""
+    names: dict[str, list[str]] = {}
+    for name, text in told:
+        names.setdefault(text, []).append(name)
+    return [f"{who(found)}: {text}" if any(found) else text for text, found in names.items()]
+
+
 def duration(seconds: float) -> str:
     """Return a time in seconds, or below one in milliseconds."""
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"

@@ -26,7 +26,7 @@ def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
     for name, verdict in verdicts.items():
         remark = f"limit {_limit(verdict)}: {verdict['verdict']}"
         if isnan(verdict["value"]):
-            why = "" if verdict["kept"] else ", too many failed"
+            why = ", applies to no request" if verdict["kept"] else ", too many failed"
             yield _title(name), "-", remark + why
         else:
             yield _title(name), number(verdict["value"]), f"ms, {remark}"

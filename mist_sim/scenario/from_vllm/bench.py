@@ -48,17 +48,17 @@ _NUMBERS: Mapping[str, Callable[[str], float]] = {
         ),
         int,
     ),
-    **dict.fromkeys(("--request-rate", "--burstiness", "--random-range-ratio"), float),
+    **dict.fromkeys(("--request-rate", "--burstiness"), float),
     **dict.fromkeys(("--temperature", "--top-p"), float),
     **{f"--{name.replace('_', '-')}": float for name in PENALTIES},
     "--top-k": int,
 }
 _SAMPLED = {f"--{n.replace('_', '-')}": n for n in ("temperature", "top_p", "top_k", *PENALTIES)}
-_TEXTS = ("--dataset-name", "--dataset-path", "--extra-body")
+_TEXTS = ("--dataset-name", "--dataset-path", "--extra-body", "--random-range-ratio")
 _LISTS = ("--goodput", "--lora-modules")
 _OF_DATASET = {
     "random": ("--random-", "--input-len", "--output-len"),
-    "prefix_repetition": (_REPETITION, "--input-len", "--output-len"),
+    "prefix_repetition": (_REPETITION, "--output-len"),
     "sharegpt": ("--dataset-path",),
 }
 _ANSWERS = ("--output-len", "--random-output-len", f"{_REPETITION}output-len")
@@ -190,6 +190,8 @@ def _note(said: Mapping[str, Any], name: str, account: Account) -> None:
         ):
             if flag.startswith(_OF_DATASET[name]):
                 account.applied(f"{flag} {value}", "workload." + _place(name))
+            elif (name, flag) == ("sharegpt", "--output-len"):
+                account.refused(f"{flag} {value}", REFUSED["--sharegpt-output-len"][0])
             else:
                 account.no_effect(flag, "it belongs to another dataset")
 
@@ -198,30 +200,44 @@ def _place(name: str) -> str:
     return "trace" if name == "sharegpt" else "lengths"
 
 
+def _ratios(text: str) -> tuple[float, float]:
+    """Return how far prompts and answers spread, of "0.3" or '{"input": 0.3, "output": 0.5}'."""
+    try:
+        ratios: list[Any] = [float(text)] * 2
+    except ValueError:
+        both = mapping(text)
+        ratios = [both.get(key) for key in ("input", "output")]
+    prompts, answers = (r if isinstance(r, int | float) else math.nan for r in ratios)
+    if not (0 <= prompts < 1 and 0 <= answers < 1):
+        raise ArgumentTypeError("must be in [0, 1), one for both or of input and output")
+    return prompts, answers
+
+
 def _random(said: Mapping[str, Any], num_prompts: int, account: Account) -> dict[str, Any]:
-    ratio = said.get("--random-range-ratio", 0.0)
-    if not 0 <= ratio < 1:
-        account.refused(f"--random-range-ratio {ratio}", "must be in [0, 1)")
-        ratio = 0.0
+    written = said.get("--random-range-ratio", "0")
+    try:
+        spread, spread_out = _ratios(written)
+    except (ArgumentTypeError, RecursionError) as error:
+        account.refused(f"--random-range-ratio {cut(written)}", str(error))
+        spread = spread_out = 0.0
     prompt = said.get("--input-len", said.get("--random-input-len", _INPUT_LEN))
     output = said.get("--output-len", said.get("--random-output-len", _OUTPUT_LEN))
     prefix = said.get("--random-prefix-len", 0)
-    lengths = {"num_requests": num_prompts, "output": _length(output, ratio)}
+    lengths = {"num_requests": num_prompts, "output": _length(output, spread_out)}
     if not prefix:
-        return {"type": "synthetic", "prompt": _length(prompt, ratio), **lengths}
+        return {"type": "synthetic", "prompt": _length(prompt, spread), **lengths}
     shared = {"num_prefixes": 1, "prefix_len": prefix}
-    return {"type": "prefix_repetition", **shared, "suffix": _length(prompt, ratio), **lengths}
+    return {"type": "prefix_repetition", **shared, "suffix": _length(prompt, spread), **lengths}
 
 
 def _repeated(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return lengths of requests that share beginnings."""
-    suffix = said.get("--input-len", said.get(f"{_REPETITION}suffix-len", 256))
     output = said.get("--output-len", said.get(f"{_REPETITION}output-len", _OUTPUT_LEN))
     return {
         "type": "prefix_repetition",
         "num_prefixes": said.get(f"{_REPETITION}num-prefixes", 10),
         "prefix_len": said.get(f"{_REPETITION}prefix-len", 256),
-        "suffix": _length(suffix, 0.0),
+        "suffix": _length(said.get(f"{_REPETITION}suffix-len", 256), 0.0),
         "output": _length(output, 0.0),
     }
 
@@ -238,9 +254,12 @@ def _arrivals(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
     """Return when requests are sent, and how many may be under way."""
     rate, users = said.get("--request-rate", math.inf), said.get("--max-concurrency")
     burstiness = said.get("--burstiness", 1.0)
-    for flag in ("--request-rate", "--burstiness"):
-        if flag in said:
-            account.applied(f"{flag} {said[flag]:g}", "workload.arrivals")
+    if "--request-rate" in said:
+        account.applied(f"--request-rate {rate:g}", "workload.arrivals")
+    if "--burstiness" in said and rate == math.inf:
+        account.no_effect("--burstiness", "without a rate, requests do not wait for their turn")
+    elif "--burstiness" in said:
+        account.applied(f"--burstiness {burstiness:g}", "workload.arrivals")
     if users is not None:
         key = "arrivals" if rate == math.inf else "max_concurrency"
         account.applied(f"--max-concurrency {users}", f"workload.{key}")
@@ -285,6 +304,8 @@ def _extra_body(
             _answer(value, workload)
             account.overrule(_ANSWERS, "max_tokens of --extra-body takes its place")
             account.applied(written, "workload")
+        elif key in ("max_tokens", "max_completion_tokens") and value is not None:
+            account.refused(written, "must be a whole number")
         elif key in ("n", "best_of") and value != 1:
             account.refused(written, "one answer a request is simulated; leave it out")
         elif key in sampled:

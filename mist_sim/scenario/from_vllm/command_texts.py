@@ -20,6 +20,7 @@ from mist_sim.user_paths import user_path
 _STDIN = "-"
 _YAML = (".yaml", ".yml", ".json")
 _LONGEST_PATH = 1000
+_UNIT = re.compile(r"^ExecStart=[-@:+!]*|^Environment=", re.MULTILINE)  # of systemd
 _ROOT_PROMPT = re.compile(r"^[ \t]*#[ \t]*(?=vllm )", re.MULTILINE)
 
 
@@ -76,7 +77,8 @@ def _read(text: str, path: Path | None) -> tuple[list[Command], list[str]]:
     documents = _documents(text, path)
     if documents:
         return list(commands_of(documents)), []
-    return commands_in(text, Surroundings())
+    shell = _UNIT.sub(lambda each: "export " if each[0].startswith("Env") else "", text)
+    return commands_in(shell, Surroundings())
 
 
 def _documents(text: str, path: Path | None) -> list[Any]:

@@ -18,6 +18,7 @@ from mist_sim.errors import cut, did_you_mean
 Arity = Literal["switch", "one", "many"]
 
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
+_LONG_DASH = re.compile(r"[\u2010-\u2015\u2212]+-?(?=[A-Za-z])")  # a web page's in place of "--"
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _LEVEL = "--optimization-level"
 
@@ -65,7 +66,10 @@ def flags_of(
 
 def _spelt_out(words: Sequence[str], short: Mapping[str, str]) -> Iterator[str]:
     """Yield words with the long names of flags, and a dash in place of an underscore."""
-    for position, word in enumerate(words):
+    for position, written in enumerate(words):
+        word = _LONG_DASH.sub("--", written, count=1) if _LONG_DASH.match(written) else written
+        if word != written and word[1:].partition("=")[0] in short:
+            word = word[1:]
         flag, equals, value = word.partition("=")
         head, dot, rest = flag.partition(".")
         if word.startswith("-O") and word[:3] != "-O.":

@@ -164,6 +164,8 @@ def _handle(flag: Flag, server: Server) -> None:
         asked = str(flag.is_on) if refused.is_switch else flag.value
         if asked in refused.neutral:
             server.account.no_effect(flag.written, "it asks for what is simulated")
+        elif refused.key and server.is_set_whole(refused.key):
+            server.account.applied(flag.written, f"{refused.key}, which --set says")
         else:
             server.account.refused(flag.written, refused.message)
     else:

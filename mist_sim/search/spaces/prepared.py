@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any
@@ -34,6 +34,7 @@ class Prepared:
     known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN if unknown.
     bound: a proved upper bound of its rate (requests per second); infinite: no bound.
     excluded: constraints that it breaks, each with the reason. failure: why it is impossible.
+    assumed_host, one_node: as in `Goodput`.
     """
 
     configuration: Configuration
@@ -41,6 +42,8 @@ class Prepared:
     bound: float = inf
     excluded: dict[str, str] = field(default_factory=dict)
     failure: Failure | None = None
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    one_node: str = ""
 
     @property
     def name(self) -> str:
@@ -106,6 +109,7 @@ class Preparation:
         built = Built(configuration.scenario)
         try:
             found.known = self._known(built)
+            found.assumed_host, found.one_node = built.assumed_host, built.one_node
             found.excluded = self._constraints.broken_before(found.known)
             if self._judged:
                 self._prove(found, built)

@@ -163,6 +163,8 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     configuration = prepared.configuration
     scenario = configuration.scenario
     figures = {**prepared.known, **outcome.figures}
+    warnings = [prepared.one_node] if prepared.one_node else []
+    warnings += outcome.goodput.warnings if outcome.goodput else []
     return {
         "number": configuration.number,
         "name": configuration.name,
@@ -174,7 +176,8 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "figures": {name: value for name, value in figures.items() if not isnan(value)},
         "at_least": at_least(prepared, outcome),
         "interval": list(outcome.goodput.interval) if outcome.goodput else None,
-        "warnings": list(outcome.goodput.warnings) if outcome.goodput else [],
+        "assumed_host": dict(prepared.assumed_host),
+        "warnings": list(dict.fromkeys(warnings)),
         "bound": prepared.bound if prepared.bound < float("inf") else None,
         "num_runs": outcome.num_runs,
         "num_requests": outcome.num_requests,

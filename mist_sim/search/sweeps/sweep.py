@@ -10,6 +10,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Estimate
+from mist_sim.report.elements.cells import merged
 from mist_sim.scenario import Scenario
 from mist_sim.search.compared_case import FIGURES
 from mist_sim.search.ranking import Better
@@ -54,6 +55,11 @@ def sweep(
         share=share,
         title=scenario.headline,
         warnings=tuple(study.warnings),
+        assumed_host={
+            each.point.name: found
+            for each in study.points
+            if each.summaries and (found := each.summaries[0].get("assumed_host"))
+        },
     )
 
 
@@ -84,12 +90,15 @@ def goodput_sweep(
         low, high = row["interval"] or (nan, nan)
         error = "" if mean == mean else row["reason"]
         points.append(At(row["values"], mean, low, high, error))
-    told = [
-        f"{row['name']}: {text}"
+    told = merged(
+        (row["name"], text)
         for row, at in zip(found.rows, points, strict=True)
         for text in (*row["warnings"], *([f"failed: {at.error}"] if at.error else []))
-    ]
-    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, found.title, tuple(told))
+    )
+    hosts = {row["name"]: row["assumed_host"] for row in found.rows if row["assumed_host"]}
+    return Sweep(
+        tuple(vary), tuple(points), "goodput", "more", share, found.title, tuple(told), hosts
+    )
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isnan
 from pathlib import Path
@@ -42,7 +42,7 @@ class Sweep(Findings):
 
     metric: its name in a run's summary, or "goodput". better: which way it is better, if anybody
     knows. share: of good requests that is asked for. points: in order; the last key changes
-    fastest. warnings: of the runs.
+    fastest. warnings: of the runs. assumed_host: as in a run's summary, by the name of the point.
     """
 
     presenter = SWEEP
@@ -54,6 +54,7 @@ class Sweep(Findings):
     share: float
     title: str
     warnings: tuple[str, ...] = ()
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -143,6 +144,7 @@ class Sweep(Findings):
                 }
                 for at in self.points
             ],
+            **({"assumed_host": dict(self.assumed_host)} if self.assumed_host else {}),
             "warnings": list(self.warnings),
         }
 

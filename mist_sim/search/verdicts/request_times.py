@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -215,7 +215,8 @@ class Target:
     def attained_in(self, summaries: Sequence[Mapping[str, Any]]) -> bool:
         """Tell whether runs attain it, by their summaries: as means, one run a seed.
 
-        With `each`, where the percentile that is asked for is one of the slo's, by that figure.
+        With `each`, where the percentile that is asked for is one of the slo's, by that figure. A
+        limit that applies to no request is kept.
         """
         return all(self._is_attained(name, share, summaries) for name, share in self.shares.items())
 
@@ -228,7 +229,8 @@ class Target:
         key = f"{group}.{figure}" if group else figure
         if all(key in summary["slo"] for summary in summaries):
             found = [summary["slo"][key] for summary in summaries]
-            return bool(fmean(each["value"] for each in found) <= found[0]["limit"])
+            told = [each for each in found if not (isnan(each["value"]) and each["kept"])]
+            return not told or fmean(each["value"] for each in told) <= told[0]["limit"]
         if share.group is not None:
             summaries = [summary["classes"].get(group or OTHERS, {}) for summary in summaries]
             if share.group == 0:

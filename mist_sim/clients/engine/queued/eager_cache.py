@@ -42,7 +42,7 @@ class EagerAnswers(Answers):
             chain = sequence.chain
             if chain is None:
                 continue
-            num_tokens = contexts[sequence] - len(state.giving(sequence))
+            num_tokens = contexts[sequence] - state.num_due(sequence)
             num_full = min(num_tokens // self._block_size, chain.num_shared)
             if num_full > chain.num_held:
                 self.cache.enter(chain, num_full)

@@ -21,6 +21,8 @@ class QueueForm:
 
     With stagger 1 the first rank waits for the tokens of the batch before, so batches never
     overlap; otherwise for those of the batch `stagger` plans before, unless all its answers ended.
+    With three batches or more it also plans steps behind the end of an answer: it goes on until all
+    tokens but one have come.
 
     Source: `max_concurrent_batches` and `EngineCore.step_with_batch_queue` in
     `vllm/v1/engine/core.py`; `AsyncScheduler` in `vllm/v1/core/sched/async_scheduler.py`.

@@ -39,6 +39,7 @@ class QueuedLane(Lane):
         state.groups = [Group(number, clock, records) for number, (clock, records) in pairs]
         state.group = state.groups[0]
         state.ahead = form.stagger > 0
+        state.overshoots = form.stagger == 1 and form.size > 2
 
     # --- a plan ---------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ class Stretches:
         state = self._state
         if state.prefilling or state.awaiting or state.paused or state.taken or state.num_taken:
             return False
+        if state.beyond:
+            return False
         if state.ends_with and (state.waiting or state.kv_cache.shares_blocks):
             return False
         if self._lane.given_up or self._enters_blocks():

@@ -32,6 +32,9 @@ class QueuedState(LaneState):
     way; they decode when it has come. ends_with: the batch that gives a sequence's last token.
     taken: for a preempted sequence, the batches in flight that give it a token, and those that
     compute part of it.
+    overshoots: whether a decode is planned while two of its tokens or more are on their way, even
+    where the last is among them. beyond: for sequences in such steps, the batches that give the
+    tokens, and those behind the last. longest: tokens behind which none is planned; None: no limit.
     """
 
     waiting: FreshQueue
@@ -47,6 +50,9 @@ class QueuedState(LaneState):
         self.ends_with: dict[SequenceState, Pass] = {}
         self.home: dict[SequenceState, Group] = {}
         self.taken: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
+        self.overshoots = False
+        self.beyond: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
+        self.longest: int | None = None
         self._known = 0
         self._known_if_served = 0
         if self.pages is not None:
@@ -56,8 +62,9 @@ class QueuedState(LaneState):
 
     def giving(self, sequence: SequenceState) -> list[Pass]:
         """Return the batches in flight that give a sequence a token."""
-        if sequence in self.taken:
-            return [each for each in self.taken[sequence][0] if each in each.group.in_flight]
+        noted = self.taken.get(sequence) or self.beyond.get(sequence)
+        if noted is not None:
+            return [each for each in noted[0] if each in each.group.in_flight]
         last = self.ends_with.get(sequence) or self.awaiting.get(sequence)
         if last is not None:
             passes = [each for each in last.group.in_flight if each.number <= last.number]
@@ -78,12 +85,17 @@ class QueuedState(LaneState):
         giving: those that give it a token.
         """
         every = [each for group in self.groups for each in group.in_flight]
-        found = [each for each in every if each in giving or each.computes(sequence)]
+        tokens = [*giving, *self._behind_last(sequence)]
+        found = [each for each in every if each in tokens or each.computes(sequence)]
         return sorted(found, key=lambda each: each.number)
 
     def num_due(self, sequence: SequenceState) -> int:
-        """Return the tokens of a sequence on their way."""
-        return len(self.giving(sequence))
+        """Return the tokens of a sequence on their way, with those behind its last one."""
+        return len(self.giving(sequence)) + len(self._behind_last(sequence))
+
+    def _behind_last(self, sequence: SequenceState) -> list[Pass]:
+        """Return the batches in flight that compute a sequence behind its last token."""
+        return self.beyond[sequence][1] if sequence in self.beyond else []
 
     def contexts(self, group: Group) -> dict[SequenceState, int]:
         """Return the tokens that the cache holds for each answer of a group, as planned.
@@ -122,6 +134,9 @@ class QueuedState(LaneState):
         Their groups do not know of it yet.
         """
         self.group, self.clock = group, group.clock
+        for sequence in self.beyond:
+            if sequence not in self.leaving and not self._goes_beyond(sequence):
+                self._come_off(sequence)
         joined = list(self.paused)
         if not self.ahead:
             for other in self.groups:
@@ -156,14 +171,49 @@ class QueuedState(LaneState):
             self.num_taken = 0
             ended = clock.pop_finished()
             for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
-                context = clock.leave(sequence)
-                del self.group_of[sequence]
-                self._end(sequence, found, context)
+                self._count_last(sequence, found)
         for sequence, num_new in plan.prefills:
             sequence.num_computed_tokens += num_new
             if sequence.num_computed_tokens == sequence.num_tokens:
                 self._complete(sequence, found)
         return found
+
+    def _count_last(self, sequence: SequenceState, found: Pass) -> None:
+        """Note that a decode gets its last token, or is computed behind that one."""
+        if sequence in self.beyond:
+            found.num_gone += 1
+            self.beyond[sequence][1].append(found)
+        else:
+            if self.overshoots:
+                self.beyond[sequence] = self.giving(sequence), []
+            self.ends_with[sequence] = found
+            found.ending += (sequence,)
+        if self._goes_beyond(sequence):
+            found.group.clock.stay(sequence)
+        else:
+            self._come_off(sequence)
+
+    def _goes_beyond(self, sequence: SequenceState) -> bool:
+        """Tell whether a decode whose last token is on its way is in one more plan.
+
+        That is so while more than one of its tokens is to come (`Scheduler.schedule` in
+        `vllm/v1/core/sched/scheduler.py`), and the longest context is not reached.
+        """
+        if sequence not in self.beyond or len(self.giving(sequence)) < 2:
+            return False
+        num_tokens = sequence.num_final_tokens + len(self._behind_last(sequence))
+        return self.longest is None or num_tokens < self.longest
+
+    def _come_off(self, sequence: SequenceState) -> None:
+        """Take a sequence that has all its steps off the clock; it keeps blocks and seat."""
+        group = self.group_of.pop(sequence, None)
+        if group is not None:
+            group.clock.leave(sequence)
+        else:
+            self.paused = tuple(each for each in self.paused if each is not sequence)
+        num_computed = sequence.num_tokens - 1
+        sequence.num_tokens = sequence.num_final_tokens
+        self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
 
     def _complete(self, sequence: SequenceState, found: Pass) -> None:
         """Note that the first token of an answer is on its way."""
@@ -205,9 +255,12 @@ class QueuedState(LaneState):
         return found
 
     def _stop(self, sequence: SequenceState, num_due: int) -> tuple[int, int]:
-        if sequence in self.leaving:
+        if self.has_ended(sequence):
+            if sequence not in self.leaving:
+                self._come_off(sequence)
             self._known = self._entered(sequence, self.leaving[sequence][1])
             del self.ends_with[sequence]
+            self.beyond.pop(sequence, None)
             return self.leaving.pop(sequence)
         if sequence in self.prefilling or sequence in self.awaiting:
             if self.awaiting.pop(sequence, None) is None:
@@ -231,10 +284,19 @@ class QueuedState(LaneState):
         """Return the computed tokens of a sequence that the next plan knows and can cache."""
         return self._known_if_served if was_served else self._known
 
-    def preempt_leaving(self, sequence: SequenceState) -> None:
+    def has_ended(self, sequence: SequenceState) -> bool:
+        """Tell whether the last token of a running sequence is on its way."""
+        return sequence in self.ends_with
+
+    def preempt_leaving(self, sequence: SequenceState, *, was_served: bool = False) -> None:
         """Free the blocks of a sequence whose last token is on its way."""
+        if sequence not in self.leaving:
+            self._come_off(sequence)
         num_blocks, num_computed = self.leaving.pop(sequence)
         num_known = self._entered(sequence, num_computed)
+        if was_served:
+            num_known = max(num_known, num_computed + 1 - self.num_due(sequence))
+        self.beyond.pop(sequence, None)
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
     def _entered(self, sequence: SequenceState, context: int) -> int:
@@ -242,7 +304,8 @@ class QueuedState(LaneState):
 
         These are the tokens whose ids the plan of its latest batch knew, and those that came since.
         """
-        last = self.ends_with.get(sequence)
+        behind = self._behind_last(sequence)
+        last = behind[-1] if behind else self.ends_with.get(sequence)
         group = last.group if last is not None else self.group_of[sequence]
         last = last or group.last
         if last is None or sequence in last.completed or not last.gives(sequence):
@@ -258,8 +321,12 @@ class QueuedState(LaneState):
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
         del self.ends_with[sequence]
+        if sequence in self.beyond and sequence not in self.leaving:
+            self._come_off(sequence)
+        _, behind = self.beyond.pop(sequence, ((), ()))
         if sequence in self.leaving:
-            self._free(sequence, *self.leaving.pop(sequence))
+            num_blocks, num_computed = self.leaving.pop(sequence)
+            self._free(sequence, num_blocks, num_computed - len(behind), len(behind))
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, without the tokens that are on their way (see `LaneState.abort`)."""

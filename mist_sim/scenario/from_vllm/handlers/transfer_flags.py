@@ -63,11 +63,13 @@ def transfer(flag: Flag, server: Server) -> None:
         _offloading(written, said.get("kv_connector_extra_config"), server)
     elif connector in ("DecodeBenchConnector", "ExampleConnector", "SharedStorageConnector"):
         server.account.refused(written, "it is an example of vLLM's that moves files; leave it out")
+    elif role == "kv_both" and connector != "MultiConnector" and server.is_set_whole("role"):
+        server.account.applied(written, "role, which --set says")
     else:
         server.account.refused(
             written,
             f"kv_role must be {' or '.join(KV_ROLES.values())}, which say who computes prompts, "
-            f"got {brief(role)}; instead: role and network in the scenario",
+            f"got {brief(role)}; instead: --set clients.0.role=prefill, or decode, and a network",
         )
 
 
@@ -97,6 +99,7 @@ def _lmcache(written: str, said: Mapping[str, Any], server: Server, *, in_step: 
             "'clients.0.kv_cache.tiers=[{name: lmcache, capacity: 5 GB}]'",
         )
     elif _REMOTE in values:
+        server.handled.add(_LMCACHE + _REMOTE)
         _shared(f"{written} {_LMCACHE}{_REMOTE}", server)
     elif str(values.get(_LOCAL, "True")).lower() in ("false", "0"):
         server.account.refused(written, "LMCache without host memory and store keeps nothing")
@@ -155,7 +158,7 @@ def _shared(written: str, server: Server) -> None:
 def _offloading(written: str, extra: object, server: Server) -> None:
     size = extra.get("cpu_bytes_to_use") if isinstance(extra, dict) else None
     if isinstance(size, int | float) and size > 0:
-        server.set(_TIERS, [{"name": "cpu", "capacity": f"{size:g} B"}], written)
+        server.set(_TIERS, [{"name": "cpu", "capacity": f"{size:.0f} B"}], written)
     else:
         server.account.refused(
             written, "its size is not given in bytes; instead: --kv-offloading-size in GiB"

@@ -14,13 +14,15 @@ class Refused:
     """An argument for something that is not simulated, unless its value is neutral.
 
     reason: why. instead: what to write. neutral: values that ask for nothing; "True" and "False"
-    where it is a switch. short: another spelling.
+    where it is a switch. short: another spelling. key: of a client; with it in `--set`, the flag is
+    not refused.
     """
 
     reason: str
     instead: str
     neutral: tuple[str, ...] = ()
     short: str = ""
+    key: str = ""
 
     @property
     def is_switch(self) -> bool:
@@ -47,7 +49,10 @@ REFUSED: Mapping[str, Refused] = {
         ("auto", "half", "float16", "bfloat16"),
     ),
     "--enable-chunked-prefill": Refused(
-        "it is another scheduler here", "--set clients.0.scheduler.type=mixed", ("True",)
+        "it is another scheduler here",
+        "--set clients.0.scheduler.type=mixed",
+        ("True",),
+        key="scheduler.type",
     ),
     "--kv-cache-memory-bytes": Refused(
         "the cache is given in blocks", "--num-gpu-blocks-override, as the engine logs it"

@@ -27,6 +27,11 @@ _NO_DISK = (
     "no value says how fast the disk is; instead: --set 'clients.0.kv_cache.tiers=[{name: cpu, "
     "capacity: 5 GB}, {name: disk, capacity: 100 GB, read_bandwidth: 7 GB/s}]', without the key"
 )
+_ROUTERS = {
+    "roundrobin": "round_robin",
+    "session": "session_affinity",
+    "prefixaware": "prefix_affinity",
+}
 _NOT_FLAGS = ("extraArgs", "v1", "v0", "enable")
 _SPELT = {"--enable-lo-ra": "--enable-lora"}
 
@@ -46,17 +51,58 @@ def words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
         for key, value in config.items():
             if key not in _NOT_FLAGS:
                 words += _flag(f"--{_CAPITAL.sub('-', str(key)).lower()}", value)
+        if "enablePrefixCaching" not in config:
+            words += ["--no-enable-prefix-caching"]
         for key, engine in (("v1", "1"), ("v0", "0")):
-            if key in config:
+            if str(config.get(key)) == "1":
                 around.variables["VLLM_USE_V1"] = engine
         extra = config.get("extraArgs")
         words += [str(word) for word in extra] if isinstance(extra, list) else []
+    if part.get("enableLoRA"):
+        words += ["--enable-lora"]
     if part.get("enableTool"):
         words += ["--enable-auto-tool-choice"]
+    if "routingLogic" in part:
+        _note_router(str(part["routingLogic"]), around)
     cache = part.get("lmcacheConfig")
     if isinstance(cache, dict) and cache.get("enabled"):
         words += _cache(cache, around)
     return words
+
+
+def spread(document: Any) -> Any:
+    """Return values of the production stack with what all models share written into each.
+
+    `routerSpec.routingLogic` and, as `lmcacheConfig.remoteUrl`, the store of `cacheserverSpec`.
+    Any other document stays as it is.
+    """
+    engines = document.get("servingEngineSpec") if isinstance(document, dict) else None
+    if not isinstance(engines, dict) or not isinstance(engines.get("modelSpec"), list):
+        return document
+    router, store = document.get("routerSpec"), document.get("cacheserverSpec")
+    shared = {}
+    if isinstance(router, dict) and "routingLogic" in router:
+        shared["routingLogic"] = router["routingLogic"]
+    found = []
+    for model in engines["modelSpec"]:
+        own = {**model, **shared} if isinstance(model, dict) else model
+        cache = own.get("lmcacheConfig") if isinstance(own, dict) else None
+        if isinstance(cache, dict) and isinstance(store, dict) and store.get("enabled", store):
+            own["lmcacheConfig"] = {"remoteUrl": "cacheserverSpec", **cache}
+        found.append(own)
+    return {**document, "servingEngineSpec": {**engines, "modelSpec": found}}
+
+
+def _note_router(logic: str, around: Surroundings) -> None:
+    flag = f"routingLogic {logic}"
+    if logic in _ROUTERS:
+        around.account.assumed(
+            flag, f"requests are spread by the scenario's router; --set router={_ROUTERS[logic]}"
+        )
+    elif logic == "disaggregated_prefill":
+        around.account.no_effect(flag, "the roles of the servers say who computes prompts")
+    else:
+        around.account.assumed(flag, "requests are spread by the scenario's router")
 
 
 def _cache(cache: Mapping[str, Any], around: Surroundings) -> Iterator[str]:

@@ -38,6 +38,8 @@ _HOST = ("--cpus", "--cpu-shares", "--cpuset-cpus", "--cpuset-mems", "--memory",
 _PLAIN = "it is the container's, and changes no step"
 _LIMITED = "host times are those of overhead"
 
+NOT_READ = "variables that are elsewhere are not read; give those of vLLM in the text"
+
 Unwrap = Callable[[list[str], Surroundings], Iterator[Command]]
 
 
@@ -110,6 +112,8 @@ def _option(name: str, value: str, around: Surroundings) -> None:
         )
     elif name in _HOST:
         around.account.assumed(name, _LIMITED)
+    elif name == "--env-file":
+        around.account.assumed(name, NOT_READ)
     elif name == "--entrypoint":
         around.account.no_effect(f"{name} {value}", "it is the command that is read")
     else:

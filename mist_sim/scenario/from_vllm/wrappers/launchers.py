@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command, Surroundings
@@ -27,6 +29,8 @@ _STARTERS = (
     *("dumb-init", "screen", "tmux", "systemd-run", "nsys", "xargs", "watch", "eval", "rlaunch"),
 )
 _HOST = "starting a program differently changes no step; overhead includes where its threads run"
+_LOOPS = ("for", "while", "until", "done")
+_SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|[$`]\(?seq (?:(\d+) )?(\d+)[)`]")
 _DEPTH = 8
 
 
@@ -40,17 +44,68 @@ def commands_in(
     variables.exported |= set(around.variables)
     found: list[Command] = []
     others: list[str] = []
+    loops: list[tuple[str, int | None]] = []
+    is_branch = False
     for words in simple_commands(text, variables):
         if found and words[0].startswith("--"):  # the backslash before it got lost
             found[-1] = replace(found[-1], words=(*found[-1].words, *words))
             continue
+        if words[0] in _LOOPS and _loop(words, loops):
+            continue
+        is_branch = words[0] in ("else", "elif") or (is_branch and words[0] != "fi")
         here = around.copy()
         here.variables |= variables.environment
+        here.count *= prod(number or 1 for _, number in loops)
         mine = list(unwrapped(words, here, depth))
+        for command in mine:
+            _note_loops(command, loops)
+            if is_branch:
+                command.around.assumed("else", "all branches are read; leave out those not taken")
         found += mine
         if not mine:
             others.append(words[0].rpartition("/")[2])
     return found, others
+
+
+def _loop(words: Sequence[str], loops: list[tuple[str, int | None]]) -> bool:
+    """Enter or leave a loop of a script; return whether that is all that the words do."""
+    if words[0] == "done":
+        if loops:
+            loops.pop()
+        return True
+    if words[0] != "for":
+        loops.append((words[0], 1))
+        return False
+    loops.append((cut(" ".join(words)), _times(words[3:])))
+    return True
+
+
+def _times(items: Sequence[str]) -> int | None:
+    """Return how often a loop over these words runs; None if the text does not say."""
+    total = 0
+    for item in items:
+        bounds = _SEQUENCE.fullmatch(item)
+        if bounds is not None:
+            first, last = bounds[1] or bounds[3] or "1", bounds[2] or bounds[4]
+            total += max(int(last[:9]) - int(first[:9]) + 1, 0)
+        elif any(sign in item for sign in "$`*?{"):
+            return None
+        else:
+            total += 1
+    return total or None
+
+
+def _note_loops(command: Command, loops: Sequence[tuple[str, int | None]]) -> None:
+    """Note in a command's account what the loops around it do to it."""
+    for written, number in loops:
+        if written in _LOOPS:
+            command.around.no_effect(written, "a server is started again when it ends, not here")
+        elif command.name == BENCH:
+            command.around.assumed(written, "the benchmark runs once; mist run --replications N")
+        elif number is None:
+            command.around.assumed(written, "one server is started; --set clients.0.count=N")
+        else:
+            command.around.applied(written, f"count: {number}")
 
 
 def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterator[Command]:
@@ -140,7 +195,7 @@ def _behind(words: list[str], name: str, around: Surroundings) -> list[str]:
             start_of(rest)
             or shell
             or container
-            or ASSIGNMENT.fullmatch(rest[0])
+            or (ASSIGNMENT.fullmatch(rest[0]) and "==" not in rest[0])
             or head in _STARTERS
         ):
             around.account.no_effect(cut(" ".join(words[:position])), _HOST)

@@ -15,7 +15,7 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.wrappers import charts
 from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
-from mist_sim.scenario.from_vllm.wrappers.containers import inside
+from mist_sim.scenario.from_vllm.wrappers.containers import NOT_READ, inside
 from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 
@@ -29,7 +29,7 @@ _COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
 
 def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
     """Yield vLLM's commands in parsed YAML documents, in their order."""
-    rest = [_Place(document, 1) for document in reversed(documents)]
+    rest = [_Place(charts.spread(document), 1) for document in reversed(documents)]
     for _ in range(_MOST_PLACES):
         if not rest:
             return
@@ -88,7 +88,9 @@ def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
 
 def _count(part: Mapping[str, Any], count: int) -> int:
     """Return how many copies of a mapping's containers run. A leader with its workers is one."""
+    deploy = part.get("deploy")  # of a compose file
     found = [part.get(key) for key in _COUNTS]
+    found += [deploy.get("replicas")] if isinstance(deploy, dict) else []
     own = next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), None)
     return count if own is None else count * max(own, 0)
 
@@ -127,6 +129,9 @@ def _around(part: Mapping[str, Any], count: int) -> Surroundings:
     around = Surroundings(count=count)
     for key in ("env", "environment", "envVars"):
         around.variables.update(_variables(part.get(key)))
+    for key in ("env_file", "envFrom"):
+        if part.get(key):
+            around.account.assumed(key, NOT_READ)
     around.num_gpus = _num_gpus(part)
     return around
 

@@ -2,8 +2,8 @@
 
 POSIX's quoting (2.2), parameter expansion (2.6.2) and lists (2.9.3), as far as scripts that start
 servers use them; bash's arrays. Nothing is run: `$(...)` and variables without a value stay as they
-are written. A backslash, or PowerShell's backtick, ends a line that goes on, also before a comment,
-as documents show it.
+are written. A backslash, PowerShell's backtick or cmd's caret ends a line that goes on, also before
+a comment, as documents show it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mist_sim.errors import ScenarioError
 _PROMPT = re.compile(r"^[ \t]*(?:[$%>!][ \t]+|!(?=\w))", re.MULTILINE)
 _TOKEN = re.compile(
     r"""(?P<comment>(?<![^\s;&|()])\#[^\n]*)
-    |(?P<joined>(?:\\|(?<=\s)`)(?:[ \t]+\#[^\n]*|[ \t]*\r?)\n)
+    |(?P<joined>(?:\\|(?<=\s)[`^])(?:[ \t]+\#[^\n]*|[ \t]*\r?)\n)
     |(?P<space>[ \t\r]+)
     |(?P<end>\n|&&|\|\||;;|\|&|[;|]|&(?!>))
     |(?P<redirection>\d*(?:>>|>&|&>>|&>|<<<|<<-?|>|<)[ \t]*&?(?:'[^']*'|"[^"]*"|[^\s;&|'"]*))
