@@ -213,8 +213,8 @@ def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
     told = f"{listed(case.name for case in cases)} {verb} all rates tried, up to {most:.4g} /s"
     if best is not None:
         told += f"; of the others {_with_interval(best)} serves most"
-    may = "a higher end of --rates" if cases[0].is_steady else "a workload of more requests"
-    return f"Undecided: {told}. {may[0].upper()}{may[1:]} may tell."
+    more = "" if cases[0].is_steady else ", or a workload of more requests,"
+    return f"Undecided: {told}. A higher end of --rates{more} may tell."
 
 
 def _of_second(best: Ranked, second: Ranked) -> str:

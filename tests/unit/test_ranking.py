@@ -48,8 +48,8 @@ def test_one_that_attains_all_rates_tried_may_be_the_best():
     )
     twin = OPEN._replace(name="twin", is_steady=False)
     assert sentence([twin, OPEN]) == (
-        "Undecided: twin, open attain all rates tried, up to 80 /s. A workload of more requests "
-        "may tell."
+        "Undecided: twin, open attain all rates tried, up to 80 /s. A higher end of --rates, or a "
+        "workload of more requests, may tell."
     )
 
 

@@ -116,6 +116,18 @@ def test_a_longest_run_that_is_too_short_is_refused(share):
     GoodputOptions(attainment=share, most_requests=least).target(scenario)
 
 
+def test_of_a_trace_it_is_to_be_left_out(tmp_path):
+    """Raising it, or asking for less, would tell no more of the same requests."""
+    lines = [f"{at},10,5\n" for at in range(3)]
+    (tmp_path / "t.csv").write_text("".join(["arrival_time,input,output\n", *lines]))
+    trace = {"type": "csv", "path": str(tmp_path / "t.csv")}
+    workload = {"trace": trace, "pipeline": QUEUE["workload"]["pipeline"]}
+    scenario = Scenario.from_dict(QUEUE | {"workload": workload})
+    with pytest.raises(ScenarioError, match="no effect on a trace.* got 1000; leave it out"):
+        GoodputOptions(attainment=0.99, most_requests=1000).target(scenario)
+    GoodputOptions(attainment=0.99).target(scenario)
+
+
 def test_the_command_refuses_it_in_one_message(mist, tmp_path):
     (tmp_path / "queue.yaml").write_text(Scenario.from_dict(QUEUE).resolved())
     asked = "queue.yaml", "--attainment", "0.99", "--most-requests", "1000"
