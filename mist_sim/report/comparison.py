@@ -206,6 +206,8 @@ def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
 def _bound(found: Mapping[str, Any]) -> str:
     """Return what is known of a goodput that has no value. found: `Goodput.summary`."""
     low, high = found["bounds"]
+    if low and high is not None and not isinf(high):
+        return f"{number(low)} to {number(high)}"
     if low:
         return f"> {number(low)}"
     return "-" if high is None or isinf(high) else f"< {number(high)}"

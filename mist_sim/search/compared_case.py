@@ -168,6 +168,7 @@ class Case:
             by_seed=[self._of_seed(summary) for summary in self.summaries],
             is_coarse=self.goodput is not None and self.goodput.is_coarse,
             beside=self.beside,
+            is_undecided=goodput is not None and goodput.status == "undecided",
         )
 
     @property

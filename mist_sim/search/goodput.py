@@ -92,6 +92,11 @@ class GoodputOptions:
         )
         most, least = self.most_requests, target.least_requests
         if most is not None and most < least and not self.as_is:
+            if scenario.workload.trace is not None:
+                raise ScenarioError(
+                    "most_requests has no effect on a trace, which is judged as it stands, got "
+                    f"{most}; leave it out"
+                )
             raise ScenarioError(
                 f"most_requests must be >= {least} where {100 * target.hardest:g} % must be "
                 f"good, got {most}: fewer tell too little; raise it, or ask for a smaller share"

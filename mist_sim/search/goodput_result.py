@@ -82,6 +82,13 @@ class SeedGoodput:
         missed = [(trial.rate, -_near(trial.margins[0])) for trial in steady if trial.margins]
         return min(_last(kept), low), max(_last(missed[::-1]), high)
 
+    @property
+    def sure(self) -> float:
+        """The highest rate known to be attained, and no lower one to be missed; 0: none is."""
+        missed = min((each.rate for each in self.trials if each.attained is False), default=inf)
+        attained = [each.rate for each in self.trials if each.attained and each.rate < missed]
+        return max(attained, default=0.0)
+
     def at(self, rate: float | None) -> Trial | None:
         """Return the run at a rate."""
         return next((trial for trial in self.trials if trial.rate == rate), None)
@@ -163,9 +170,10 @@ class Goodput(Findings):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval; without a rate, up to where all rates are attained, and the lowest missed.
+        """The interval; without a rate, the highest surely attained and the lowest missed.
 
-        Requests per second; 0 and infinity where no rate is.
+        Requests per second, the lowest of the seeds and the highest; 0 and infinity where no rate
+        is. If all rates tried are attained with a seed, the highest of these, and infinity.
         """
         if self.status == "found":
             return self.interval
@@ -176,7 +184,7 @@ class Goodput(Findings):
             min((trial.rate for trial in search.trials if trial.attained is False), default=inf)
             for search in self.searches
         ]
-        return 0.0, max(missed)
+        return min(search.sure for search in self.searches), max(missed)
 
     @property
     def per_gpu(self) -> float:

@@ -20,6 +20,7 @@ Better = Literal["more", "less"]
 NEAR = 0.03
 """By this share another may be better than one with a star, as far as its interval tells."""
 
+_MORE = "--most-requests or --replications may tell"
 _AS_IT_STANDS = "for the workload as it stands; short ones flatter"
 _GOODPUTS = ("goodput", "goodput_per_gpu")
 _WHO, _RATES = "--goodput tells who serves most.", "--goodput finds the rates that they serve."
@@ -47,14 +48,14 @@ class Ranked(NamedTuple):
     """A scenario of a comparison, with the data for ranking.
 
     figures: by name; NaN if unknown. interval: of its goodput, requests per second; None if not
-        searched. Without a goodput: from the highest rate that is attained to infinity, or from 0
-        to the lowest that is missed. is_steady: whether that is of steady state; else of the
-        workload as it stands: the attained and the missed rate.
+        searched. Without a goodput: `Goodput.bounds`. is_steady: whether that is of steady
+        state; else of the workload as it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
     is_sure: whether neither the error of the step times nor other seeds may change `keeps`.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
+    is_undecided: whether its goodput is not known, since runs that matter tell nothing.
     """
 
     name: str
@@ -67,12 +68,14 @@ class Ranked(NamedTuple):
     by_seed: Sequence[Mapping[str, float]] = ()
     is_coarse: bool = False
     beside: Beside | None = None
+    is_undecided: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether it attains all rates tried, so that nothing says where its goodput ends."""
         low, high = self.interval or (0.0, 0.0)
-        return low > 0 and high == inf and isnan(self.figures["goodput"])
+        is_unbounded = low > 0 and high == inf and not self.is_undecided
+        return is_unbounded and isnan(self.figures["goodput"])
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
@@ -176,6 +179,11 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
     best = _most("goodput", cases)
     if any(case.is_open for case in cases):
         return _of_open([case for case in cases if case.is_open], best)
+    undecided = [case for case in cases if case.is_undecided]
+    if best is None and undecided:
+        told = ", ".join(map(_with_interval, undecided))
+        may = _MORE if undecided[0].is_steady else _AS_IT_STANDS
+        return f"Undecided: {told}; {may}."
     if best is None:
         limits = {case.first_limit for case in cases if case.first_limit}
         which = f"; {' and '.join(sorted(limits))} misses first" if limits else ""
@@ -184,10 +192,13 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
         other = max(near, key=lambda case: _scaled(case, "goodput")[1])
         num_more = len(near) - 1
         more = f" and {num_more} other{'s' if num_more > 1 else ''}" if num_more else ""
-        may = "--most-requests or --replications may tell" if best.is_steady else _AS_IT_STANDS
+        may = _MORE if best.is_steady else _AS_IT_STANDS
         return f"Undecided between {_with_interval(best)} and {_with_interval(other)}{more}; {may}."
     others = [case for case in cases if case is not best and not isnan(case.figures["goodput"])]
     why = f"; {best.first_limit} is the first to miss beyond" if best.first_limit else ""
+    if not others and undecided:
+        told = ", ".join(map(_with_interval, undecided))
+        return f"{_with_interval(best)} serves more than {told}{why}."
     if not others:
         return f"{best.name} alone attains a rate: {best.figures['goodput']:.4g} /s{why}."
     if equals := _equals(best, "goodput", cases):
@@ -202,8 +213,8 @@ def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
     told = f"{listed(case.name for case in cases)} {verb} all rates tried, up to {most:.4g} /s"
     if best is not None:
         told += f"; of the others {_with_interval(best)} serves most"
-    may = "a higher end of --rates" if cases[0].is_steady else "a workload of more requests"
-    return f"Undecided: {told}. {may[0].upper()}{may[1:]} may tell."
+    more = "" if cases[0].is_steady else ", or a workload of more requests,"
+    return f"Undecided: {told}. A higher end of --rates{more} may tell."
 
 
 def _of_second(best: Ranked, second: Ranked) -> str:
@@ -252,7 +263,9 @@ def _intervals_apart(best: Ranked, second: Ranked) -> str:
 def _with_interval(case: Ranked) -> str:
     low, high = case.interval or (0.0, 0.0)
     if isnan(case.figures["goodput"]):
-        return f"{case.name} ({f'less than {high:.4g} /s' if high < inf else 'not known'})"
+        most = f"less than {high:.4g} /s" if high < inf else ""
+        least = f"{low:.4g} /s or more" if low else ""
+        return f"{case.name} ({', '.join(filter(None, (least, most))) or 'not known'})"
     return f"{case.name} ({case.figures['goodput']:.4g} /s, {low:.4g} to {high:.4g})"
 
 

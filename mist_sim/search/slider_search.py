@@ -238,7 +238,9 @@ def _ranked(entry: Entry) -> Ranked:
     if found is None:
         return Ranked(name, {"goodput": nan}, None, None)
     limit = limit_title(found.first_limit) if found.first_limit else None
-    return Ranked(name, {"goodput": entry.rate}, found.bounds, None, limit, found.is_steady)
+    figures, is_undecided = {"goodput": entry.rate}, found.status == "undecided"
+    known = name, figures, found.bounds, None, limit, found.is_steady
+    return Ranked(*known, is_undecided=is_undecided)
 
 
 class _Race:

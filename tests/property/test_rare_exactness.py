@@ -264,6 +264,82 @@ def test_tokens_on_their_way_name_no_block_of_who_is_preempted_under_drafts():
     assert any(outcome.preempted_at for outcome in engine.outcomes)
 
 
+def test_a_load_given_back_goes_behind_the_preempted_one_that_waits_for_its_memory():
+    """Before it, it would take the memory again, and the two would take turns until they give up.
+
+    So a mistake here is a request that times out, and no endless run.
+    """
+    options = EngineOptions(
+        "chunked",
+        6,
+        1,
+        3,
+        64,
+        max_partial=3,
+        loaded_first=False,
+        preempted_first=True,
+        caching=True,
+        tiers=(Tier(200, 2.0**-9, 0.0),),
+    )
+    jobs = (
+        Job(0.0, 1, 6, timeout=1.0),
+        Job(2.0**-6, 1, 2, timeout=1.0),
+        Job(2.0**-6, 4, 3, timeout=1.0),
+    )
+    engine = assert_exact(Case(options, jobs), DYADIC)
+    assert [outcome.status for outcome in engine.outcomes] == ["finished"] * 3
+    assert engine.outcomes[2].preempted_at
+
+
+PREEMPT_EACH_OTHER = (Job(0.0, 1, 5), Job(0.0, 2, 7))
+"""Both are computed in pieces of three tokens once they have been preempted."""
+
+DEFERS_FREES = EngineOptions(
+    "chunked",
+    3,
+    4,
+    2,
+    64,
+    threshold=3,
+    max_partial=2,
+    reserves_prefills=True,
+    defers_frees=True,
+    caching=True,
+    async_scheduling=True,
+    tiers=(Tier(200, 0.0, 0.0),),
+)
+
+
+def test_requests_that_preempt_each_other_for_ever_are_refused():
+    """The scheduler of vLLM 0.24 preempted both 1,499 times in 3,000 plans of this case."""
+    Case(DEFERS_FREES, PREEMPT_EACH_OTHER).assert_refused(AWKWARD)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"defers_frees": False},
+        {"spares_in_flight": True},
+        {"threshold": None},
+        {"num_blocks": 4},
+        {"max_num_seqs": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_with_one_thing_changed_they_end(change):
+    """Among them what the message of the refusal asks for, and the rule of vLLM 0.33."""
+    case = Case(replace(DEFERS_FREES, **change), PREEMPT_EACH_OTHER)
+    engine = assert_exact(case, AWKWARD)
+    assert {outcome.status for outcome in engine.outcomes} == {"finished"}
+
+
+def test_who_gives_up_ends_what_would_go_on_for_ever():
+    """As in vLLM, where a client's abort leaves its memory to the others."""
+    first, second = PREEMPT_EACH_OTHER
+    engine = assert_exact(Case(DEFERS_FREES, (first, replace(second, timeout=0.25))), AWKWARD)
+    assert [outcome.status for outcome in engine.outcomes] == ["finished", "timed_out"]
+
+
 @pytest.mark.parametrize(
     ("ranks", "num_tokens", "longest", "num_behind"),
     [

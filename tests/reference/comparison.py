@@ -9,6 +9,8 @@ from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
+import pytest
+from hypothesis import reject
 
 from mist_sim.clients import LlmClient, kv_cache
 from mist_sim.clients.draft_paths import DraftPaths
@@ -22,6 +24,7 @@ from mist_sim.clients.scheduling import (
 )
 from mist_sim.clients.scheduling.preemption import Preemption
 from mist_sim.core.request import Limits, Request
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import (
     EngineOverhead,
@@ -49,6 +52,7 @@ from tests.reference.parallel import StepwiseClient, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.state_memory import Kept
 from tests.reference.stepwise import (
+    EndlessError,
     Job,
     Outcome,
     StepwiseChunked,
@@ -446,7 +450,19 @@ class Case:
     jobs: tuple[Job, ...]
 
     def stepwise(self, predictor: Predictor) -> Reference:
-        return self.options.stepwise(predictor, self.jobs)
+        """Return the reference; a drawn case is left out that never ends, which both refuse."""
+        try:
+            return self.options.stepwise(predictor, self.jobs)
+        except EndlessError:
+            self.assert_refused(predictor)
+            reject()
+
+    def assert_refused(self, predictor: Predictor) -> None:
+        """Check that reference and engine end a run in which nobody gets any further."""
+        with pytest.raises(EndlessError):
+            self.options.stepwise(predictor, self.jobs)
+        with pytest.raises(ScenarioError, match="none got a token in between"):
+            self.simulate(predictor)
 
     def client(self, predictor: Predictor) -> LlmClient:
         """Return the engine, which knows of which jobs entries are kept elsewhere."""

@@ -320,6 +320,14 @@ class Live:
 Plan = tuple[list[tuple[Live, int]], list[Live]]
 """(prompt, new tokens) of every prompt in the step; the decodes in the step."""
 
+
+class EndlessError(Exception):
+    """All who run are preempted again and again, and nobody gets a token."""
+
+
+_MOST_ROUNDS = 1_000
+"""Plans that preempt everybody before this is so."""
+
 _BLOCKS_CHECKED = 200
 """Memory as large is checked in every step, and larger memory in fewer, which takes as long."""
 
@@ -447,6 +455,8 @@ class StepwiseEngine(ABC):
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
         self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
+        self.num_rounds = 0  # plans in a row that preempted everybody
+        self.progress = 0, 0  # tokens, and those who had left, at the latest of them
         self.idle: list[Live] = []  # run, and the latest planned step does not compute them
         self.disturbed = False  # the plan that is made has preempted somebody
         self.num_padded = 0  # drafts beside the last token of who is admitted
@@ -1892,10 +1902,22 @@ class StepwiseChunked(StepwiseEngine):
             served = self.one_by_one()
             return len(self.running) < before, *self.take(served)
         if self.order == "priority" and not self.num_drafts:
-            return True, *self.take(self.one_by_one())
-        while not self.fits_all():
-            self.preempt(self.victim())
-        return True, *self.take(self.needs_of_all())
+            served = self.one_by_one()
+        else:
+            while not self.fits_all():
+                self.preempt(self.victim())
+            served = self.needs_of_all()
+        if self.defers_frees and self.tiers and not self.running:
+            self.note_round()
+        return True, *self.take(served)
+
+    def note_round(self) -> None:
+        """Count plans that preempted everybody since anyone got a token or left."""
+        progress = sum(live.num_emitted for live in self.taken), len(self.gone)
+        self.num_rounds = self.num_rounds + 1 if progress == self.progress else 1
+        self.progress = progress
+        if self.num_rounds == _MOST_ROUNDS:
+            raise EndlessError
 
     def one_by_one(self) -> list[tuple[Live, int, int]]:
         """Preempt for each who runs; return who gets how many tokens and blocks."""

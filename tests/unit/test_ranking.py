@@ -48,8 +48,8 @@ def test_one_that_attains_all_rates_tried_may_be_the_best():
     )
     twin = OPEN._replace(name="twin", is_steady=False)
     assert sentence([twin, OPEN]) == (
-        "Undecided: twin, open attain all rates tried, up to 80 /s. A workload of more requests "
-        "may tell."
+        "Undecided: twin, open attain all rates tried, up to 80 /s. A higher end of --rates, or a "
+        "workload of more requests, may tell."
     )
 
 
@@ -65,6 +65,23 @@ def test_one_that_misses_all_rates_tried_serves_less_than_the_lowest():
     )
     above = missed._replace(interval=(0.0, 120.0))
     assert "missed (less than 120 /s)" in sentence([above, APART])
+
+
+def test_an_undecided_one_attains_some_rates_and_not_all_tried():
+    """It is no design that attains all rates, and none that attains no rate."""
+    between = case("between", interval=(20.0, 60.0))._replace(is_undecided=True)
+    above = between._replace(name="above", interval=(20.0, inf))
+    assert not above.is_open
+    assert sentence([between, above]) == (
+        "Undecided: between (20 /s or more, less than 60 /s), above (20 /s or more); "
+        "--most-requests or --replications may tell."
+    )
+    assert sentence([APART, between]) == (
+        "apart (90 /s, 88 to 92) serves more than between (20 /s or more, less than 60 /s); TPOT "
+        "is the first to miss beyond."
+    )
+    assert starred("goodput", "more", [APART, between]) == ["apart"]
+    assert starred("goodput", "more", [APART, above]) == []
 
 
 def test_the_lead_over_a_lower_bound_is_an_upper_one():

@@ -116,6 +116,18 @@ def test_a_longest_run_that_is_too_short_is_refused(share):
     GoodputOptions(attainment=share, most_requests=least).target(scenario)
 
 
+def test_of_a_trace_it_is_to_be_left_out(tmp_path):
+    """Raising it, or asking for less, would tell no more of the same requests."""
+    lines = [f"{at},10,5\n" for at in range(3)]
+    (tmp_path / "t.csv").write_text("".join(["arrival_time,input,output\n", *lines]))
+    trace = {"type": "csv", "path": str(tmp_path / "t.csv")}
+    workload = {"trace": trace, "pipeline": QUEUE["workload"]["pipeline"]}
+    scenario = Scenario.from_dict(QUEUE | {"workload": workload})
+    with pytest.raises(ScenarioError, match="no effect on a trace.* got 1000; leave it out"):
+        GoodputOptions(attainment=0.99, most_requests=1000).target(scenario)
+    GoodputOptions(attainment=0.99).target(scenario)
+
+
 def test_the_command_refuses_it_in_one_message(mist, tmp_path):
     (tmp_path / "queue.yaml").write_text(Scenario.from_dict(QUEUE).resolved())
     asked = "queue.yaml", "--attainment", "0.99", "--most-requests", "1000"
@@ -271,6 +283,22 @@ def test_longer_runs_end_at_one_that_says_nothing():
     found, rounds = searched(rungs(), run, may_lengthen=True)
     assert rounds[1:] == [[(10.0, 4), (12.0, 4)], [(11.0, 4)]]
     assert found.status == "undecided"
+
+
+def test_bounds_of_an_undecided_goodput_begin_at_the_highest_rate_attained():
+    """With several seeds at the lowest of these: 2 and 3; a rate above a missed one is none."""
+    tried = [told_trial(2.0), silent_trial(4.0, 9000)]
+
+    def bounds(*seeds):
+        found = tuple(SeedGoodput.of(0, Bracket.of(told(trials)), trials) for trials in seeds)
+        result = Goodput(found, target(0.9), TOLERANCE, 100, 2, "", "case")
+        assert result.status == "undecided"
+        return result.bounds
+
+    assert bounds(tried) == (2.0, INF)
+    assert bounds([*tried, told_trial(20.0)]) == (2.0, 20.0)
+    assert bounds([*tried, told_trial(3.0)], tried) == (2.0, INF)
+    assert bounds([silent_trial(1.0, 9000), told_trial(20.0)]) == (0.0, 20.0)
 
 
 def test_the_limit_that_is_missed_first_is_one_of_a_run_that_tells():

@@ -256,6 +256,17 @@ def test_a_server_in_a_loop_is_several(items, count):
     assert found.others == ()
 
 
+def test_all_branches_of_a_script_are_read_and_that_is_said():
+    text = "if a; then vllm serve qwen3-4b\nelse vllm serve qwen3-8b\nfi\nvllm serve qwen3-14b"
+    found = from_vllm([text])
+    assert len(found.keys["clients"]) == 3
+    assert [[item.flag for item in each.items] for each in found.account] == [
+        ["qwen3-4b"],
+        ["else", "qwen3-8b"],
+        ["qwen3-14b"],
+    ]
+
+
 def test_replicas_of_a_service_are_counted():
     service = "services:\n  a:\n    image: vllm/vllm-openai\n    command: qwen3-4b\n"
     (client,) = from_vllm([service + "    deploy: {replicas: 3}\n"]).keys["clients"]

@@ -145,6 +145,8 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         num_before = len(lane.running)
         pieces = _preempt(lane, plan, budget, cut)
         disturbed = len(lane.running) < num_before
+        if not lane.running and lane.in_flight.defers:
+            lane.in_flight.start_over(plan.preempted, lane.num_arrived - lane.num_waiting)
     elif lane.coming.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, plan, budget, cut)

@@ -45,18 +45,22 @@ def commands_in(
     found: list[Command] = []
     others: list[str] = []
     loops: list[tuple[str, int | None]] = []
+    is_branch = False
     for words in simple_commands(text, variables):
         if found and words[0].startswith("--"):  # the backslash before it got lost
             found[-1] = replace(found[-1], words=(*found[-1].words, *words))
             continue
         if words[0] in _LOOPS and _loop(words, loops):
             continue
+        is_branch = words[0] in ("else", "elif") or (is_branch and words[0] != "fi")
         here = around.copy()
         here.variables |= variables.environment
         here.count *= prod(number or 1 for _, number in loops)
         mine = list(unwrapped(words, here, depth))
         for command in mine:
             _note_loops(command, loops)
+            if is_branch:
+                command.around.assumed("else", "all branches are read; leave out those not taken")
         found += mine
         if not mine:
             others.append(words[0].rpartition("/")[2])
