@@ -20,7 +20,12 @@ from mist_sim.errors import ScenarioError
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.verdicts.request_times import Array, RequestTimes, check_attainment
+from mist_sim.search.verdicts.request_times import (
+    Array,
+    RequestTimes,
+    asked_share,
+    check_attainment,
+)
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates
@@ -42,7 +47,8 @@ class PlaneOptions:
     ttft, tpot: lowest and highest limit, seconds. num_points: limits of each kind. rates: the
     lowest and the highest, requests per second; without them from an eighth to four times the
     scenarios' own. num_rates: the more, the finer the goodput. All lie apart by equal ratios.
-    attainment: share of the requests that has to keep both limits (> 0, <= 1).
+    attainment: share of the requests that has to keep both limits (> 0, <= 1); None: the largest
+        that a scenario's slo asks for, or 0.9.
 
     Raises ScenarioError for fewer than 2 or more than 200 limits or rates, and ends out of order.
     """
@@ -52,7 +58,7 @@ class PlaneOptions:
     num_points: int = 12
     rates: tuple[float, float] | None = None
     num_rates: int = 12
-    attainment: float = 0.9
+    attainment: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("ttft", "tpot"):
@@ -67,7 +73,8 @@ class PlaneOptions:
 
         if self.rates is not None:
             check_rates(self.rates)
-        check_attainment(self.attainment)
+        if self.attainment is not None:
+            check_attainment(self.attainment)
 
     @property
     def limits(self) -> tuple[Array, Array]:
@@ -299,7 +306,9 @@ def run_plane(
         times[name].append(found)
     whole = {name: runs for name, runs in times.items() if name not in failed}
     gpus = {name: builts[name].num_gpus for name in whole}
-    return SloPlane(whole, rates, *options.limits, options.attainment, gpus), failed
+    slos = [built.scenario.slo.make() for built in builts.values()]
+    asked = max(asked_share(slo, options.attainment) for slo in slos)
+    return SloPlane(whole, rates, *options.limits, asked, gpus), failed
 
 
 def times_data(

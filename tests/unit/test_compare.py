@@ -124,6 +124,18 @@ def test_replications_are_compared_by_their_means():
     assert found.table.loc["apart", "p90_ttft_ms"] == estimate(runs).mean
 
 
+@pytest.mark.parametrize(("given", "asked", "keeps"), [(None, 0.99, False), (0.5, 0.5, True)])
+def test_the_plane_and_the_verdict_ask_for_the_share_of_the_slo(given, asked, keeps):
+    """Nine in ten keep the limits, and the slo asks for 99 %."""
+    changes = {"slo.attainment": 0.99, "slo.ttft": "120 ms"}
+    plane = PlaneOptions(num_points=2, num_rates=2, rates=RATES, attainment=given)
+    found = compare(both(changes), plane=plane, jobs=1)
+    assert found.plane.summary["attainment_asked"] == asked
+    together = found.cases[1]
+    assert 0.9 < together.figures["good_request_fraction"] < 0.99
+    assert together.ranked.keeps is keeps
+
+
 def test_any_number_of_processes_writes_the_same(tmp_path):
     plane = PlaneOptions(num_points=3, num_rates=3)
     for jobs in (1, 2):

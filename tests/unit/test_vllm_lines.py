@@ -648,6 +648,15 @@ def test_a_benchmarks_lengths_are_those_that_its_dataset_reads(tmp_path):
         )
 
 
+def test_general_lengths_take_the_place_of_a_datasets_own():
+    line = (
+        "vllm bench serve --input-len 5 --random-input-len 9 --output-len 6 --random-output-len 8"
+    )
+    found = from_vllm([line])
+    assert found.keys["workload"]["lengths"]["prompt"]["tokens"] == 5
+    assert found.left_out == ("--random-input-len 9", "--random-output-len 8")
+
+
 def test_prompts_and_answers_may_spread_apart():
     line = "vllm bench serve --input-len 100 --output-len 10 --random-range-ratio"
     lengths = from_vllm([f"""{line} '{{"input": 0.5, "output": 0.1}}'"""]).keys["workload"][

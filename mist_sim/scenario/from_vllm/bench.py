@@ -61,6 +61,12 @@ _OF_DATASET = {
     "prefix_repetition": (_REPETITION, "--output-len"),
     "sharegpt": ("--dataset-path",),
 }
+_GENERAL = {
+    "--input-len": ("--random-input-len",),
+    "--output-len": ("--random-output-len", f"{_REPETITION}output-len"),
+}
+"""Flags that replace those of a dataset."""
+
 _ANSWERS = ("--output-len", "--random-output-len", f"{_REPETITION}output-len")
 _WARMUPS = (
     "warm-up requests end before the measured ones start; that they leave the first prompt in the "
@@ -164,6 +170,10 @@ def _requests(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
         )
     else:
         _note(said, name, account)
+        for general, own in _GENERAL.items():
+            if general in said:
+                overruled = [each for each in own if each in said]
+                account.overrule(overruled, f"{general} takes its place")
     if name == "sharegpt":
         path = said.get("--dataset-path")
         if path is None:
