@@ -34,8 +34,9 @@ class EngineRules:
     async_pipelines: whether pipelines may plan ahead (in 0.19 and not in 0.14).
     staggers_decodes: whether they have one batch more then, and plan a decode every so many steps
         as there are ranks (`AsyncScheduler`, in 0.24 and not in 0.19, with model runner V2).
-    fills_queue: whether plans that compute nothing fill the queue
-        (`EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, in 0.24 and not in 0.19).
+    fills_queue: whether plans that compute nothing fill the queue, and the next batch is planned
+        before one of them that is the oldest leaves it (`EngineCore.step_with_batch_queue` in
+        `vllm/v1/engine/core.py`, in 0.24 and not in 0.19).
     drains_preempted: whether a request preempted in flight waits for all batches that compute it,
         and other requests pass it (`Scheduler.schedule`, in 0.33 and not in 0.24).
     caches_verified: whether the tokens that a step verified, of drafts, are cached as it ends, and

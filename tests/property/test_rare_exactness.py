@@ -371,3 +371,21 @@ def test_pipelines_plan_steps_behind_the_end_of_an_answer(ranks, num_tokens, lon
     steps = range(num_tokens + num_behind)
     assert [step.num_used_blocks for step in engine.steps[:-1]] == [4 + step for step in steps]
     assert len(engine.outcomes[0].token_times) == num_tokens
+
+
+def test_plans_that_compute_nothing_leave_a_queue_when_they_are_the_oldest():
+    """Before 0.24: so there is room for a decode beside a prompt in two pieces and another."""
+    options = EngineOptions(
+        "chunked",
+        *(40, 4, 4, 12),
+        batch_queue=True,
+        pipeline_parallel_size=4,
+        async_scheduling=True,
+    )
+    jobs = Job(0.0, 4, 1), Job(0.001, 24, 1), Job(0.0025, 4, 3), Job(1.0, 4, 1)
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    second_piece, prompt, decode = engine.steps[2:5]
+    assert second_piece.batch.chunks == ((12, 12),)
+    assert prompt.batch.chunks == ((4, 0),)
+    assert decode.batch.num_decodes == 1
+    assert prompt.planned == decode.planned

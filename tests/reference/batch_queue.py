@@ -6,7 +6,8 @@ Beside the rules of `stepwise` and `parallel`:
 - Whenever the oldest batch has returned, or a request comes while nothing is in the queue, it plans
   the next one. It goes on to plan while there is room in the queue; otherwise it waits for the
   oldest. After a plan that computes nothing it waits, too, or (`fills`) not before such plans have
-  filled the queue. They take a place in it, and return with the batch before them.
+  filled the queue. They take a place in it, and return with the batch before them; one that is
+  the oldest leaves the queue (without `fills`) before anything else is planned.
 - What a batch computes counts as computed when it is planned, so the next chunk of a prompt is
   planned without waiting for it. Blocks that it fills can be found then, as far as their tokens
   have come. Tokens come when it returns.
@@ -365,7 +366,8 @@ class BatchQueue(StepwiseGroup):
                     self.pass_through(found, now, alone=not number_in_flight)
                 self.queue.append(found)
                 self.planned.append(found)
-                if len(self.queue) < self.size and (found or (self.fills and lane.num_inside)):
+                goes_on = found and (self.fills or self.queue[0])
+                if len(self.queue) < self.size and (goes_on or (self.fills and lane.num_inside)):
                     continue
             elif not self.queue:
                 self.is_asleep = True

@@ -100,8 +100,9 @@ class QueueEngine:
                 found = self._next_batch()
                 queue.append(found)
                 if len(queue) < form.size:
-                    has_work = bool(state.running or state.waiting)
-                    if found is not None or (form.fills and has_work):
+                    if form.fills and (state.running or state.waiting):
+                        continue
+                    if found is not None and (form.fills or queue[0] is not None):
                         continue
             elif not queue:
                 self._idle = True

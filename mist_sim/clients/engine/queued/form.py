@@ -16,8 +16,9 @@ class QueueForm:
 
     size: batches in it at most. stagger: if steps are planned ahead, the number of plans from one
     plan of a decode to its next; 0: a decode is planned when its last token has come. fills:
-    whether plans that compute nothing fill the queue. drains: whether a preempted request waits for
-    all batches that compute it, and not only for those that give it a token.
+    whether plans that compute nothing fill the queue, and the oldest stays in it before the next
+    plan. drains: whether a preempted request waits for all batches that compute it, and not only
+    for those that give it a token.
 
     With stagger 1 the first rank waits for the tokens of the batch before, so batches never
     overlap; otherwise for those of the batch `stagger` plans before, unless all its answers ended.

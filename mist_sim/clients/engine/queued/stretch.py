@@ -230,7 +230,8 @@ def _rhythm(
             planned.append(decoding[group])
             queue.append(group if decoding[group] else -1)
             flight += [group] if decoding[group] else []
-            if len(queue) < form.size and (decoding[group] or form.fills):
+            is_next = form.fills or (decoding[group] and queue[0] >= 0)
+            if len(queue) < form.size and is_next:
                 continue
             if queue[0] >= 0:
                 break
