@@ -137,8 +137,8 @@ def test_a_position_that_attains_all_rates_tried_is_the_best_of_its_design():
     assert found.best["aggregation"] is open_one
     assert found.verdict == (
         "Undecided: aggregation (2 x 512) attains all rates tried, up to 64 /s; of the others "
-        "disaggregation (1 prefill, 1 decode) (5 /s, 5 to 5.1) serves most. A workload of more "
-        "requests may tell."
+        "disaggregation (1 prefill, 1 decode) (5 /s, 5 to 5.1) serves most. A higher end of "
+        "--rates, or a workload of more requests, may tell."
     )
     assert "&gt; 64" in found._repr_html_()
     assert found.summary["best"]["aggregation"]["attained"] == 64.0
