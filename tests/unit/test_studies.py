@@ -23,13 +23,26 @@ from mist_sim import (
     Simulation,
     Stage,
     Workload,
+    replicate,
     simulate,
     study,
 )
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.elements.key_labels import labels_of
 from mist_sim.scenario import build
-from mist_sim.search import GoodputOptions, compare
+from mist_sim.search import (
+    GoodputOptions,
+    PlaneOptions,
+    PlanOptions,
+    SearchOptions,
+    compare,
+    find_goodput,
+    goodput_sweep,
+    plan,
+    search_sliders,
+    sweep,
+)
+from mist_sim.search.slo_plane import slo_plane
 from mist_sim.studies import built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.executor import InTurn
@@ -230,7 +243,6 @@ def test_a_function_that_cannot_be_sent_runs_here_with_a_note():
     [
         (own_stages(), {}, "subject must be a Scenario, or a function that returns a new Sim"),
         (own_stages, {"vary": {"sped": [1]}}, "vary sped: must be an argument of own_stages"),
-        (own_stages, {"rates": [1.0]}, "rates must be left out where a function"),
         (lambda: 5, {}, "must return a Simulation, got 5"),
         (SCENARIO, {"seeds": 0}, "seeds must be >= 1"),
         (SCENARIO, {"seeds": [1, 1]}, "seeds must be one or more that differ"),
@@ -241,6 +253,37 @@ def test_what_cannot_be_studied_is_told(subject, options, words):
     with pytest.raises(ScenarioError) as told:
         study(subject, **({"jobs": 1} | options))
     assert words in str(told.value)
+
+
+def test_rates_of_a_function_are_refused_before_any_point():
+    with pytest.raises(ScenarioError) as told:
+        study(own_stages, rates=[1.0, 2.0], jobs=1)
+    assert str(told.value) == (
+        "rates must be left out where a function makes the simulation; give it an argument for the "
+        "rate, and vary that: study(own_stages, vary={'rate': [...]})"
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        find_goodput,
+        replicate,
+        search_sliders,
+        lambda made: compare({"a": made, "b": SCENARIO}),
+        lambda made: slo_plane({"a": made}, PlaneOptions()),
+        lambda made: sweep(made, {"speed": [1, 2]}),
+        lambda made: goodput_sweep(made, {"speed": [1, 2]}, SearchOptions()),
+        lambda made: plan(made, PlanOptions(gpus=("h100-sxm",))),
+    ],
+)
+def test_what_takes_scenarios_only_says_what_takes_a_function(ask):
+    with pytest.raises(ScenarioError) as told:
+        ask(own_stages)
+    assert str(told.value) == (
+        "scenario must be a Scenario, got the function own_stages; a function that returns a new "
+        "Simulation each time runs in study(function, vary=..., seeds=10)"
+    )
 
 
 # ------------------------------------------------------------------------------ the command
