@@ -136,9 +136,9 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     if within:
         told.append(f"Within error: {'; '.join(within)}.")
     if short := [case for case in keeping if case.doubts.is_short]:
-        told.append(f"Too short to tell whether queues grow: {_names(short)}.")
+        told.append(f"Too short to tell whether queues grow: {_names_or_all(short, keeping)}.")
     if unknown := [case for case in cases if not case.doubts.has_error]:
-        told.append(f"Error of the step times not known: {_names(unknown)}.")
+        told.append(f"Error of the step times not known: {_names_or_all(unknown, cases)}.")
     return " ".join([*told, *([otherwise] if otherwise else [])])
 
 
@@ -170,6 +170,11 @@ def _names(cases: Sequence[Kept]) -> str:
     names = [case.name for case in cases]
     more = len(names) - _NAMED
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
+
+
+def _names_or_all(named: Sequence[Kept], cases: Sequence[Kept]) -> str:
+    is_long = len(named) == len(cases) > 2
+    return f"all {len(cases)}" if is_long else _names(named)
 
 
 def _number(value: float) -> float:

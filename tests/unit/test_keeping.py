@@ -117,6 +117,9 @@ def test_doubts_are_named():
         "2 of 3 keep their limits: a, c. Overloaded, so that a longer run would miss: b. "
         "Too short to tell whether queues grow: c. Error of the step times not known: c."
     )
+    assert sentence([cases[2]] * 3).endswith(
+        "grow: all 3. Error of the step times not known: all 3."
+    )
     assert sentence(cases[1:2]) == (
         "None keeps its limits. Overloaded, so that a longer run would miss: b."
     )
