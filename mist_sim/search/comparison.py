@@ -220,7 +220,7 @@ def compare(
     subjects: dict[str, Any] = {name: as_data(scenario) for name, scenario in given.items()}
     subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}
-    options |= {name: True for name, asked in (("why", why), ("race", race)) if asked}
+    options |= {"race": True} if race else {}  # why only adds runs
     with studying(
         "compare", subjects, options, jobs=jobs, progress=progress, journal=journal, resume=resume
     ) as driver:

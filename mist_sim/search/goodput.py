@@ -194,7 +194,7 @@ def find_goodputs(
     with studying(
         "goodput",
         subjects,
-        vars(options) | ({"why": True} if why else {}),
+        vars(options),  # why only adds runs
         jobs=jobs,
         progress=progress,
         journal=journal,

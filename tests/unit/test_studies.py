@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -372,7 +373,7 @@ def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
         (["run", "a.yaml", "--vary=seed=1,2", "--tables=none", "--out=o"], "--tables has no eff"),
         (
             ["compare", "a.yaml", "a.yaml"],
-            "SCENARIO must be given once each, got a.yaml 2 times; give it once, with --case a: ",
+            "SCENARIO must be given once each, got a.yaml 2 times; --set holds for all, so give ",
         ),
         (["compare", "a.yaml", "--case=b"], "--case b: must be NAME:KEY=VALUE,..."),
         (["compare", "a.yaml", "--case=b:", "--case=b:"], "--case b: must be given once"),
@@ -402,6 +403,16 @@ def test_one_file_is_compared_with_itself_under_several_settings(mist):
         "count=1": 1.0,
         "count=2": 2.0,
     }
+
+
+def test_the_command_that_the_error_names_compares_a_file_with_itself(mist):
+    _, _, err = mist("compare", "a.yaml", "a.yaml")
+    found = re.search(r"mist (compare a.yaml --case a: --case b:KEY=VALUE)", " ".join(err.split()))
+    words = found[1].replace("KEY=VALUE", "clients.0.count=2").split()
+    code, out, _ = mist(*words, "--json", "--jobs=1")
+    assert code == 0
+    gpus = {name: found["num_gpus"] for name, found in json.loads(out)["scenarios"].items()}
+    assert gpus == {"a": 1, "b": 2}
 
 
 def test_a_case_that_fails_leaves_the_others(mist):
