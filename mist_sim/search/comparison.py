@@ -31,6 +31,7 @@ from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Failure, Row, Task
 
 if TYPE_CHECKING:
@@ -206,6 +207,7 @@ def compare(
     """
     if len(scenarios) < 2:
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
+    check_scenarios(it for it in scenarios.values() if not isinstance(it, ScenarioError))
     if why and goodput is None:
         raise ScenarioError("why must be False without a search for the goodput; give goodput")
     errors = {name: it for name, it in scenarios.items() if isinstance(it, ScenarioError)}
@@ -218,7 +220,7 @@ def compare(
     subjects: dict[str, Any] = {name: as_data(scenario) for name, scenario in given.items()}
     subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}
-    options |= {name: True for name, asked in (("why", why), ("race", race)) if asked}
+    options |= {"race": True} if race else {}  # why only adds runs
     with studying(
         "compare", subjects, options, jobs=jobs, progress=progress, journal=journal, resume=resume
     ) as driver:

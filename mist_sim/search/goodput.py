@@ -33,6 +33,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names
@@ -187,12 +188,13 @@ def find_goodputs(
     resume: bool = False,
 ) -> list[Goodput]:
     """Return the goodput of each scenario, searched side by side; see `find_goodput`."""
+    check_scenarios(scenarios)
     options = options or GoodputOptions()
     subjects = {str(k): as_data(scenario) for k, scenario in enumerate(scenarios)}
     with studying(
         "goodput",
         subjects,
-        vars(options) | ({"why": True} if why else {}),
+        vars(options),  # why only adds runs
         jobs=jobs,
         progress=progress,
         journal=journal,

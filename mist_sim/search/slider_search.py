@@ -31,6 +31,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
+from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Failure, Row
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ def search_sliders(
     Raises ScenarioError for scenarios without sliders, several replications, the journal of another
     study, and what `find_goodput` raises where it does for all positions.
     """
+    check_scenarios([scenario])
     if scenario.replications > 1:
         raise ScenarioError(
             f"replications must be 1 to search sliders, got {scenario.replications}; "

@@ -30,6 +30,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Row, Task
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ def slo_plane(
 
     With replications the requests of all seeds count.
     """
+    check_scenarios(scenarios.values())
     subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
     builts = {name: Built(scenario) for name, scenario in scenarios.items()}
     with studying("plane", subjects, vars(options), jobs=jobs, progress=progress) as driver:

@@ -13,6 +13,7 @@ from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.driver import studying
 from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Task
 
 
@@ -35,6 +36,7 @@ def replicate(
     Raises ScenarioError for fewer than 2 replications, the journal of another study, and all errors
     of `simulate`.
     """
+    check_scenarios([scenario])
     if scenario.replications < 2:
         raise ScenarioError(f"replications must be >= 2, got {scenario.replications}")
     build(scenario)  # errors in it show here, where the file's name is known

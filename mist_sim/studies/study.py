@@ -153,7 +153,7 @@ def plan_study(
 ) -> Plan:
     """Return a study that has not begun; see `study`."""
     vary = dict(vary or {})
-    check_subject(subject, list(vary))
+    check_subject(subject, list(vary), has_rates=rates is not None)
     axes = vary | ({RATE: list(rates)} if rates is not None else {})
     if rates is not None and RATE in vary:
         raise ScenarioError("vary rate: must be left out where rates are given")

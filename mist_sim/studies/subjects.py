@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
@@ -30,7 +30,7 @@ Seeds = int | Sequence[int] | None
 def subject_at(subject: Subject, values: Mapping[str, Any], rate: float | None) -> Subject:
     """Return a subject at a point: a scenario with its values, a function as it is.
 
-    rate: requests per second; None: its own.
+    rate: of a scenario, requests per second; None: its own.
     Raises ScenarioError for a point that cannot be.
     """
     if isinstance(subject, Scenario):
@@ -38,10 +38,6 @@ def subject_at(subject: Subject, values: Mapping[str, Any], rate: float | None) 
         if rate is None:
             return scenario
         return Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
-    if rate is not None:
-        raise ScenarioError(
-            "rates must be left out where a function makes the simulation; vary an argument of it"
-        )
     return subject
 
 
@@ -62,7 +58,17 @@ def tasks_of(
     ]
 
 
-def check_subject(subject: object, keys: Sequence[str]) -> None:
+def check_scenarios(given: Iterable[object]) -> None:
+    """Raise ScenarioError for what is no scenario, where a function cannot be taken."""
+    for each in given:
+        if not isinstance(each, Scenario):
+            raise ScenarioError(
+                f"scenario must be a Scenario, got {_told(each)}; a function that returns a new "
+                "Simulation each time runs in study(function, vary=..., seeds=10)"
+            )
+
+
+def check_subject(subject: object, keys: Sequence[str], *, has_rates: bool = False) -> None:
     """Raise ScenarioError for an invalid subject. keys: the varied keys."""
     if isinstance(subject, Scenario):
         return
@@ -70,6 +76,11 @@ def check_subject(subject: object, keys: Sequence[str]) -> None:
         raise ScenarioError(
             "subject must be a Scenario, or a function that returns a new Simulation each time, "
             f"got {brief(subject)}"
+        )
+    if has_rates:
+        raise ScenarioError(
+            "rates must be left out where a function makes the simulation; give it an argument for "
+            f"the rate, and vary that: study({_name(subject)}, vary={{'rate': [...]}})"
         )
     parameters = _parameters(subject)
     takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
@@ -118,6 +129,11 @@ def _seeds(seeds: Seeds, first: int, count: int) -> tuple[int, ...]:
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     return signature(function).parameters
+
+
+def _told(value: object) -> str:
+    is_function = callable(value) and not isinstance(value, Simulation)
+    return f"the function {_name(value)}" if is_function else brief(value)
 
 
 def _name(function: object) -> str:

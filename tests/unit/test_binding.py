@@ -288,7 +288,8 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
     scenario = Scenario.from_dict(TOGETHER)
     options = GoodputOptions(as_is=True, rates=(10.0, 60.0), tolerance=0.2)
     how = {"why": True, "jobs": 1, "journal": tmp_path / "journal"}
-    first = find_goodput(scenario, options, **how)
+    find_goodput(scenario, options, **{**how, "why": False})
+    first = find_goodput(scenario, options, **how, resume=True)
 
     def again(*_):
         raise AssertionError("a run is repeated")

@@ -36,6 +36,19 @@ def test_the_winner_is_told_with_what_binds_it():
     assert found.summary["goodput"][best]["binding"] == alone.summary
 
 
+def test_why_is_asked_of_a_finished_journal(tmp_path):
+    how = {"goodput": GoodputOptions(rates=RATES, as_is=True), "jobs": 1}
+    how["journal"] = tmp_path / "journal"
+    compare(both(), **how)
+    before = how["journal"].read_bytes()
+    later = compare(both(), why=True, resume=True, **how)
+    added = how["journal"].read_bytes().removeprefix(before)
+    assert later.summary == compare(both(), **{**how, "journal": None}, why=True).summary
+    assert added.count(b"\n") == added.count(b'"key": ["binding"') > 0
+    compare(both(), resume=True, **how)
+    assert how["journal"].read_bytes() == before + added
+
+
 def test_no_star_beside_one_that_attains_all_rates_tried():
     """The rates end below what the better design serves."""
     one = Scenario.from_dict(TOGETHER, {"clients.0.count": 1})

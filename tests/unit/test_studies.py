@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,13 +24,26 @@ from mist_sim import (
     Simulation,
     Stage,
     Workload,
+    replicate,
     simulate,
     study,
 )
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.elements.key_labels import labels_of
 from mist_sim.scenario import build
-from mist_sim.search import GoodputOptions, compare
+from mist_sim.search import (
+    GoodputOptions,
+    PlaneOptions,
+    PlanOptions,
+    SearchOptions,
+    compare,
+    find_goodput,
+    goodput_sweep,
+    plan,
+    search_sliders,
+    sweep,
+)
+from mist_sim.search.slo_plane import slo_plane
 from mist_sim.studies import built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.executor import InTurn
@@ -230,7 +244,6 @@ def test_a_function_that_cannot_be_sent_runs_here_with_a_note():
     [
         (own_stages(), {}, "subject must be a Scenario, or a function that returns a new Sim"),
         (own_stages, {"vary": {"sped": [1]}}, "vary sped: must be an argument of own_stages"),
-        (own_stages, {"rates": [1.0]}, "rates must be left out where a function"),
         (lambda: 5, {}, "must return a Simulation, got 5"),
         (SCENARIO, {"seeds": 0}, "seeds must be >= 1"),
         (SCENARIO, {"seeds": [1, 1]}, "seeds must be one or more that differ"),
@@ -241,6 +254,37 @@ def test_what_cannot_be_studied_is_told(subject, options, words):
     with pytest.raises(ScenarioError) as told:
         study(subject, **({"jobs": 1} | options))
     assert words in str(told.value)
+
+
+def test_rates_of_a_function_are_refused_before_any_point():
+    with pytest.raises(ScenarioError) as told:
+        study(own_stages, rates=[1.0, 2.0], jobs=1)
+    assert str(told.value) == (
+        "rates must be left out where a function makes the simulation; give it an argument for the "
+        "rate, and vary that: study(own_stages, vary={'rate': [...]})"
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        find_goodput,
+        replicate,
+        search_sliders,
+        lambda made: compare({"a": made, "b": SCENARIO}),
+        lambda made: slo_plane({"a": made}, PlaneOptions()),
+        lambda made: sweep(made, {"speed": [1, 2]}),
+        lambda made: goodput_sweep(made, {"speed": [1, 2]}, SearchOptions()),
+        lambda made: plan(made, PlanOptions(gpus=("h100-sxm",))),
+    ],
+)
+def test_what_takes_scenarios_only_says_what_takes_a_function(ask):
+    with pytest.raises(ScenarioError) as told:
+        ask(own_stages)
+    assert str(told.value) == (
+        "scenario must be a Scenario, got the function own_stages; a function that returns a new "
+        "Simulation each time runs in study(function, vary=..., seeds=10)"
+    )
 
 
 # ------------------------------------------------------------------------------ the command
@@ -350,7 +394,7 @@ def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
         (["run", "a.yaml", "--vary=seed=1,2", "--tables=none", "--out=o"], "--tables has no eff"),
         (
             ["compare", "a.yaml", "a.yaml"],
-            "SCENARIO must be given once each, got a.yaml 2 times; give it once, with --case a: ",
+            "SCENARIO must be given once each, got a.yaml 2 times; --set holds for all, so give ",
         ),
         (["compare", "a.yaml", "--case=b"], "--case b: must be NAME:KEY=VALUE,..."),
         (["compare", "a.yaml", "--case=b:", "--case=b:"], "--case b: must be given once"),
@@ -380,6 +424,16 @@ def test_one_file_is_compared_with_itself_under_several_settings(mist):
         "count=1": 1.0,
         "count=2": 2.0,
     }
+
+
+def test_the_command_that_the_error_names_compares_a_file_with_itself(mist):
+    _, _, err = mist("compare", "a.yaml", "a.yaml")
+    found = re.search(r"mist (compare a.yaml --case a: --case b:KEY=VALUE)", " ".join(err.split()))
+    words = found[1].replace("KEY=VALUE", "clients.0.count=2").split()
+    code, out, _ = mist(*words, "--json", "--jobs=1")
+    assert code == 0
+    gpus = {name: found["num_gpus"] for name, found in json.loads(out)["scenarios"].items()}
+    assert gpus == {"a": 1, "b": 2}
 
 
 def test_a_case_that_fails_leaves_the_others(mist):

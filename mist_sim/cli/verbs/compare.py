@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -301,8 +302,9 @@ def _names(given: Sequence[str]) -> list[str]:
     for name, count in Counter(given).items():
         if count > 1:
             raise ScenarioError(
-                f"SCENARIO must be given once each, got {name} {count} times; give it once, with "
-                "--case a: --case b:KEY=VALUE or --vary KEY=A,B for its settings"
+                f"SCENARIO must be given once each, got {name} {count} times; --set holds for all, "
+                "so give its settings by --case (or --vary): "
+                f"mist compare {quote(name)} --case a: --case b:KEY=VALUE"
             )
     short = ["stdin" if name == STDIN else Path(name).stem for name in given]
     return short if len(set(short)) == len(short) else list(given)

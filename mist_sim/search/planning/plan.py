@@ -26,6 +26,7 @@ from mist_sim.search.planning.smaller import take_smaller
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
+from mist_sim.studies.subjects import check_scenarios
 
 _CHEAPER, _OTHERS, _WHY = 0.55, 0.7, 0.75  # of the time: until when each of these may begin
 _OTHER_GPUS = 4  # candidates with each of the other GPUs that are tried for the runner-up
@@ -51,6 +52,7 @@ def plan(
     Raises ScenarioError if no deployment within the budget keeps the limits, with the most frequent
     obstacle; for a GPU that is unknown or has no price; and all errors of `simulate`.
     """
+    check_scenarios([scenario])
     clock = Clock(options.seconds)
     question = Question(scenario, options)
     shop = engines_of(question)

@@ -22,6 +22,7 @@ from mist_sim.search.sweeps.sweep_result import GOOD, At, Sweep
 from mist_sim.search.verdicts.request_times import asked_share, check_attainment
 from mist_sim.studies.findings import Study
 from mist_sim.studies.study import plan_study
+from mist_sim.studies.subjects import check_scenarios
 
 _MOST_KEYS = 2
 
@@ -42,6 +43,7 @@ def sweep(
     how: jobs, progress, journal, resume, executor, as in `study`.
     Raises ScenarioError for more keys, a figure that no run has, and what `study` raises.
     """
+    check_scenarios([scenario])
     share = asked_share(scenario.slo.make(), attainment)
     _check(vary, share)
     chosen = metric or (GOOD if scenario.slo.make().is_set else "p99_ttft_ms")
@@ -75,6 +77,7 @@ def goodput_sweep(
 
     options: how goodputs are searched. Keys of the workload and limits cannot vary here.
     """
+    check_scenarios([scenario])
     share = asked_share(scenario.slo.make(), attainment)
     _check(vary, share)
     space = Space(
