@@ -130,18 +130,17 @@ def with_verdicts(
 ) -> dict[str, dict[str, Any]]:
     """Return the figures beside their limits, each with its verdict (`verdict_of`).
 
+    `error_known` tells whether the verdict knows the expected error.
+
     slo: as `slo_verdicts` gives them, in milliseconds. summary: as `expected_ranges` takes it.
     """
     ranges = expected_ranges(summary)
-    return {
-        name: {
-            **found,
-            "verdict": verdict_of(
-                found["kept"], found["value"], found["limit"], ranges[metric_of(name)]
-            ),
-        }
-        for name, found in slo.items()
-    }
+    told = {}
+    for name, found in slo.items():
+        error = ranges[metric_of(name)]
+        verdict = verdict_of(found["kept"], found["value"], found["limit"], error)
+        told[name] = {**found, "verdict": verdict, "error_known": error is not None}
+    return told
 
 
 def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float) -> Range:

@@ -1,7 +1,8 @@
 """Which of several cases keep their limits at the rate that was run, and how sure that is.
 
 A simulated figure is not sure where a real engine might do the other, given the expected error of
-the step times, nor where other seeds might.
+the step times, nor where other seeds might. An overloaded case keeps no limit: its latencies grow
+with the length of the run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,18 @@ class LimitOnShare(NamedTuple):
         return f"p{100 * self.share:g}_{self.metric}_ms"
 
 
+class Doubts(NamedTuple):
+    """Reasons to doubt that figures of a run hold for a real engine, and for long.
+
+    is_overloaded: more than half of the runs are unstable. is_short: more than half of them are
+    unstable or too short to tell. has_error: the error of the step times is known for all limits.
+    """
+
+    is_overloaded: bool = False
+    is_short: bool = False
+    has_error: bool = True
+
+
 class Kept(NamedTuple):
     """Whether a case keeps its limits. good: share of good requests.
 
@@ -42,6 +55,24 @@ class Kept(NamedTuple):
     good: float
     keeps: bool
     is_sure: bool
+    doubts: Doubts = Doubts()
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it keeps its limits, and is not overloaded."""
+        return self.keeps and not self.doubts.is_overloaded
+
+
+def doubts_of(limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]) -> Doubts:
+    """Return the doubts about runs with one seed each. limits: those that are judged."""
+    told = [summary.get("stability") for summary in summaries]
+    unstable, unknown = told.count("unstable"), told.count("too short to tell")
+    ranges = expected_ranges(summaries[0])
+    return Doubts(
+        is_overloaded=2 * unstable > len(told),
+        is_short=2 * (unstable + unknown) > len(told),
+        has_error=all(ranges.get(each.metric) is not None for each in limits),
+    )
 
 
 def is_sure(
@@ -95,23 +126,39 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     """
     if not cases:
         return ""
-    keeping = [case for case in cases if case.keeps]
-    unsure = [case for case in keeping if not case.is_sure]
-    nearly = [case for case in cases if not case.keeps and not case.is_sure]
+    keeping = [case for case in cases if case.lasts]
+    overloaded = [case for case in cases if case.keeps and not case.lasts]
     told = [_count(keeping, cases, where)]
-    within = [f"kept by {_names(unsure)}"] if unsure else []
-    within += [f"missed by {_names(nearly)}"] if nearly else []
+    if overloaded:
+        told.append(f"Overloaded, so that a longer run would miss: {_names(overloaded)}.")
+    within = [f"kept by {_names(unsure)}"] if (unsure := _unsure(keeping)) else []
+    within += [f"missed by {_names(nearly)}"] if (nearly := _unsure(_missing(cases))) else []
     if within:
         told.append(f"Within error: {'; '.join(within)}.")
+    if short := [case for case in keeping if case.doubts.is_short]:
+        told.append(f"Too short to tell whether queues grow: {_names_or_all(short, keeping)}.")
+    if unknown := [case for case in cases if not case.doubts.has_error]:
+        told.append(f"Error of the step times not known: {_names_or_all(unknown, cases)}.")
     return " ".join([*told, *([otherwise] if otherwise else [])])
+
+
+def _unsure(cases: Sequence[Kept]) -> list[Kept]:
+    return [case for case in cases if not case.is_sure]
+
+
+def _missing(cases: Sequence[Kept]) -> list[Kept]:
+    return [case for case in cases if not case.keeps]
 
 
 def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:
     if not keeping:
-        most = max(_number(case.good) for case in cases)
+        judged = _missing(cases)
+        if not judged:
+            return f"None keeps its limits{where}."
+        most = max(_number(case.good) for case in judged)
         if most == 0:
             return f"None keeps its limits{where}; no request is good."
-        nearest = [case for case in cases if _number(case.good) == most]
+        nearest = [case for case in judged if _number(case.good) == most]
         come = f"{_names(nearest)} {'comes' if len(nearest) == 1 else 'come'} nearest"
         return f"None keeps its limits{where}; {come}, with {100 * most:.1f} % good requests."
     if len(keeping) == len(cases):
@@ -123,6 +170,11 @@ def _names(cases: Sequence[Kept]) -> str:
     names = [case.name for case in cases]
     more = len(names) - _NAMED
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
+
+
+def _names_or_all(named: Sequence[Kept], cases: Sequence[Kept]) -> str:
+    is_long = len(named) == len(cases) > 2
+    return f"all {len(cases)}" if is_long else _names(named)
 
 
 def _number(value: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
-from mist_sim.metrics.keeping import is_sure
+from mist_sim.metrics.keeping import Doubts, doubts_of, is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.run.origins import architecture_line, kernels_line, one_node_line
@@ -165,6 +165,7 @@ class Case:
             limit,
             is_steady,
             is_sure=keeps is None or self._is_sure(keeps=keeps),
+            doubts=self._doubts,
             by_seed=[self._of_seed(summary) for summary in self.summaries],
             is_coarse=self.goodput is not None and self.goodput.is_coarse,
             beside=self.beside,
@@ -180,6 +181,11 @@ class Case:
         if self.target is not None:
             return self.target.attained_in(self.summaries)
         return good >= asked_share(Slo())
+
+    @property
+    def _doubts(self) -> Doubts:
+        limits = self.target.limits_on_shares if self.target is not None else ()
+        return doubts_of(limits, self.summaries) if self.summaries else Doubts()
 
     def _is_sure(self, *, keeps: bool) -> bool:
         """Tell whether neither the error of the step times nor other seeds may change `keeps`."""

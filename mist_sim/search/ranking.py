@@ -11,7 +11,7 @@ from math import inf, isclose, isnan, nan
 from typing import Literal, NamedTuple
 
 from mist_sim.errors import listed
-from mist_sim.metrics.keeping import GOOD, Kept
+from mist_sim.metrics.keeping import GOOD, Doubts, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
 from mist_sim.metrics.replications import estimate
 
@@ -52,7 +52,8 @@ class Ranked(NamedTuple):
         state; else of the workload as it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
-    is_sure: whether neither the error of the step times nor other seeds may change `keeps`.
+    is_sure: whether neither the error of the step times nor other seeds may change `keeps`. doubts:
+    about the run; who is overloaded has no star.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
@@ -65,10 +66,16 @@ class Ranked(NamedTuple):
     first_limit: str | None = None
     is_steady: bool = True
     is_sure: bool = True
+    doubts: Doubts = Doubts()
     by_seed: Sequence[Mapping[str, float]] = ()
     is_coarse: bool = False
     beside: Beside | None = None
     is_undecided: bool = False
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether its figures at the rate that was run are worth a star."""
+        return self.keeps is not False and not self.doubts.is_overloaded
 
     @property
     def is_open(self) -> bool:
@@ -86,7 +93,7 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
             return []
         return [best.name, *(case.name for case in _equals(best, figure, cases))]
     at_goodput = "_at_goodput" in figure
-    fit = [case for case in cases if at_goodput or case.keeps is not False]
+    fit = [case for case in cases if at_goodput or case.is_fit]
     values = {case.name: case.figures[figure] for case in fit if not isnan(case.figures[figure])}
     known = {case.figures[figure] for case in cases if not isnan(case.figures[figure])}
     if not values or len(known) < 2:
@@ -170,8 +177,11 @@ def sentence(cases: Sequence[Ranked]) -> str:
 
 
 def _of_kept(cases: Sequence[Ranked]) -> str:
-    kept = [Kept(case.name, case.figures[GOOD], bool(case.keeps), case.is_sure) for case in cases]
-    otherwise = _WHO if any(case.keeps for case in cases) else _RATES
+    kept = [
+        Kept(case.name, case.figures[GOOD], bool(case.keeps), case.is_sure, case.doubts)
+        for case in cases
+    ]
+    otherwise = _WHO if any(case.lasts for case in kept) else _RATES
     return sentence_of_kept(kept, where=" at this rate", otherwise=otherwise)
 
 

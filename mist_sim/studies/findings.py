@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Slo
-from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, is_sure, sentence
+from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, doubts_of, is_sure, sentence
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NO_PRICES = "; runs count dollars only where the scenario has cost, such as cost: {}"
+_BY_CLASS = "Limits by class are not judged here; mist compare judges them, with --case for values."
 _WHO = "mist compare --goodput tells which serves most."
 
 
@@ -100,7 +101,7 @@ class PointRuns:
             )
         share = None if slo.each else slo.asked
         sure = is_sure(limits, share, self.summaries, keeps=keeps)
-        return Kept(self.point.name, good, keeps, sure)
+        return Kept(self.point.name, good, keeps, sure, doubts_of(limits, self.summaries))
 
     @property
     def warnings(self) -> Iterator[str]:
@@ -201,8 +202,11 @@ class Study(Findings):
         Points none of whose runs worked count as failed.
         """
         known = [kept for each in self.points if (kept := each.kept) is not None]
-        if len(self.points) == 1 or not known:
+        if len(self.points) == 1:
             return ""
+        if not known:
+            has_classes = any(each.slo is not None and each.slo.classes for each in self.points)
+            return _BY_CLASS if has_classes else ""
         told = sentence(known, otherwise=_WHO if len(known) > 1 else "")
         failed = sum(not each.summaries for each in self.points)
         if not failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim.metrics.keeping import Kept, LimitOnShare, is_sure, sentence
+from mist_sim.metrics.keeping import Doubts, Kept, LimitOnShare, doubts_of, is_sure, sentence
 
 LIMITS = [LimitOnShare("ttft", 0.9, 1.0), LimitOnShare("tpot", 0.9, 0.05)]
 
@@ -81,3 +81,50 @@ def test_the_sentence_names_who_keeps_and_what_is_not_sure():
     ), "all of a tie"
     assert sentence([]) == ""
     assert "a, a, a, a, a, a, a, a and 3 more." in sentence([*[good] * 11, missed])
+
+
+@pytest.mark.parametrize(
+    ("told", "overloaded", "short"),
+    [
+        (["stable"], False, False),
+        (["unstable"], True, True),
+        (["too short to tell"], False, True),
+        (["unstable", "stable"], False, False),
+        (["unstable", "too short to tell", "stable"], False, True),
+        ([None], False, False),
+    ],
+)
+def test_most_runs_tell_whether_a_case_is_overloaded(told, overloaded, short):
+    """None: of a closed loop, whose clients cannot be overloaded."""
+    found = doubts_of(LIMITS, [run(40.0) | {"stability": each} for each in told])
+    assert found == Doubts(overloaded, short, has_error=True)
+
+
+def test_a_limit_without_a_known_error_is_a_doubt():
+    bar = {"low": -0.1, "high": 0.1}
+    unknown = run(40.0) | {"expected_errors": {"llm": {"ttft": bar, "tpot": None}}}
+    assert not doubts_of(LIMITS, [unknown]).has_error
+    assert doubts_of(LIMITS[:1], [unknown]).has_error
+
+
+def test_doubts_are_named():
+    cases = [
+        Kept("a", 1.0, True, True),
+        Kept("b", 1.0, True, True, Doubts(is_overloaded=True, is_short=True)),
+        Kept("c", 1.0, True, True, Doubts(is_short=True, has_error=False)),
+    ]
+    assert sentence(cases) == (
+        "2 of 3 keep their limits: a, c. Overloaded, so that a longer run would miss: b. "
+        "Too short to tell whether queues grow: c. Error of the step times not known: c."
+    )
+    assert sentence([cases[2]] * 3).endswith(
+        "grow: all 3. Error of the step times not known: all 3."
+    )
+    assert sentence(cases[1:2]) == (
+        "None keeps its limits. Overloaded, so that a longer run would miss: b."
+    )
+    missed = Kept("d", 0.5, False, True, Doubts(is_overloaded=True, is_short=True))
+    assert sentence([cases[1], missed]) == (
+        "None keeps its limits; d comes nearest, with 50.0 % good requests. "
+        "Overloaded, so that a longer run would miss: b."
+    )

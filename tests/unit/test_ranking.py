@@ -6,6 +6,7 @@ from math import inf, nan
 
 import pytest
 
+from mist_sim.metrics.keeping import Doubts
 from mist_sim.search.ranking import Beside, Ranked, sentence, starred
 
 
@@ -175,6 +176,13 @@ def test_a_star_is_for_those_that_keep_their_limits():
     assert starred(figure, "less", [cheap, cheap._replace(name="other")]) == []
     at_goodput = "cost_per_million_output_tokens_at_goodput_usd"
     assert starred(at_goodput, "less", [cheap, dear]) == ["cheap"], "which keeps them there"
+
+
+def test_an_overloaded_one_has_no_star():
+    cheap = case("a", dollars=1.0)._replace(doubts=Doubts(is_overloaded=True))
+    cases = [cheap, case("b", dollars=2.0), case("c", dollars=3.0)]
+    assert starred("cost_per_million_output_tokens_usd", "less", cases) == ["b"]
+    assert sentence(cases).startswith("2 of 3 keep their limits at this rate: b, c. Overloaded")
 
 
 @pytest.mark.parametrize(("high", "stars"), [(92.6, ["dear"]), (98.0, [])])

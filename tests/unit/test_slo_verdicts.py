@@ -181,3 +181,11 @@ def test_what_a_real_engine_might_do_otherwise_is_within_error(kept, value, erro
     """42 x 1.17 = 49.1 and 53 x 0.96 = 50.9 of 50 ms."""
     known = Range(*error) if error else None
     assert verdict_of(kept, value, 50.0, known) == verdict
+
+
+def test_a_verdict_without_a_known_error_says_so(mist):
+    """L40S at TP 2: nothing like it was measured."""
+    _, out, _ = mist("clients.0.gpu=l40s", "clients.0.tensor_parallel_size=2")
+    assert "pass, error not known" in out or "miss, error not known" in out
+    _, out, _ = mist()
+    assert "error not known" not in out

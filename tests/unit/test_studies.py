@@ -311,9 +311,10 @@ def test_the_sentence_below_says_which_points_keep_their_limits(mist):
     words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=clients.0.gpu=h200,l40s", *limits]
     code, out, _ = mist(*words, "--set=slo.tpot=20 ms")
     assert code == 0
-    assert "1 of 2 keep their limits: gpu=h200. mist compare --goodput tells" in " ".join(
-        out.split()
-    )
+    assert (
+        "1 of 2 keep their limits: gpu=h200. Too short to tell whether queues grow: gpu=h200. "
+        "mist compare --goodput tells"
+    ) in " ".join(out.split())
     _, out, _ = mist(*words, "--set=slo.tpot=1 ms")
     assert "None keeps its limits; no request is good." in " ".join(out.split())
     _, out, _ = mist(*words[:-2])
@@ -326,12 +327,32 @@ def test_points_that_failed_do_not_keep_their_limits(mist):
     code, out, _ = mist(*words, "--vary=clients.0.count=0,1,-1")
     assert code == 0
     assert json.loads(out)["verdict"] == (
-        "2 of 3 points failed. Of the rest: all keep their limits."
+        "2 of 3 points failed. Of the rest: all keep their limits. "
+        "Too short to tell whether queues grow: count=1."
     )
     _, out, _ = mist(*words, "--vary=clients.0.count=0,1,2")
     assert json.loads(out)["verdict"].startswith(
-        "1 of 3 points failed. Of the rest: all keep their limits. mist compare --goodput tells"
+        "1 of 3 points failed. Of the rest: all keep their limits. "
+        "Too short to tell whether queues grow: count=1, count=2. mist compare --goodput tells"
     )
+
+
+def test_an_overloaded_point_does_not_keep_its_limits(mist):
+    """300 requests in 15 s and in 5, of which one H100 serves 30 a second."""
+    lengths = "{type: synthetic, num_requests: 300, prompt: {type: fixed, tokens: 1500}, "
+    lengths += "output: {type: fixed, tokens: 30}}"
+    words = ["run", "a.yaml", "--jobs=1", "-q", "--json", f"--set=workload.lengths={lengths}"]
+    words += ["--set=slo.ttft=8 s", "--set=slo.tpot=200 ms"]
+    _, out, _ = mist(*words, "--vary=workload.arrivals.rate=20 /s,60 /s")
+    told = json.loads(out)["verdict"]
+    assert told.startswith("1 of 2 keep their limits: rate=20 /s. Overloaded, so that a longer run")
+    assert "would miss: rate=60 /s." in told
+
+
+def test_limits_by_class_are_said_not_to_be_judged(mist):
+    classes = "--set=slo={classes: {a: {priority: 0, ttft: 500 ms}}}"
+    _, out, _ = mist("run", "a.yaml", "--jobs=1", "-q", "--vary=clients.0.count=1,2", classes)
+    assert "Limits by class are not judged here; mist compare judges them" in " ".join(out.split())
 
 
 def test_points_keep_limits_of_their_own():

@@ -45,7 +45,8 @@ def _limit(name: str, verdict: Mapping[str, Any]) -> str:
     percentile, metric, _ = name.split("_")
     value, limit = verdict["value"], f"{verdict['limit']:g} ms"
     found = "has no figure, as too many requests failed" if value is None else in_ms(value)
-    return f"{percentile} {SHORT_NAMES[metric]} {found} of {limit}: {verdict['verdict']}"
+    unknown = "" if value is None or verdict["error_known"] else ", error not known"
+    return f"{percentile} {SHORT_NAMES[metric]} {found} of {limit}: {verdict['verdict']}{unknown}"
 
 
 def _served(summary: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from mist_sim.report.elements.cells import duration, latency, section
 from mist_sim.report.elements.pairs import pairs
 
 Verdicts = Mapping[str, Mapping[str, Any]]
-"""`limit` and `value` in milliseconds, `kept` and `verdict`, by names such as `p99_ttft_ms`."""
+"""`limit` and `value` in milliseconds, `kept`, `verdict` and `error_known`, by names such as
+`p99_ttft_ms`."""
 
 
 def slo_section(verdicts: Verdicts) -> Iterator[RenderableType]:
@@ -30,7 +31,8 @@ def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
             yield _title(name), "-", remark + why
         else:
             value, unit = latency(verdict["value"])
-            yield _title(name), value, f"{unit}, {remark}"
+            unknown = "" if verdict["error_known"] else ", error not known"
+            yield _title(name), value, f"{unit}, {remark}{unknown}"
 
 
 def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
