@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mist_sim.report.elements.cells import in_ms, latency
+from mist_sim import Scenario, simulate
+from mist_sim.report.elements.cells import in_ms, latency, number
 from mist_sim.report.elements.metric_cells import metric_cell
 from tests.reference.scenarios import synthetic
 
@@ -66,3 +67,12 @@ def test_strict_says_it_in_seconds(mist):
     code, _, err = mist("run", "slow.yaml", "-q", "--strict")
     assert code == 3
     assert re.search(rf"p99 TTFT is {LONG}, limit 500 ms", err)
+
+
+def test_the_page_of_a_run_keeps_it():
+    result = simulate(Scenario.from_dict(OVERLOADED))
+    page = result.presenter.report(result)
+    seconds = number(result.summary["p99_ttft_ms"] / 1e3)
+    assert f">{seconds}</span> <small>s</small>" in page, "the card"
+    assert f">{seconds} s<" in page, "the table"
+    assert f"p99 TTFT {seconds} s of 500 ms: miss" in page, "the verdict"
