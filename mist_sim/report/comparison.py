@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.report.elements.cells import merged, number, percent, section, warnings
+from mist_sim.report.elements.cells import in_ms, merged, number, percent, section, warnings
 from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
 from mist_sim.report.run.origins import host_lines_of_each
@@ -76,7 +76,6 @@ _STAR = "* the best that keep their limits; goodputs and means of seeds only if 
 _COARSE = "≥ not searched further, since another surely serves more"
 _PRICES = 3  # at which others break even, a line each
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
-_LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
 
 
 def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -229,8 +228,8 @@ def _cell(key: str, value: float) -> str:
         return f"{value:.3g}"
     if key in _COUNTS and value == round(value):
         return f"{value:,.0f}"
-    if key.endswith("_ms") and value >= _LONG_MS:
-        return f"{number(value / 1e3)} s"
+    if key.endswith("_ms"):
+        return in_ms(value)
     return number(value)
 
 

@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, number, section, warnings
+from mist_sim.report.elements.cells import LONG_MS, count, number, section, warnings
+from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.latency import latency_table
@@ -59,7 +60,7 @@ _SPENT_IN = {
 def replications_table(found: Replications) -> RenderableType:
     """Return means with the half widths of their confidence intervals."""
     latency = latency_table(
-        _FIGURES, lambda key: _cell(found.estimate(key)), width=15, with_legend=False
+        _FIGURES, lambda key: _latency(key, found.estimate(key)), width=15, with_legend=False
     )
     text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
     return Group(
@@ -69,7 +70,7 @@ def replications_table(found: Replications) -> RenderableType:
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
         *section("Latency, ms", latency),
         *expected_section(
-            found.summary.get("expected_errors", {}), lambda key: _cell(found.estimate(key))
+            found.summary.get("expected_errors", {}), lambda key: _latency(key, found.estimate(key))
         ),
         *slo_section(found.slo),
         *_spending(found),
@@ -91,12 +92,16 @@ def _rows(
             continue
         estimate = found.estimate(metric)
         if estimate.mean or metric == "num_rejected" or not metric.startswith("num_"):
-            yield name, _cell(estimate), units.get(name, "")
+            yield name, _cell(*estimate), units.get(name, "")
 
 
-def _cell(estimate: Estimate) -> str:
+def _latency(key: str, estimate: Estimate) -> str:
+    """Return a mean of milliseconds and its half width; long ones in seconds."""
+    return metric_cell(key, *estimate) if estimate.mean >= LONG_MS else _cell(*estimate)
+
+
+def _cell(mean: float, half_width: float) -> str:
     """Return a mean and its half width, which has as many decimals; alone where runs agree."""
-    mean, half_width = estimate
     if isnan(mean):
         return number(mean)
     if isnan(half_width) or not half_width:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, merged, number, percent, section, warnings
+from mist_sim.report.elements.cells import count, in_ms, merged, number, percent, section, warnings
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns, listed
 from mist_sim.report.run.origins import host_lines, host_lines_of_each
@@ -61,7 +61,7 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
 
 def row_table(row: Mapping[str, Any]) -> RenderableType:
     """Return all data of one row."""
-    figures = [(name.replace("_", " "), number(v), "") for name, v in row["figures"].items()]
+    figures = [(name.replace("_", " "), _shown(name, v), "") for name, v in row["figures"].items()]
     if row["interval"]:
         low, high = row["interval"]
         ends = f"{number(low)} to {'-' if high is None or isinf(high) else number(high)}"
@@ -165,7 +165,11 @@ def _value(row: Mapping[str, Any], key: str) -> float:
 def _figure(row: Mapping[str, Any], key: str) -> str:
     """Return a figure as text, with a sign before what it is at least."""
     sign = "" if key in row["figures"] or key not in row.get("at_least", ()) else "≥ "
-    return sign + number(_value(row, key))
+    return sign + _shown(key, _value(row, key))
+
+
+def _shown(key: str, value: float) -> str:
+    return in_ms(value) if key.endswith("_ms") else number(value)
 
 
 def _title_of(label: str) -> tuple[str, str]:

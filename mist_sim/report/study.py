@@ -93,8 +93,7 @@ def _figures(point: Mapping[str, Any], shown: list[str]) -> Iterator[str]:
     for key in shown:
         mean = point["figures"].get(key, float("nan"))
         low, high = point["confidence_intervals"].get(key, (mean, mean))
-        text = metric_cell(key, mean)
-        yield f"{text} ± {metric_cell(key, (high - low) / 2)}" if high > low else text
+        yield metric_cell(key, mean, (high - low) / 2)
 
 
 def _first(told: list[str]) -> list[str]:

@@ -9,6 +9,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
+
 
 def section(title: str, body: RenderableType) -> Iterator[RenderableType]:
     """Yield a title and its content."""
@@ -44,6 +46,17 @@ def number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def latency(ms: float) -> tuple[str, str]:
+    """Return a latency and its unit: milliseconds, from 10 s on seconds."""
+    return (number(ms / 1e3), "s") if ms >= LONG_MS else (number(ms), "ms")
+
+
+def in_ms(ms: float) -> str:
+    """Return a latency for a column of milliseconds; one in seconds says so."""
+    text, unit = latency(ms)
+    return f"{text} s" if unit == "s" else text
 
 
 _LISTED = 4  # names on a line; more are counted

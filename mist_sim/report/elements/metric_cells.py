@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from math import isnan
-
-from mist_sim.report.elements.cells import number, percent
+from mist_sim.report.elements.cells import LONG_MS, number, percent
 
 _SHARES = ("fraction", "hit_rate", "hit_rate_unbounded", "utilisation", "room")
 _UNITS = {"ms": "ms", "s": "s", "j": "J", "w": "W", "usd": "$", "throughput": "/s", "goodput": "/s"}
 _IN_CAPITALS = ("ttft", "tpot", "itl", "kv")
 
 
-def metric_cell(name: str, value: float) -> str:
-    """Return a value; shares in percent. name: of the number in the summary."""
-    if name.endswith(_SHARES) and not isnan(value):
-        return percent(value, 1)
-    return number(value)
+def metric_cell(name: str, value: float, half_width: float = 0.0) -> str:
+    """Return a value; shares in percent, long latencies in seconds.
+
+    name: of the number in the summary. half_width: of its interval; 0: without one.
+    """
+    if name.endswith("_ms") and value >= LONG_MS:
+        return f"{metric_cell('', value / 1e3, half_width / 1e3)} s"
+    parts = (value, half_width) if half_width > 0 else (value,)
+    is_share = name.endswith(_SHARES)
+    return " ± ".join(percent(part, 1) if is_share else number(part) for part in parts)
 
 
 def metric_title(name: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.report.elements.cells import count, number, percent
+from mist_sim.report.elements.cells import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Card, Cell, Detail, Drawing, Page, PageTable
 from mist_sim.report.pages.run_verdict import run_verdict
 from mist_sim.report.pictures.catalog import PICTURES, drawn
@@ -73,8 +73,9 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
 
 def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
     for name, key, unit in _CARDS:
-        if summary.get(key) is not None:
-            yield Card(name, number(summary[key]), unit, key)
+        if (value := summary.get(key)) is not None:
+            shown = latency(value) if unit == "ms" else (number(value), unit)
+            yield Card(name, *shown, key)
 
 
 def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -89,7 +90,7 @@ def _latencies(summary: Mapping[str, Any]) -> PageTable:
     rows = []
     for metric, name in _LATENCIES.items():
         keys = [f"{figure}_{metric}_ms" for figure in _FIGURES]
-        rows.append([Cell(name), *(Cell(_number(summary.get(key)), key) for key in keys)])
+        rows.append([Cell(name), *(Cell(_in_ms(summary.get(key)), key) for key in keys)])
     return PageTable("Latency, ms", ["", *_FIGURES], rows)
 
 
@@ -147,6 +148,10 @@ def _details(run: RunData) -> Iterator[Detail]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else number(value)
+
+
+def _in_ms(value: float | None) -> str:
+    return "-" if value is None else in_ms(value)
 
 
 def _count(value: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.metrics.latency import SHORT_NAMES
-from mist_sim.report.elements.cells import number
+from mist_sim.report.elements.cells import in_ms, latency, number
 from mist_sim.report.pages.page import Verdict
 from mist_sim.report.run.tables import nothing_finished
 
@@ -44,7 +44,7 @@ def _limits(summary: Mapping[str, Any]) -> str:
 def _limit(name: str, verdict: Mapping[str, Any]) -> str:
     percentile, metric, _ = name.split("_")
     value, limit = verdict["value"], f"{verdict['limit']:g} ms"
-    found = "has no figure, as too many requests failed" if value is None else number(value)
+    found = "has no figure, as too many requests failed" if value is None else in_ms(value)
     unknown = "" if value is None or verdict["error_known"] else ", error not known"
     return f"{percentile} {SHORT_NAMES[metric]} {found} of {limit}: {verdict['verdict']}{unknown}"
 
@@ -53,5 +53,5 @@ def _served(summary: Mapping[str, Any]) -> str:
     return (
         f"{number(summary['request_throughput'])} requests and "
         f"{number(summary['output_throughput'])} output tokens a second, "
-        f"p99 TTFT {number(summary['p99_ttft_ms'])} ms."
+        f"p99 TTFT {' '.join(latency(summary['p99_ttft_ms']))}."
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mist_sim.report.elements.cells import count, number, percent, section
+from mist_sim.report.elements.cells import count, in_ms, number, percent, section
 from mist_sim.report.elements.widths import Fitting, listed
 
 _FIGURES = ("mean", "p50", "p90", "p99")
@@ -25,7 +25,7 @@ def breakdown_sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def _parts_table(parts: Mapping[str, Mapping[str, float]]) -> Fitting:
     rows = [
-        (name, percent(figures["share"], digits=1), *(number(figures[f]) for f in _FIGURES))
+        (name, percent(figures["share"], digits=1), *(in_ms(figures[f]) for f in _FIGURES))
         for name, figures in parts.items()
     ]
     titles = ("", "share", *_FIGURES)
@@ -39,7 +39,7 @@ def _moves_table(moved: Mapping[str, Mapping[str, float]]) -> Fitting:
             count(int(of["transfers"])),
             count(int(of["tokens"])),
             number(of["bytes"] / _GIGA),
-            number(of["seconds"] / of["transfers"] * _MS),
+            in_ms(of["seconds"] / of["transfers"] * _MS),
         )
         for kind, of in moved.items()
     ]

@@ -23,12 +23,13 @@ TITLE = "Expected error, nine in ten"
 def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
     """Yield the range of nine in ten measurements; empty if no client times steps.
 
-    expected: the summary's `expected_errors`. cell: returns the text of a key of the summary.
+    expected: the summary's `expected_errors`. cell: returns the text of a key
+    of the summary, as in a column of milliseconds.
     """
     rows = [
-        (f"{metric.upper()} {cell(f'mean_{metric}_ms')} ms", *told)
+        (f"{metric.upper()} {mean}{'' if mean.endswith(' s') else ' ms'}", *told)
         for metric, told in _widest(expected)
-        if cell(f"mean_{metric}_ms") != "-"
+        if (mean := cell(f"mean_{metric}_ms")) != "-"
     ]
     if rows:
         yield from section(TITLE, pairs(rows))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mist_sim.report.elements.cells import count, number, percent, section
+from mist_sim.report.elements.cells import count, in_ms, number, percent, section
 from mist_sim.report.elements.widths import listed
 
 _LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
@@ -25,7 +25,7 @@ def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Itera
             name,
             count(of["completed"]),
             number(of["output_throughput"]),
-            *(number(of[key]) for key in _LATENCIES),
+            *(in_ms(of[key]) for key in _LATENCIES),
             *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
         )
         for name, of in groups.items()

@@ -12,7 +12,15 @@ from rich.console import Group, RenderableType
 
 from mist_sim.errors import in_words
 from mist_sim.metrics.latency import limit_title
-from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
+from mist_sim.report.elements.cells import (
+    count,
+    duration,
+    in_ms,
+    number,
+    percent,
+    section,
+    warnings,
+)
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
 from mist_sim.report.run.clients import clients_table
@@ -43,11 +51,11 @@ def results_table(result: Result) -> RenderableType:
         *host_lines(summary.get("assumed_host", {})),
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
-        *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
+        *section("Latency, ms", latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)),
         *breakdown_sections(summary),
         *groups_section("Models", summary.get("models", {})),
         *groups_section("Classes", summary.get("classes", {})),
-        *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
+        *expected_section(summary.get("expected_errors", {}), lambda key: in_ms(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
         *section("Clients", clients_table(result)),

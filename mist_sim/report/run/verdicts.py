@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.report.elements.cells import duration, number, section
+from mist_sim.report.elements.cells import duration, latency, section
 from mist_sim.report.elements.pairs import pairs
 
 Verdicts = Mapping[str, Mapping[str, Any]]
@@ -30,8 +30,9 @@ def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
             why = ", applies to no request" if verdict["kept"] else ", too many failed"
             yield _title(name), "-", remark + why
         else:
+            value, unit = latency(verdict["value"])
             unknown = "" if verdict["error_known"] else ", error not known"
-            yield _title(name), number(verdict["value"]), f"ms, {remark}{unknown}"
+            yield _title(name), value, f"{unit}, {remark}{unknown}"
 
 
 def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
@@ -52,7 +53,8 @@ def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> 
 def _miss(name: str, verdict: Mapping[str, Any]) -> str:
     if isnan(verdict["value"]):
         return f"{_title(name)} has no figure, as too many requests failed; limit {_limit(verdict)}"
-    return f"{_title(name)} is {number(verdict['value'])} ms, limit {_limit(verdict)}"
+    value, unit = latency(verdict["value"])
+    return f"{_title(name)} is {value} {unit}, limit {_limit(verdict)}"
 
 
 def _title(name: str) -> str:
