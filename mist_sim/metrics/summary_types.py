@@ -9,12 +9,16 @@ from typing import TypedDict
 
 
 class SloFigure(TypedDict):
-    """A figure beside its limit, milliseconds. verdict: pass, miss, or within error."""
+    """A figure beside its limit, milliseconds. verdict: pass, miss, or within error.
+
+    error_known: whether the verdict knows the expected error of the step times.
+    """
 
     limit: float
     value: float
     kept: bool
     verdict: str
+    error_known: bool
 
 
 class LatencyPart(TypedDict):
