@@ -53,7 +53,7 @@ class Ranked(NamedTuple):
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
     is_sure: whether neither the error of the step times nor other seeds may change `keeps`. doubts:
-    about the run; who is overloaded has no star.
+    about the run; an overloaded case has no star.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.

@@ -356,7 +356,7 @@ def test_pipelines_plan_steps_behind_the_end_of_an_answer(ranks, num_tokens, lon
     """0.19 plans no more of an answer once all its tokens but one have come, and they take blocks.
 
     With 4 ranks 4 batches are in flight: the last token but one comes while the last one and two
-    that nobody gets are on their way. Nothing is planned behind `max_model_len`.
+    that are discarded are on their way. Nothing is planned behind `max_model_len`.
     """
     options = EngineOptions(
         "chunked",

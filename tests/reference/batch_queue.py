@@ -13,7 +13,7 @@ Beside the rules of `stepwise` and `parallel`:
   have come. Tokens come when it returns.
 - A decode is planned when its last token has come; or, where plans are made ahead, before:
   `stagger` plans after its last one. No more is planned of an answer of which one token is to come
-  and on its way, or which reaches the longest context. Tokens behind the last one are for nobody.
+  and on its way, or which reaches the longest context. Tokens behind the last are discarded.
 - The first rank begins a batch that was planned ahead when the tokens of another have come: those
   of the batch `stagger` plans before, where that gave any that are followed by others.
 - Who runs may be preempted although a batch computes it. The tokens on their way come all the

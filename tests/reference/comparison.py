@@ -458,7 +458,7 @@ class Case:
             reject()
 
     def assert_refused(self, predictor: Predictor) -> None:
-        """Check that reference and engine end a run in which nobody gets any further."""
+        """Check that reference and engine end a run that makes no progress."""
         with pytest.raises(EndlessError):
             self.options.stepwise(predictor, self.jobs)
         with pytest.raises(ScenarioError, match="none got a token in between"):

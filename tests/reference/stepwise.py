@@ -322,11 +322,11 @@ Plan = tuple[list[tuple[Live, int]], list[Live]]
 
 
 class EndlessError(Exception):
-    """All who run are preempted again and again, and nobody gets a token."""
+    """All sequences are preempted again and again, without a token."""
 
 
 _MOST_ROUNDS = 1_000
-"""Plans that preempt everybody before this is so."""
+"""Plans that preempt all sequences before this is so."""
 
 _BLOCKS_CHECKED = 200
 """Memory as large is checked in every step, and larger memory in fewer, which takes as long."""
@@ -455,8 +455,8 @@ class StepwiseEngine(ABC):
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
         self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
-        self.num_rounds = 0  # plans in a row that preempted everybody
-        self.progress = 0, 0  # tokens, and those who had left, at the latest of them
+        self.num_rounds = 0  # plans in a row that preempted all sequences
+        self.progress = 0, 0  # tokens, and sequences that had left, at the latest of them
         self.idle: list[Live] = []  # run, and the latest planned step does not compute them
         self.disturbed = False  # the plan that is made has preempted somebody
         self.num_padded = 0  # drafts beside the last token of who is admitted

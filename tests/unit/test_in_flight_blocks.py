@@ -1,4 +1,4 @@
-"""Plans that preempt everybody, one after the other."""
+"""Plans that preempt all sequences, one after the other."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ def test_a_token_begins_the_count_anew(blocks):
         start_over(blocks, 1, one, other)
 
 
-def test_who_leaves_begins_the_count_anew(blocks):
+def test_a_sequence_that_leaves_begins_the_count_anew(blocks):
     one = Sequence()
     start_over(blocks, MOST_STARTS - 1, one)
     start_over(blocks, MOST_STARTS - 1, one, num_left=1)
+    with pytest.raises(ScenarioError):
+        start_over(blocks, 1, one, num_left=1)
 
 
-def test_others_who_are_preempted_meanwhile_do_not(blocks):
+def test_others_that_are_preempted_meanwhile_do_not(blocks):
     """Two pairs that take turns get no token either."""
     one, two = Sequence(), Sequence()
     start_over(blocks, MOST_STARTS - 2, one)

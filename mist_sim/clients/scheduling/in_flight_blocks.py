@@ -10,7 +10,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.errors import ScenarioError
 
 MOST_STARTS = 1_000
-"""Plans that preempt everybody, one after the other without a token, before a run is refused."""
+"""Plans in a row that preempt all sequences, without a token, before a run is refused."""
 
 TakeBack = Callable[..., None]
 """Takes the blocks of a sequence back: the sequence, then numbers of blocks and tokens."""
@@ -52,12 +52,12 @@ class InFlightBlocks:
             how(sequence, *numbers)
 
     def start_over(self, preempted: Iterable[SequenceState], num_left: int) -> None:
-        """Note a plan that preempted all who ran, where `defers`.
+        """Note a plan that preempted all sequences, where `defers`.
 
         num_left: sequences of the lane that have left it so far.
-        Raises ScenarioError if `MOST_STARTS` such plans followed each other and nobody got a token
-        or left in between: prompts in pieces need the same block, and neither gets the other's
-        before it has given its own back. vLLM 0.24 goes on so for ever (seen without drafts, and
+        Raises ScenarioError if `MOST_STARTS` such plans followed each other and no sequence got a
+        token or left in between: prompts in pieces need the same block, and neither gets that of
+        the other before it has given its own back. vLLM 0.24 goes on so for ever (seen without drafts, and
         with drafts in some cases).
         """
         tokens = {sequence: sequence.num_tokens for sequence in preempted}
