@@ -57,8 +57,8 @@ class InFlightBlocks:
         num_left: sequences of the lane that have left it so far.
         Raises ScenarioError if `MOST_STARTS` such plans followed each other and no sequence got a
         token or left in between: prompts in pieces need the same block, and neither gets that of
-        the other before it has given its own back. vLLM 0.24 goes on so for ever (seen without drafts, and
-        with drafts in some cases).
+        the other before it has given its own back. vLLM 0.24 goes on so for ever (seen without
+        drafts, and with drafts in some cases).
         """
         tokens = {sequence: sequence.num_tokens for sequence in preempted}
         before = self._tokens
