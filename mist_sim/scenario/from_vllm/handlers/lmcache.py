@@ -4,7 +4,7 @@ Settings are variables (`LMCACHE_X`) or entries `lmcache.x` of a connector's own
 win. Sources: `VllmConfig._post_init_kv_transfer_config` in vllm/config/vllm.py (0.19), where
 LMCache's size is that of each rank; 5 GB of host memory unless a setting says otherwise, as in the
 LMCache examples of vLLM's documentation; `CreateStorageBackends` in
-lmcache/v1/storage_backend/__init__.py, which opens a disk where both its place and its size are set.
+lmcache/v1/storage_backend/__init__.py, which opens a disk of which both place and size are set.
 """
 
 from __future__ import annotations
@@ -164,9 +164,7 @@ def _host_memory(written: str, settings: _Settings, server: Server, *, in_step: 
         each = _DEFAULT_SIZE if size is None else float(str(size.value))
     except ValueError:
         if size is not None:
-            server.account.refused(
-                size.written, f"must be a number of GB, got {brief(size.value)}"
-            )
+            server.account.refused(size.written, f"must be a number of GB, got {brief(size.value)}")
         return
     capacity = f"{each * server.num_ranks:g} GB"
     tier: dict[str, Any] = {"name": "lmcache", "capacity": capacity}

@@ -107,7 +107,9 @@ def _offloading(written: str, extra: Mapping[str, Any], server: Server) -> None:
             server.account.no_effect(entry, "it asks for what is simulated")
         elif key in _OFFLOADED:
             server.account.refused(
-                entry, "host memory alone is simulated, which keeps all, and drops what is used least recently; leave it out"
+                entry,
+                "host memory that keeps all, and drops what was used least recently, is simulated; "
+                "leave it out",
             )
         else:
             server.account.assumed(entry, "blocks of block_size tokens are copied as a tier does")
