@@ -191,8 +191,7 @@ class QueueEngine:
         if found is not None:
             self._enter(found, place, place)
             if place < found.num_over:
-                now = EngineQueue(self._queue.copy(), self._recent, self._number, self._rank_ends)
-                self._rest = found.behind(place, now)
+                found.num_given, self._rest = place + 1, found
         self._return(event)
 
     def _cut_stretch(self) -> None:
@@ -219,7 +218,8 @@ class QueueEngine:
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Bring the queue to the state after so many returns and plans of a stretch."""
         self._stretch = None
-        if not num_over or self._stretches is None:
+        is_new = num_over > found.num_given or num_planned > found.num_planned
+        if self._stretches is None or not is_new:
             return
         now = self._stretches.settle(found, num_over, num_planned)
         self._queue, self._recent = now.queue, now.recent

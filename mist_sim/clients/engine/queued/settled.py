@@ -67,10 +67,10 @@ class Stretches:
         One that writes down a gap between tokens is, since rows of gaps are in the order of time.
         """
         ends: dict[int, float] = {}
-        for place, each in enumerate(found.flight[: found.num_over]):
-            group = each.group
+        for place in range(found.num_given, min(len(found.flight), found.num_over)):
+            group = (each := found.flight[place]).group
             has_gap = each.ready != ends.get(group.number, group.records.last_decode_end)
-            if place >= found.num_given and (has_gap or not self._lane.is_quiet(each)):
+            if has_gap or not self._lane.is_quiet(each):
                 return place
             ends[group.number] = each.end
         return found.num_over
@@ -127,83 +127,75 @@ class Stretches:
         self._most = max(self._most // 2, _FIRST)
 
     def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
-        """Enter so many returns of a stretch, and the plans after so many of them.
+        """Enter the returns of a stretch up to so many, and the plans after so many of them.
 
         num_over: those of batches that were in flight are quiet, or given already. Returns the
         engine's queue at that point.
         """
-        made = _Made(found)
+        num_flight = len(found.flight)
         for each in found.flight[found.num_given : num_over]:
             self._lane.give_quietly(each, found.num_waiting)
-        self._write(found, num_over)
-        state, before, num_flight = self._state, found.before, len(found.flight)
+        if num_over > num_flight:
+            self._write(found, num_over)
         for group in found.groups:
             group.in_flight.clear()
-        for place in range(num_over, num_flight + num_planned):
-            (each := made[place]).group.in_flight.append(each)
-        if num_planned:
-            self._plan(found, made, num_planned)
-            state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
-            state.group = state.groups[found.rhythm.last[(num_planned - 1) % len(found.groups)]]
-            state.clock = state.group.clock
-        places = iter(range(num_planned, num_flight + num_planned))
-        queue = deque([None if each is None else made[next(places)] for each in before.queue])
-        if num_planned < num_over:
-            queue.popleft()
+        flight = [found.pass_at(place) for place in range(num_over, num_flight + num_planned)]
+        for each in flight:
+            each.group.in_flight.append(each)
+        if num_planned > found.num_planned:
+            self._plan(found, num_planned)
+        found.num_given, found.num_planned = num_over, num_planned
+        return self._queue(found, flight)
+
+    def _write(self, found: Stretch, num_over: int) -> None:
+        """Write down returns up to so many, without those of batches that were in flight."""
+        groups, num_flight = found.groups, len(found.flight)
+        num_groups, begin = len(groups), max(found.num_given, num_flight)
+        rows, ends = (
+            found.rows[begin - num_flight : num_over - num_flight],
+            found.ends[begin:num_over],
+        )
+        for first in range(min(num_groups, len(rows))):
+            records = groups[(begin + first) % num_groups].records
+            records.rows(rows[first::num_groups], ends[first::num_groups])
+        self._lane.records = groups[(num_over - 1) % num_groups].records
+
+    def _plan(self, found: Stretch, num_planned: int) -> None:
+        """Enter the plans up to so many in the groups and in the memory."""
+        state, groups, num_flight = self._state, found.groups, len(found.flight)
+        num_groups, begin, end = (
+            len(groups),
+            num_flight + found.num_planned,
+            num_flight + num_planned,
+        )
+        for place in range(max(end - num_groups, begin), end):  # the latest of each group
+            group, last = groups[place % num_groups], found.pass_at(place)
+            group.clock.advance(-((place + 1 - begin) // -num_groups))
+            group.become_last(last)
+            if state.kv_cache.shares_blocks:  # else nobody asks
+                before = range(place - num_groups, place - num_flight, -num_groups)
+                last.before = tuple([found.pass_at(each) for each in before])
+        state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
+        state.group = state.groups[found.rhythm.last[(num_planned - 1) % num_groups]]
+        state.clock = state.group.clock
+
+    def _queue(self, found: Stretch, flight: Sequence[Pass]) -> EngineQueue:
+        """Return the queue of the engine as the state has it; `flight`: the batches in it."""
+        before, num_planned, batches = found.before, found.num_planned, iter(flight)
+        is_over = len(flight) < len(found.flight)  # the oldest has returned, its plan is to come
         return EngineQueue(
-            queue,
-            self._recent(found, made, num_planned),
+            deque([None if each < 0 else next(batches) for each in found.shape[is_over:]]),
+            self._recent(found),
             before.number + num_planned * found.rhythm.num_plans,
             list(found.rank_ends[num_planned - 1]) if num_planned else before.rank_ends,
         )
 
-    def _write(self, found: Stretch, num_over: int) -> None:
-        """Write down so many returns, without those of batches that were in flight."""
-        groups, num_flight = found.groups, len(found.flight)
-        num_groups = len(groups)
-        if num_over > num_flight:
-            rows, ends = found.rows[: num_over - num_flight], found.ends[num_flight:num_over]
-            for first in range(min(num_groups, len(rows))):
-                records = groups[(num_flight + first) % num_groups].records
-                records.rows(rows[first::num_groups], ends[first::num_groups])
-            self._lane.records = groups[(num_over - 1) % num_groups].records
-
-    def _plan(self, found: Stretch, made: _Made, num_planned: int) -> None:
-        """Enter so many plans, one at least, in the groups."""
-        groups, num_flight = found.groups, len(found.flight)
-        num_groups, end = len(groups), num_flight + num_planned
-        for place in range(max(end - num_groups, num_flight), end):  # the latest of each group
-            group, last = groups[place % num_groups], made[place]
-            group.clock.advance(-((place + 1 - num_flight) // -num_groups))
-            group.become_last(last)
-            if self._state.kv_cache.shares_blocks:  # else nobody asks
-                before = range(place - num_groups, place - num_flight, -num_groups)
-                last.before = tuple([made[each] for each in before])
-
-    def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
-        """Return the latest plans as they stood after so many returns."""
-        recent, rhythm = found.before.recent.copy(), found.rhythm
+    def _recent(self, found: Stretch) -> deque[Pass | None]:
+        """Return the latest plans as the state has them."""
+        recent, rhythm, num_planned = found.before.recent.copy(), found.rhythm, found.num_planned
         num_flight, num_ever = len(found.flight), -(recent.maxlen // -rhythm.num_plans)  # type: ignore[operator]
         for over in range(max(num_planned - num_ever, 0), num_planned):
             plans: list[Pass | None] = [None] * rhythm.num_plans
-            plans[rhythm.place] = made[num_flight + over]
+            plans[rhythm.place] = found.pass_at(num_flight + over)
             recent.extend(plans)
         return recent
-
-
-class _Made(dict[int, Pass]):
-    """The batches of a stretch by place, as the engine has them; made when they are asked for."""
-
-    def __init__(self, found: Stretch) -> None:
-        super().__init__(enumerate(found.flight))
-        self._found = found
-        self._steps = [group.clock.steps for group in found.groups]  # before the stretch
-
-    def __missing__(self, place: int) -> Pass:
-        found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
-        turn, row, rhythm = place % num_groups, found.rows[place - num_flight], found.rhythm
-        num_before = (place - num_flight) // num_groups  # of the group, computed ahead
-        step, end = self._steps[turn] + num_before, found.ends[place]
-        self[place] = made = Pass.of_decodes(found.groups[turn], step, row, end)
-        made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
-        return made

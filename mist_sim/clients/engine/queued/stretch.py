@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.rhythm import Rhythm, rhythm_of
 from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.decode_line import DecodeLine
@@ -43,18 +43,6 @@ class EngineQueue:
         return [each for each in self.queue if each is not None]
 
 
-class Rhythm(NamedTuple):
-    """The order of plans and returns while the groups stay the same.
-
-    num_plans: after each return. place: of the plan that computes something, from 0. last: for
-    returns of each group in turn, the number of the group that is planned last.
-    """
-
-    num_plans: int
-    place: int
-    last: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class Stretch:
     """The batches in flight when a stretch begins, and those that follow.
@@ -62,13 +50,16 @@ class Stretch:
     A batch is identified by its place: first those in flight, oldest first, then those computed
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
-    before: the queue at the beginning. flight: the batches in it. num_waiting: requests that wait.
+    before: the queue at the beginning; shape: which of its places had a batch. flight: these.
+    num_waiting: requests that wait.
     ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
-    in the records, and when it leaves each rank.
-    num_given: returns of the flight that are in the state already, unlike their plans.
+    in the records, and when it leaves each rank. steps: of the clock of each group, before it.
+    num_given, num_planned: returns and plans that are in the state already. made: batches computed
+    ahead, by place, as far as the engine had to have them.
     """
 
     before: EngineQueue
+    shape: tuple[int, ...]
     rhythm: Rhythm
     flight: list[Pass]
     groups: list[Group]
@@ -76,31 +67,30 @@ class Stretch:
     ends: list[float]
     rows: list[Row]
     rank_ends: list[tuple[float, ...]]
+    steps: list[int]
+    made: dict[int, Pass]
     num_given: int = 0
+    num_planned: int = 0
 
     @property
     def num_over(self) -> int:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
 
-    def behind(self, place: int, now: EngineQueue) -> Stretch:
-        """Return the part whose first return is that of a place, which happens now.
-
-        now: the queue before that.
-        """
-        turn = place % len(self.groups)
-        groups, last = self.groups, self.rhythm.last
-        return Stretch(
-            now,
-            self.rhythm._replace(last=last[turn:] + last[:turn]),
-            now.in_flight,
-            groups[turn:] + groups[:turn],
-            self.num_waiting,
-            self.ends[place:],
-            self.rows[place:],
-            self.rank_ends[place:],
-            num_given=1,
-        )
+    def pass_at(self, place: int) -> Pass:
+        """Return the batch at a place, as the engine has it."""
+        num_ahead = place - len(self.flight)
+        if num_ahead < 0:
+            return self.flight[place]
+        if place in self.made:
+            return self.made[place]
+        num_groups, rhythm = len(self.groups), self.rhythm
+        turn = place % num_groups
+        step = self.steps[turn] + num_ahead // num_groups
+        made = Pass.of_decodes(self.groups[turn], step, self.rows[num_ahead], self.ends[place])
+        made.number = self.before.number + num_ahead * rhythm.num_plans + rhythm.place
+        self.made[place] = made
+        return made
 
 
 _Line = tuple[float, float, float, float, float, float, Callable[[StepBatch], float] | None]
@@ -130,13 +120,12 @@ class StretchLoop:
         decoding = tuple([group.clock.num_decodes > 0 for group in groups])
         key = shape, decoding, now.number % (self._form.stagger or 1)
         if key not in self._rhythms:
-            self._rhythms[key] = _rhythm(shape, decoding, now.number, self._form)
+            self._rhythms[key] = rhythm_of(shape, decoding, now.number, self._form)
         rhythm = self._rhythms[key]
         if rhythm is None:
             return None
-        return Stretch(
-            now, rhythm, flight, turns, num_waiting, [each.end for each in flight], [], []
-        )
+        ends, steps = [each.end for each in flight], [group.clock.steps for group in turns]
+        return Stretch(now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {})
 
     def extend(
         self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int
@@ -203,61 +192,3 @@ class StretchLoop:
                 delay = self._predictor.rank_delay(num_decodes)
             self._lines[num_decodes] = lines
         return self._lines[num_decodes]
-
-
-def _rhythm(
-    shape: tuple[int, ...], decoding: tuple[bool, ...], number: int, form: QueueForm
-) -> Rhythm | None:
-    """Return how plans follow one another; None if they do not keep the queue as it is.
-
-    shape: the groups of the batches in the queue, oldest first; -1: nothing was to compute.
-    decoding: whether each group has decodes. number: of the next plan.
-    """
-    turns = list(dict.fromkeys([each for each in shape if each >= 0]))
-    flight, queue = [each for each in shape if each >= 0], deque(shape)
-    if len(turns) != sum(decoding):
-        return None
-    plans, last, start = set(), [], number
-    for turn in range(len(turns)):
-        if queue.popleft() != turns[turn] or flight.pop(0) != turns[turn]:
-            return None
-        planned = []
-        while True:
-            group = number % form.stagger if form.stagger else _free(flight, decoding)
-            if group is None or (form.stagger and not flight and decoding[group]):
-                return None  # groups would join, or it would be planned on the spot
-            number += 1
-            planned.append(decoding[group])
-            queue.append(group if decoding[group] else -1)
-            flight += [group] if decoding[group] else []
-            is_next = form.fills or (decoding[group] and queue[0] >= 0)
-            if len(queue) < form.size and is_next:
-                continue
-            if queue[0] >= 0:
-                break
-            queue.popleft()
-            if not flight:
-                return None
-        if sum(planned) != 1:
-            return None
-        last.append(group)
-        plans.add((len(planned), planned.index(True)))
-        follows = {each: turns[(place + turn + 1) % len(turns)] for place, each in enumerate(turns)}
-        if list(queue) != [follows.get(each, -1) for each in shape]:
-            return None
-    if len(plans) != 1 or (form.stagger and (number - start) % form.stagger):
-        return None
-    (num_plans, place) = plans.pop()
-    return Rhythm(num_plans, place, tuple(last))
-
-
-def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
-    """Return the group that is planned next if no step is planned ahead.
-
-    That is the one with no batch in flight; None if several of these would join.
-    """
-    free = [each for each in range(len(decoding)) if each not in flight]
-    able = [each for each in free if decoding[each]]
-    if len(able) > 1:
-        return None
-    return able[0] if able else free[0]
