@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.groups import Pass
+from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.scheduling import ChunkedScheduler
@@ -24,13 +25,13 @@ _FEWEST = 3  # a shorter stretch costs more than its events
 class Stretches:
     """Finds stretches of a lane, and enters them in its state.
 
-    predictor: of its ranks.
+    predictor, times: of its ranks.
     """
 
-    def __init__(self, lane: QueuedLane, predictor: PipelinePredictor) -> None:
+    def __init__(self, lane: QueuedLane, predictor: PipelinePredictor, times: RankTimes) -> None:
         state, scheduler = lane.state, lane.scheduler
         self._lane, self._state, self._stagger = lane, state, lane.form.stagger
-        self._loop = StretchLoop(predictor, lane.form)
+        self._loop = StretchLoop(predictor, lane.form, times)
         self._most = _FIRST
         self._waits_for_all = getattr(scheduler, "scheduler_reserve_full_isl", False)
         self._is_possible = (

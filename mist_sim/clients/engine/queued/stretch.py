@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.engine.queued.rhythm import Rhythm, rhythm_of
 from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
@@ -104,11 +105,11 @@ these take by phase, lines."""
 class StretchLoop:
     """Computes stretches of a pipeline.
 
-    predictor: of its ranks.
+    predictor, times: of its ranks.
     """
 
-    def __init__(self, predictor: PipelinePredictor, form: QueueForm) -> None:
-        self._predictor, self._form = predictor, form
+    def __init__(self, predictor: PipelinePredictor, form: QueueForm, times: RankTimes) -> None:
+        self._predictor, self._form, self._times = predictor, form, times
         self._rhythms: dict[tuple[object, ...], Rhythm | None] = {}
         self._lines: dict[int, list[_Line]] = {}  # by number of decodes
 
@@ -184,9 +185,8 @@ class StretchLoop:
         """Return how long batches of so many decodes take on every rank."""
         if num_decodes not in self._lines:
             delay, lines = 0.0, list[_Line]()
-            for rank in self._predictor.ranks:
-                line_of = getattr(rank, "decode_line", None)
-                line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
+            of_ranks = zip(self._predictor.ranks, self._times.lines(num_decodes), strict=True)
+            for rank, line in of_ranks:
                 step_time = rank.step_time if line is None else None
                 lines.append((delay, *(line or DecodeLine(0.0, 0.0)), step_time))
                 delay = self._predictor.rank_delay(num_decodes)
