@@ -131,7 +131,13 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     if lane.paused:  # paused by a plan that computed nothing
         lane.end_pause()
     clock, num_free = lane.clock, lane.pool.num_free
-    if take_for_decodes(lane):
+    num_blocks = clock.blocks_needed_now()
+    if lane.pages is None and not (lane.prefilling or lane.coming.moved) and num_blocks <= num_free:
+        lane.num_taken = 0
+        if num_blocks or lane.kv_cache.shares_blocks:
+            take_for_decodes(lane, num_blocks)
+        if lane.in_flight.idle:
+            lane.in_flight.idle = set()
         return False, budget - clock.num_decodes * clock.num_queries_each
     pieces = _pieces(lane, plan, budget, cut)
     disturbed = _need(lane, pieces) > num_free
@@ -149,7 +155,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     if lane.in_flight.defers:
         prompts = [sequence for sequence, *_ in pieces]
         lane.in_flight.idle = {*lane.paused, *lane.prefilling}.difference(prompts)
-    _take(lane, clock.blocks_needed_now())
+    take_for_decodes(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
             lane.kv_cache.grow(num_blocks)
@@ -159,22 +165,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     return disturbed, budget - lane.clock.num_queries
 
 
-def take_for_decodes(lane: LaneState) -> bool:
-    """Give decodes the blocks of the next step, if no one else gets any in turn; tell whether."""
-    num_blocks = lane.clock.blocks_needed_now()
-    if lane.pages is not None or lane.prefilling or lane.coming.moved:
-        return False
-    if num_blocks > lane.pool.num_free:
-        return False
-    lane.num_taken = 0
-    if num_blocks or lane.kv_cache.shares_blocks:
-        _take(lane, num_blocks)
-    if lane.in_flight.idle:
-        lane.in_flight.idle = set()
-    return True
-
-
-def _take(lane: LaneState, num_blocks: int) -> None:
+def take_for_decodes(lane: LaneState, num_blocks: int) -> None:
     """Give the decodes the blocks of their next step."""
     lane.num_taken = num_blocks
     if num_blocks:

@@ -32,16 +32,26 @@ class DecodesAlone:
         Returns whether it does; if not, nothing has changed.
         """
         state = self._state
-        if not (self._is_possible and state.clock.num_decodes) or state.paused:
+        clock, pool = state.clock, state.pool
+        if not (self._is_possible and clock.num_decodes) or state.prefilling or state.paused:
             return False
-        return not self._may_admit() and take_for_decodes(state)
+        num_blocks = clock.phases[clock.steps % clock.block_size]
+        if num_blocks > pool.num_free or (state.waiting and self._may_admit(num_blocks)):
+            return False
+        if num_blocks or state.kv_cache.shares_blocks:
+            take_for_decodes(state, num_blocks)
+        else:
+            state.num_taken = 0
+        return True
 
-    def _may_admit(self) -> bool:
-        """Tell whether the head of the queue may have seat and memory; true when in doubt."""
+    def _may_admit(self, num_blocks: int) -> bool:
+        """Tell whether the head of the queue may have seat and memory; true when in doubt.
+
+        num_blocks: that the decodes take before it.
+        """
         state = self._state
-        if not state.waiting or not state.has_seat() or (head := state.head()) is None:
+        if not state.has_seat() or (head := state.head()) is None:
             return False
         if not self._waits_for_all or head.is_brought:
             return True
-        num_needed = state.clock.blocks_needed_now()
-        return state.kv_cache.blocks_to_admit(head) <= state.num_admissible(num_needed)
+        return state.kv_cache.blocks_to_admit(head) <= state.num_admissible(num_blocks)

@@ -191,6 +191,9 @@ class QueueEngine:
         """Enter a stretch up to the return that happens now; the stretch may go on behind it."""
         found, place = self._stretch, self._event
         if found is not None:
+            if place == found.num_over and found.goes_on():
+                self._sleep_through()
+                return
             self._enter(found, place, place)
             if place < found.num_over:
                 found.num_given, self._rest = place + 1, found
@@ -208,8 +211,6 @@ class QueueEngine:
             num_over += 1
             num_planned += env.phase > self._plan_phase
         self._enter(found, num_over, num_planned)
-        if num_over < found.num_over:
-            self._stretches.was_cut()
         self._wake.callbacks.clear()
         if num_planned < num_over:
             self._wake = env.at(now, self._plan_phase)

@@ -17,8 +17,6 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 if TYPE_CHECKING:
     from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 
-_FIRST = 16  # returns in the first stretch
-_MOST = 65536
 _FEWEST = 3  # a shorter stretch costs more than its events
 
 
@@ -32,7 +30,6 @@ class Stretches:
         state, scheduler = lane.state, lane.scheduler
         self._lane, self._state, self._stagger = lane, state, lane.form.stagger
         self._loop = StretchLoop(predictor, lane.form, times)
-        self._most = _FIRST
         self._waits_for_all = getattr(scheduler, "scheduler_reserve_full_isl", False)
         self._is_possible = (
             type(scheduler) is ChunkedScheduler
@@ -57,9 +54,10 @@ class Stretches:
         if found is None:
             return None
         freed = [state.num_freed(each) for each in flight]
-        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), freed, self._most)
-        if found.num_over >= self._most:
-            self._most = min(2 * self._most, _MOST)
+        ends = not (state.waiting or state.kv_cache.shares_blocks or state.overshoots)
+        free = state.pool.num_free, state.pool.num_blocks
+        found.more = self._loop.extend(found, free, freed, ends=ends)
+        found.goes_on()
         return found if found.num_over >= _FEWEST else None
 
     def next_event(self, found: Stretch) -> int:
@@ -74,7 +72,10 @@ class Stretches:
             if has_gap or not self._lane.is_quiet(each):
                 return place
             ends[group.number] = each.end
-        return found.num_over
+        first = max(found.num_given, len(found.flight))
+        return next(
+            (each for each in found.endings if first <= each < found.num_over), found.num_over
+        )
 
     def _is_calm(self) -> bool:
         """Tell whether plans find decodes alone, and will while batches in flight return."""
@@ -123,10 +124,6 @@ class Stretches:
 
     # --- what has happened ----------------------------------------------------------------
 
-    def was_cut(self) -> None:
-        """Compute less ahead from now on."""
-        self._most = max(self._most // 2, _FIRST)
-
     def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
         """Enter the returns of a stretch up to so many, and the plans after so many of them.
 
@@ -152,10 +149,8 @@ class Stretches:
         """Write down returns up to so many, without those of batches that were in flight."""
         groups, num_flight = found.groups, len(found.flight)
         num_groups, begin = len(groups), max(found.num_given, num_flight)
-        rows, ends = (
-            found.rows[begin - num_flight : num_over - num_flight],
-            found.ends[begin:num_over],
-        )
+        rows = found.rows[begin - num_flight : num_over - num_flight]
+        ends = found.ends[begin:num_over]
         for first in range(min(num_groups, len(rows))):
             records = groups[(begin + first) % num_groups].records
             records.rows(rows[first::num_groups], ends[first::num_groups])
@@ -164,14 +159,16 @@ class Stretches:
     def _plan(self, found: Stretch, num_planned: int) -> None:
         """Enter the plans up to so many in the groups and in the memory."""
         state, groups, num_flight = self._state, found.groups, len(found.flight)
-        num_groups, begin, end = (
-            len(groups),
-            num_flight + found.num_planned,
-            num_flight + num_planned,
-        )
+        num_groups, end = len(groups), num_flight + num_planned
+        begin = num_flight + found.num_planned
+        for place in found.endings:
+            if begin <= place < end:
+                last = found.pass_at(place)
+                last.group.clock.advance(found.step_at(place) + 1 - last.group.clock.steps)
+                state.count_ended(last)
         for place in range(max(end - num_groups, begin), end):  # the latest of each group
             group, last = groups[place % num_groups], found.pass_at(place)
-            group.clock.advance(-((place + 1 - begin) // -num_groups))
+            group.clock.advance(found.step_at(place) + 1 - group.clock.steps)
             group.become_last(last)
             if state.kv_cache.shares_blocks:  # else nobody asks
                 before = range(place - num_groups, place - num_flight, -num_groups)

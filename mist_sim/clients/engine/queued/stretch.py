@@ -12,9 +12,11 @@ every batch had had its own events. The bits are the same (`tests/property/test_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
+from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.rank_times import RankTimes
@@ -23,6 +25,8 @@ from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+_FIRST = 32  # batches that are computed at first; then twice as many, and so on
 
 
 @dataclass(slots=True)
@@ -55,6 +59,8 @@ class Stretch:
     num_waiting: requests that wait.
     ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
     in the records, and when it leaves each rank. steps: of the clock of each group, before it.
+    endings: places of batches computed ahead that give the last tokens of answers.
+    more: computes more of it, each time that it is advanced, as long as there is more.
     num_given, num_planned: returns and plans that are in the state already. made: batches computed
     ahead, by place, as far as the engine had to have them.
     """
@@ -70,6 +76,8 @@ class Stretch:
     rank_ends: list[tuple[float, ...]]
     steps: list[int]
     made: dict[int, Pass]
+    endings: list[int]
+    more: Iterator[None]
     num_given: int = 0
     num_planned: int = 0
 
@@ -78,6 +86,17 @@ class Stretch:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
 
+    def goes_on(self) -> bool:
+        """Compute more of it; return whether there is more."""
+        num_over = self.num_over
+        next(self.more, None)
+        return self.num_over > num_over
+
+    def step_at(self, place: int) -> int:
+        """Return the steps of its group's clock before the batch at a place computed ahead."""
+        num_groups = len(self.groups)
+        return self.steps[place % num_groups] + (place - len(self.flight)) // num_groups
+
     def pass_at(self, place: int) -> Pass:
         """Return the batch at a place, as the engine has it."""
         num_ahead = place - len(self.flight)
@@ -85,10 +104,12 @@ class Stretch:
             return self.flight[place]
         if place in self.made:
             return self.made[place]
-        num_groups, rhythm = len(self.groups), self.rhythm
-        turn = place % num_groups
-        step = self.steps[turn] + num_ahead // num_groups
-        made = Pass.of_decodes(self.groups[turn], step, self.rows[num_ahead], self.ends[place])
+        group, rhythm, row = (
+            self.groups[place % len(self.groups)],
+            self.rhythm,
+            self.rows[num_ahead],
+        )
+        made = Pass.of_decodes(group, self.step_at(place), row, self.ends[place])
         made.number = self.before.number + num_ahead * rhythm.num_plans + rhythm.place
         self.made[place] = made
         return made
@@ -126,34 +147,44 @@ class StretchLoop:
         if rhythm is None:
             return None
         ends, steps = [each.end for each in flight], [group.clock.steps for group in turns]
-        return Stretch(now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {})
+        return Stretch(
+            now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {}, [], iter(())
+        )
 
     def extend(
-        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int
-    ) -> None:
-        """Compute what follows `most` returns, or fewer if a plan does something else.
+        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], *, ends: bool
+    ) -> Iterator[None]:
+        """Compute what follows, some batches at a time, until a plan does something else.
 
         free: the number of free blocks, and of all blocks. freed: blocks that the return of each
-        batch in flight frees.
+        batch in flight frees. ends: whether it goes on where an answer ends.
         """
-        groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
+        groups, rows, times, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
         (num_free, num_blocks), stagger = free, self._form.stagger
-        num_flight, num_groups, num_waiting = len(ends), len(groups), found.num_waiting
+        num_flight, num_groups, num_waiting = len(times), len(groups), found.num_waiting
         block_size, num_used = groups[0].clock.block_size, num_blocks - num_free
-        ranks, frees = list(found.before.rank_ends), any(freed)
+        ranks, frees = list(found.before.rank_ends), dict(enumerate(freed)) if any(freed) else {}
+        endings, steps = found.endings, found.steps
+        del found  # which holds this generator, and would be kept by it
         # of each group, as they are planned
         turns = [self._turn_of(groups[(num_flight + n) % num_groups]) for n in range(num_groups)]
-        for more in range(-(most // -num_groups)):
-            for number, context, step, num_steps, phases, lines in turns:
+        enough = _FIRST
+        for more in count():
+            if len(rows) >= enough:
+                yield
+                enough *= 2
+            for turn, (number, context, step, num_steps, phases, lines) in enumerate(turns):
                 num_used += phases[(step + more) % block_size]
-                if frees and len(rows) < num_flight:
-                    num_used -= freed[len(rows)]
-                ready, before = ends[-num_flight], ends[-num_groups]
+                if frees:
+                    num_used -= frees.pop(more * num_groups + turn, 0)
+                ready, before = times[-num_flight], times[-num_groups]
                 if stagger == 1:
                     ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
                 elif stagger and before > ready:
                     ready = before
-                if more == num_steps or num_used > num_blocks or ready != before:  # or with a gap
+                if num_used > num_blocks or ready != before:  # or with a gap
+                    return
+                if more == num_steps and not ends:
                     return
                 time, busy, rank = ready, 0.0, 0
                 keys = context + (more + 1) * number
@@ -171,8 +202,40 @@ class StretchLoop:
                 rows.append(
                     (ready, 1, 0, 0, number, own, 0, 0, busy, num_waiting, num_used, number, 0)
                 )
-                ends.append(time)
+                times.append(time)
                 rank_ends.append((*ranks,))
+                if more == num_steps:
+                    endings.append(place := len(times) - 1)
+                    clock, end = groups[place % num_groups].clock, steps[place % num_groups] + more
+                    left, frees[place] = self._behind_ends(clock, turns[turn], more, end + 1)
+                    if left is None:
+                        return
+                    turns[turn] = left
+
+    def _behind_ends(
+        self, clock: DecodeClock, turn: _Turn, more: int, end: int
+    ) -> tuple[_Turn | None, int]:
+        """Return a group's turn behind a batch that gives the last tokens of answers.
+
+        more: its batches before that one. end: steps of its clock up to that one. Returns None
+        where it has no decodes any more, and the blocks that the return of the batch frees.
+        """
+        number, context, step, _, phases, _ = turn
+        phases, size, num_freed, later = phases.copy(), clock.block_size, 0, []
+        context += (more + 1) * number  # behind that batch
+        for over, ticket, sequence in clock.heap:
+            if sequence.ticket == ticket and over > end:
+                later.append(over)
+            elif sequence.ticket == ticket and over == end:
+                number, num_tokens = number - 1, sequence.num_final_tokens - 1
+                context -= num_tokens
+                phases[sequence.block_phase] -= 1
+                num_freed -= num_tokens // -size
+        if not later:
+            return None, num_freed
+        context -= (more + 1) * number
+        num_steps = more + min(later) - end
+        return (number, context, step, num_steps, phases, self._lines_of(number)), num_freed
 
     def _turn_of(self, group: Group) -> _Turn:
         """Return what batches of a group have in common from now on."""
