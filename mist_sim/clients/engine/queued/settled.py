@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.rank_times import RankTimes
-from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop
+from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop, Until
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -54,11 +54,18 @@ class Stretches:
         if found is None:
             return None
         freed = [state.num_freed(each) for each in flight]
-        ends = not (state.waiting or state.kv_cache.shares_blocks or state.overshoots)
         free = state.pool.num_free, state.pool.num_blocks
-        found.more = self._loop.extend(found, free, freed, ends=ends)
+        found.more = self._loop.extend(found, free, freed, self._until())
         found.goes_on()
         return found if found.num_over >= _FEWEST else None
+
+    def _until(self) -> Until:
+        """Return how far a stretch may go."""
+        state = self._state
+        if state.overshoots:
+            return "before_end"
+        # a request may come in with what an answer frees, which are its own blocks alone
+        return "end" if state.waiting or state.kv_cache.shares_blocks else "any"
 
     def next_event(self, found: Stretch) -> int:
         """Return the place of the next return that has to be an event.
@@ -163,19 +170,23 @@ class Stretches:
         begin = num_flight + found.num_planned
         for place in found.endings:
             if begin <= place < end:
-                last = found.pass_at(place)
-                last.group.clock.advance(found.step_at(place) + 1 - last.group.clock.steps)
-                state.count_ended(last)
+                state.count_ended(self._advance(found, place))
         for place in range(max(end - num_groups, begin), end):  # the latest of each group
-            group, last = groups[place % num_groups], found.pass_at(place)
-            group.clock.advance(found.step_at(place) + 1 - group.clock.steps)
-            group.become_last(last)
-            if state.kv_cache.shares_blocks:  # else nobody asks
-                before = range(place - num_groups, place - num_flight, -num_groups)
-                last.before = tuple([found.pass_at(each) for each in before])
+            groups[place % num_groups].become_last(self._advance(found, place))
         state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
         state.group = state.groups[found.rhythm.last[(num_planned - 1) % num_groups]]
         state.clock = state.group.clock
+
+    def _advance(self, found: Stretch, place: int) -> Pass:
+        """Let a group's clock count the batch at a place, and those before it; return it."""
+        last = found.pass_at(place)
+        clock = last.group.clock
+        clock.advance(found.step_at(place) + 1 - clock.steps)
+        if self._state.kv_cache.caches_prefixes:  # else nobody asks
+            num_flight, num_groups = len(found.flight), len(found.groups)
+            before = range(place - num_groups, place - num_flight, -num_groups)
+            last.before = tuple([found.pass_at(each) for each in before])
+        return last
 
     def _queue(self, found: Stretch, flight: Sequence[Pass]) -> EngineQueue:
         """Return the queue of the engine as the state has it; `flight`: the batches in it."""

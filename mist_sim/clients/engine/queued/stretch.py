@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.form import QueueForm
@@ -25,6 +26,10 @@ from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+Until = Literal["before_end", "end", "any"]
+"""How far a stretch goes: up to the plan that gives an answer its last token, up to the return of
+that batch, or on and on."""
 
 _FIRST = 32  # batches that are computed at first; then twice as many, and so on
 
@@ -144,73 +149,83 @@ class StretchLoop:
         if key not in self._rhythms:
             self._rhythms[key] = rhythm_of(shape, decoding, now.number, self._form)
         rhythm = self._rhythms[key]
-        if rhythm is None:
+        if rhythm is None or not self._is_gapless(now, len(flight), len(turns)):
             return None
         ends, steps = [each.end for each in flight], [group.clock.steps for group in turns]
         return Stretch(
             now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {}, [], iter(())
         )
 
+    def _is_gapless(self, now: EngineQueue, num_flight: int, num_groups: int) -> bool:
+        """Tell whether each batch begins as soon as the one before of its group has returned."""
+        stagger = self._form.stagger
+        if not stagger:  # it begins when it is planned
+            return num_flight == num_groups
+        latest = now.recent[-1]  # whose tokens the next one waits for, if `stagger` is 1
+        is_back = latest is not None and now.rank_ends[-1] == latest.end
+        return stagger > 1 or (num_groups == 1 and is_back)
+
     def extend(
-        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], *, ends: bool
+        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], until: Until
     ) -> Iterator[None]:
         """Compute what follows, some batches at a time, until a plan does something else.
 
         free: the number of free blocks, and of all blocks. freed: blocks that the return of each
-        batch in flight frees. ends: whether it goes on where an answer ends.
+        batch in flight frees.
         """
-        groups, rows, times, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
-        (num_free, num_blocks), stagger = free, self._form.stagger
-        num_flight, num_groups, num_waiting = len(times), len(groups), found.num_waiting
-        block_size, num_used = groups[0].clock.block_size, num_blocks - num_free
-        ranks, frees = list(found.before.rank_ends), dict(enumerate(freed)) if any(freed) else {}
+        groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
+        num_flight, num_groups, num_waiting = len(ends), len(groups), found.num_waiting
+        (num_free, num_blocks), block_size = free, groups[0].clock.block_size
+        num_used, ranks = num_blocks - num_free, list(found.before.rank_ends)
+        frees = dict(enumerate(freed)) if any(freed) else {}
         endings, steps = found.endings, found.steps
         del found  # which holds this generator, and would be kept by it
         # of each group, as they are planned
         turns = [self._turn_of(groups[(num_flight + n) % num_groups]) for n in range(num_groups)]
-        enough = _FIRST
+        place, last, enough = 0, -1, _FIRST
+        if until == "before_end":
+            last = min([each[3] * num_groups + turn for turn, each in enumerate(turns)])
         for more in count():
-            if len(rows) >= enough:
+            if place >= enough:
                 yield
                 enough *= 2
             for turn, (number, context, step, num_steps, phases, lines) in enumerate(turns):
                 num_used += phases[(step + more) % block_size]
                 if frees:
-                    num_used -= frees.pop(more * num_groups + turn, 0)
-                ready, before = times[-num_flight], times[-num_groups]
-                if stagger == 1:
-                    ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
-                elif stagger and before > ready:
-                    ready = before
-                if num_used > num_blocks or ready != before:  # or with a gap
+                    num_used -= frees.pop(place, 0)
+                if num_used > num_blocks or place == last:
                     return
-                if more == num_steps and not ends:
-                    return
-                time, busy, rank = ready, 0.0, 0
-                keys = context + (more + 1) * number
+                ready = time = ends[place - num_groups + num_flight]
+                busy, rank, own = 0.0, 0, context + more * number
+                keys = own + number
                 for delay, per_key, fixed, least, beyond, launch, step_time in lines:
                     if step_time is None:  # as `DecodeLine.step` does, without a call
                         seconds = keys * per_key + fixed + launch
                         seconds = (seconds if seconds > least else least) + beyond  # noqa: FURB136
                     else:
-                        seconds = step_time(StepBatch((), number, keys - number))
+                        seconds = step_time(StepBatch((), number, own))
                     time, free_at = time + delay, ranks[rank]
                     ranks[rank] = time = (time if time > free_at else free_at) + seconds  # noqa: FURB136
                     busy += seconds
                     rank += 1  # noqa: SIM113
-                own = keys - number
                 rows.append(
                     (ready, 1, 0, 0, number, own, 0, 0, busy, num_waiting, num_used, number, 0)
                 )
-                times.append(time)
+                ends.append(time)
                 rank_ends.append((*ranks,))
                 if more == num_steps:
-                    endings.append(place := len(times) - 1)
-                    clock, end = groups[place % num_groups].clock, steps[place % num_groups] + more
-                    left, frees[place] = self._behind_ends(clock, turns[turn], more, end + 1)
+                    end = place + num_flight
+                    endings.append(end)
+                    if until == "end" and last < 0:
+                        last = end  # its return is the last
+                    clock = groups[end % num_groups].clock
+                    left, frees[end] = self._behind_ends(
+                        clock, turns[turn], more, steps[end % num_groups] + more + 1
+                    )
                     if left is None:
                         return
                     turns[turn] = left
+                place += 1
 
     def _behind_ends(
         self, clock: DecodeClock, turn: _Turn, more: int, end: int
