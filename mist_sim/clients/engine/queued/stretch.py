@@ -109,12 +109,9 @@ class Stretch:
             return self.flight[place]
         if place in self.made:
             return self.made[place]
-        group, rhythm, row = (
-            self.groups[place % len(self.groups)],
-            self.rhythm,
-            self.rows[num_ahead],
-        )
+        group, row = self.groups[place % len(self.groups)], self.rows[num_ahead]
         made = Pass.of_decodes(group, self.step_at(place), row, self.ends[place])
+        rhythm = self.rhythm
         made.number = self.before.number + num_ahead * rhythm.num_plans + rhythm.place
         self.made[place] = made
         return made
