@@ -62,7 +62,7 @@ class QueuedLane(Lane):
         if plan.admitted:
             self._begin(plan.admitted)
         if plan.preempted or plan.dropped:
-            self._evict(plan)
+            self.evict(plan)
         return state.send(number, plan) if plan.prefills or plan.decodes else None
 
     def _next_group(self, number: int) -> Group:
@@ -81,7 +81,7 @@ class QueuedLane(Lane):
         else:
             self.state.records_of(sequence).evict(sequence)
 
-    def _evict(self, plan: StepPlan) -> None:
+    def evict(self, plan: StepPlan) -> None:
         """Note which sequences lost their memory; tokens on their way still come."""
         state = self.state
         for sequence in plan.preempted:
