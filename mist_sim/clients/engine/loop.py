@@ -68,15 +68,18 @@ class Engine:
     # --- the loop -------------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
-        """Start the next steps and sleep until they end, or until work comes if there are none."""
+        """Start the next steps and sleep until they end, or until work comes if there are none.
+
+        event: one that has happened; it happens again when they end.
+        """
         env = self.env
         env.note_plan(self._plan_phase)
         self._run = run = self._start_next()
         if run is None:
             self._sleep()
         else:
-            self._wake = env.at(run.end, self._step_end)
-            self._wake.callbacks.append(self._end)
+            self._wake = event
+            env.repeat(event, self._end, run.end, self._step_end)
 
     def _sleep(self) -> None:
         """Plan nothing until work comes."""
