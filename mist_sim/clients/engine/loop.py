@@ -169,7 +169,8 @@ class Engine:
         now, num_steps = self.env.now, plan.num_steps
         line = self._line_for(batch)
         if line is not None:
-            ends = _ends(line, batch, now, num_steps, plan.wait_time)
+            keys, num_decodes = _keys(batch), batch.num_decodes
+            ends = line.ends(now, keys, num_decodes, num_steps, plan.wait_time)
             return Run(((lane, plan, batch),), now, ends, num_steps, ends[-1])
         times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
         if plan.wait_time:
@@ -376,14 +377,3 @@ class Engine:
 def _keys(batch: StepBatch) -> int:
     """Return the keys of decodes alone, as a `DecodeLine` counts them."""
     return batch.context_sum + batch.num_decodes - batch.num_read_again
-
-
-def _ends(
-    line: DecodeLine, batch: StepBatch, start: float, num_steps: int, wait: float
-) -> list[float]:
-    """Return when steps of decodes alone end, from `start` on (seconds); the first one waits."""
-    keys, num_decodes = _keys(batch), batch.num_decodes
-    if not wait:
-        return line.ends(start, keys, num_decodes, num_steps)
-    first = start + (line.step(keys) + wait)
-    return [first, *line.ends(first, keys + num_decodes, num_decodes, num_steps - 1)]
