@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.queued.decodes_alone import DecodesAlone
 from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
 from mist_sim.clients.engine.queued.form import QueueForm
-from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.groups import OF_DECODES, Group, Pass
 from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
@@ -39,6 +40,7 @@ class QueuedLane(Lane):
         state.groups = [Group(number, clock, records) for number, (clock, records) in pairs]
         state.group = state.groups[0]
         state.ahead = form.stagger > 0
+        self._decodes_alone = DecodesAlone(self.scheduler, state)
         state.overshoots = form.stagger == 1 and form.size > 2
 
     # --- a plan ---------------------------------------------------------------------------
@@ -52,6 +54,8 @@ class QueuedLane(Lane):
         if self._sees_time:
             state.time = self.time_of_plan
         state.kv_cache.num_plans += 1
+        if self._decodes_alone.take():
+            return state.send(number, OF_DECODES)
         plan = self.scheduler.schedule(state, 1)
         if plan is None:
             return None

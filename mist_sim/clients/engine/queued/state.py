@@ -169,14 +169,18 @@ class QueuedState(LaneState):
         if plan.decodes:
             clock.advance(1)
             self.num_taken = 0
-            ended = clock.pop_finished()
-            for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
-                self._count_last(sequence, found)
+            self.count_ended(found)
         for sequence, num_new in plan.prefills:
             sequence.num_computed_tokens += num_new
             if sequence.num_computed_tokens == sequence.num_tokens:
                 self._complete(sequence, found)
         return found
+
+    def count_ended(self, found: Pass) -> None:
+        """Note which decodes a batch gives their last tokens; the clock counts it already."""
+        ended = found.group.clock.pop_finished()
+        for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
+            self._count_last(sequence, found)
 
     def _count_last(self, sequence: SequenceState, found: Pass) -> None:
         """Note that a decode gets its last token, or is computed behind that one."""
