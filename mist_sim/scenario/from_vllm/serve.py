@@ -18,6 +18,7 @@ from mist_sim.scenario.from_vllm.handlers import (
     limit_flags,
     model_flags,
     nodes,
+    spec_flags,
     state_flags,
     transfer_flags,
 )
@@ -92,7 +93,7 @@ def _arities() -> dict[str, Arity]:
     }
     found |= {flag: "switch" if one.is_switch else "one" for flag, one in REFUSED.items()}
     found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
-    found.update(dict.fromkeys(_VALUES, "one"))
+    found.update(dict.fromkeys((*_VALUES, *spec_flags.KEYS), "one"))
     found.update(dict.fromkeys(_SWITCHES, "switch"))
     many: dict[str, Arity] = dict.fromkeys(("--lora-modules", "--lora-target-modules"), "many")
     return found | many | {"--config": "one"}
@@ -116,7 +117,7 @@ def read_server(
     said elsewhere. gpu: its name; empty if it is not known.
     """
     words, fault = with_config(words)
-    flags = flags_of(words, ARITIES, SHORT)
+    flags = spec_flags.merged(flags_of(words, ARITIES, SHORT, has_model=True))
     said = {flag.name: flag for flag in flags if not flag.fault}
     server = Server(said, variables, overrides, gpu)
     _read_model(said, server)
