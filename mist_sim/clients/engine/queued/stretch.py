@@ -31,7 +31,7 @@ Until = Literal["before_end", "end", "any"]
 """How far a stretch goes: up to the plan that gives an answer its last token, up to the return of
 that batch, or on and on."""
 
-_FIRST = 32  # batches that are computed at first; then twice as many, and so on
+_FIRST = 24  # batches that are computed at first; then half as many more, and so on
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class StretchLoop:
         for more in count():
             if place >= enough:
                 yield
-                enough *= 2
+                enough += enough // 2
             for turn, (number, context, step, num_steps, phases, lines) in enumerate(turns):
                 num_used += phases[(step + more) % block_size]
                 if frees:
