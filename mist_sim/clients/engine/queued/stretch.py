@@ -31,7 +31,7 @@ Until = Literal["before_end", "end", "any"]
 """How far a stretch goes: up to the plan that gives an answer its last token, up to the return of
 that batch, or on and on."""
 
-_FIRST = 24  # batches that are computed at first; then half as many more, and so on
+_FIRST = 24  # batches that are computed at first; then twice as many, and so on
 
 
 @dataclass(slots=True)
@@ -101,6 +101,11 @@ class Stretch:
         """Return the steps of its group's clock before the batch at a place computed ahead."""
         num_groups = len(self.groups)
         return self.steps[place % num_groups] + (place - len(self.flight)) // num_groups
+
+    def in_flight(self, num_over: int, num_planned: int) -> list[Pass]:
+        """Return the batches on their way after so many returns and plans."""
+        places = range(max(num_over, len(self.flight)), len(self.flight) + num_planned)
+        return self.flight[num_over:] + [self.pass_at(place) for place in places]
 
     def pass_at(self, place: int) -> Pass:
         """Return the batch at a place, as the engine has it."""
@@ -185,7 +190,7 @@ class StretchLoop:
         for more in count():
             if place >= enough:
                 yield
-                enough += enough // 2
+                enough *= 2
             for turn, (number, context, step, num_steps, phases, lines) in enumerate(turns):
                 num_used += phases[(step + more) % block_size]
                 if frees:
