@@ -847,6 +847,12 @@ MUTANTS = [
         "pass",
     ),
     Mutant(
+        "steps of decodes that are timed by a line do not wait for copies",
+        "hardware/predictors/decode_line.py",
+        "first = start + (self.step(keys) + wait)",
+        "first = start + self.step(keys)",
+    ),
+    Mutant(
         "the plain loop plans before who moves at the same time has moved",
         f"{ENGINE}/plain.py",
         "if agenda and agenda[0][0] <= now:",

@@ -26,7 +26,6 @@ from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
-from mist_sim.hardware.predictors.decode_line import DecodeLine
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.plan_ahead import PlanAhead
@@ -62,8 +61,6 @@ class PlainEngine(Engine):
         self._plain_plan, self._batch = StepPlan(), StepBatch()
         self._plain_run = Run(((lane, self._plain_plan, self._batch),), 0.0, 0.0, 1, 0.0)
         self._at_end: Callable[[Event], None] = self._end  # bound once
-        self._lines: dict[int, DecodeLine | None] = {}  # by number of decodes
-        self._tells_longest = lane.state.clock.tells_longest
         self._parts = env, lane, lane.state, lane.state.clock, lane.state.pool, lane.ahead
         self._is_plain = True
 
@@ -138,7 +135,8 @@ class PlainEngine(Engine):
     def _general_plan(self) -> StepPlan | None:
         """Return the general planner's next plan; None if there is nothing to do."""
         lane, ahead = self._only, self._ahead
-        if self._state.running or lane.num_waiting:
+        state = self._state
+        if state.running or state.has_waiting or (ahead is not None and ahead.arrived):
             return lane.plan() if ahead is None else ahead.plan()
         if ahead is not None:
             ahead.halt()
@@ -214,15 +212,6 @@ class PlainEngine(Engine):
         if arrived or ahead.given_up or (state.leaving and state.waiting):
             return 1
         return self._only.run_length.limit
-
-    def _line_of(self, num_decodes: int) -> DecodeLine | None:
-        """Return the line of times of so many decodes, None if there is none; remember it.
-
-        There is none where its keys alone do not tell the time, since the longest context counts.
-        """
-        of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
-        self._lines[num_decodes] = line = None if of is None else of(num_decodes)
-        return line
 
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""

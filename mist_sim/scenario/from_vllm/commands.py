@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, listed
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.command_texts import read
@@ -112,7 +112,7 @@ class _Reader:
         self._overrides = overrides
         self._gpu = gpu
         self._servers: list[tuple[dict[str, Any], int]] = []
-        self._parts = 0
+        self._parts: list[str] = []
         self._workload: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
@@ -150,8 +150,8 @@ class _Reader:
         self._note(command, server.account.items)
         self._limits |= server.workload
         self._front_end |= server.front_end
-        if server.is_part:
-            self._parts += 1
+        if server.part:
+            self._parts.append(server.part)
             return
         client = {**server.client, **({"engine": engine} if engine else {})}
         if command.count:
@@ -164,8 +164,8 @@ class _Reader:
         """Return the combined scenario keys of all commands."""
         if not self._servers and self._parts:
             raise ScenarioError(
-                "--from-vllm: these commands start further nodes of a server; give that of the "
-                "first node"
+                f"--from-vllm: {listed(dict.fromkeys(self._parts))} starts a further node of a "
+                "server; give that of the first node, too"
             )
         if not self._servers and gpu:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")

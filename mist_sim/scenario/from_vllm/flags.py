@@ -100,13 +100,16 @@ def _entries_apart(
             continue
         text = value if equals else next(rest, "")
         name, *keys = flag.removesuffix("+").split(".")
-        if flag.endswith("+"):
-            text = json.dumps(text.split(","))
         place = entries.setdefault(name, {})
         for key in keys[:-1]:
             inner = place.setdefault(key, {})
             place = inner if isinstance(inner, dict) else place
-        place[keys[-1]] = _json_or_text(text)
+        if flag.endswith("+"):  # vLLM appends; separate occurrences add up
+            before = place.get(keys[-1])
+            added = [_json_or_text(part.strip()) for part in text.split(",")]
+            place[keys[-1]] = [*(before if isinstance(before, list) else []), *added]
+        else:
+            place[keys[-1]] = _json_or_text(text)
     return plain, entries
 
 

@@ -18,8 +18,8 @@ class Server:
     name; empty if it is not known.
     client: keys of the client. workload: keys of the workload, such as a limit of answers.
     front_end: keys of the front end.
-    handled: variables that a flag has accounted for. is_part: whether the command starts another
-        node of a server whose first command is elsewhere.
+    handled: variables that a flag has accounted for. part: the flag by which the command starts
+        another node of a server whose first command is elsewhere; empty if it does not.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Server:
         self.workload: dict[str, Any] = {}
         self.front_end: dict[str, Any] = {}
         self.handled: set[str] = set()
-        self.is_part = False
+        self.part = ""
 
     def set(self, key: str, value: Any, flag: Flag | str) -> None:
         """Set a key of the client, a dotted path, and note the flag that sets it."""

@@ -10,6 +10,7 @@ _ONE_NODE = (
     "all GPUs are linked as those of one node; for several, --set network='{topology: ..., nodes: "
     "N, spans_nodes: true}'"
 )
+_EVERY_NODE = "it has no value here, so all nodes run this command, the first as well"
 _FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
 
 
@@ -25,6 +26,8 @@ def rank(flag: Flag, server: Server) -> None:
     """Note which node of a server a command starts."""
     if flag.value == "0":
         server.account.no_effect(flag.written, "the first node's command is the server's")
+    elif "$" in flag.value or "`" in flag.value:
+        server.account.assumed(flag.written, _EVERY_NODE)
     else:
         _of_another(flag, server)
 
@@ -38,7 +41,7 @@ def headless(flag: Flag, server: Server) -> None:
 
 
 def _of_another(flag: Flag, server: Server) -> None:
-    server.is_part = True
+    server.part = flag.written
     server.account.no_effect(flag.written, _PART)
 
 

@@ -55,6 +55,7 @@ NO_EFFECT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"(NCCL|GLOO|TP|UCX|HCCL)_(SOCKET_IFNAME|NET_DEVICES|IB_HCA|IF_IP)|MASTER_\w+|RAY_\w+",
             _WHERE,
         ),
+        (r"LMCACHE_\w+", "no LMCache connector of --kv-transfer-config is there to read it"),
         (r"PYTORCH_(CUDA_|HIP_)?ALLOC_CONF", "memory is counted in blocks, without fragments"),
         (
             r"(SAFETENSORS|TORCH_CUDA_ARCH|TORCHINDUCTOR|TRITON|FLASHINFER)_\w*|TORCH_\w*CACHE\w*",
@@ -100,7 +101,6 @@ ASSUMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             ),
             "host times are those of overhead",
         ),
-        (r"LMCACHE_\w+", "LMCache keeps blocks as a tier of host memory does"),
     )
 )
 """Variables that change times of a real server, which the simulation passes over."""

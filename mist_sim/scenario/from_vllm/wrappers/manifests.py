@@ -119,7 +119,7 @@ def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
         image = f"{part['repository']}:{part.get('tag', 'latest')}"
     if "vllm" in str(part.get("modelFormat", "")).lower():  # of KServe
         image = image or "vllm"
-    around.image = str(image or "")
+    around.image = Variables(dict(around.variables)).expanded(str(image or ""))
     starts = list(inside(around.image, [], arguments, around, unwrapped)) if not entrypoint else []
     yield from starts or inside(around.image, entrypoint, arguments, around, unwrapped)
 
