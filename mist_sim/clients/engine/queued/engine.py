@@ -139,10 +139,10 @@ class QueueEngine:
                 return
         self._sleep()
 
-    def _sleep_through(self) -> None:
-        """Sleep until the next return of a stretch that is an event."""
+    def _sleep_through(self, first: int = 0) -> None:
+        """Sleep until the next return of a stretch that is an event; none before `first` is."""
         if (found := self._stretch) is not None and self._stretches is not None:
-            self._event = self._stretches.next_event(found)
+            self._event = self._stretches.next_event(found, max(first, found.num_given))
             self._wake = self.env.at(found.ends[self._event], self._step_end)
             self._wake.callbacks.append(self._return_in_stretch)
 
@@ -202,7 +202,7 @@ class QueueEngine:
             self._stretch, self._rest = None, found
             self._give(found.pass_at(place), event)
         elif found.goes_on():
-            self._sleep_through()
+            self._sleep_through(place)
         else:
             self._enter(found, place, place)
             self._return(event)

@@ -67,22 +67,23 @@ class Stretches:
         # a request may come in with what an answer frees, which are its own blocks alone
         return "end" if state.waiting or state.kv_cache.shares_blocks else "any"
 
-    def next_event(self, found: Stretch) -> int:
-        """Return the place of the next return that has to be an event.
+    def next_event(self, found: Stretch, first: int) -> int:
+        """Return the place of the next return that has to be an event; none before `first` has.
 
         One that writes down a gap between tokens is, since rows of gaps are in the order of time.
         """
         ends: dict[int, float] = {}
-        for place in range(found.num_given, min(len(found.flight), found.num_over)):
+        num_flight, num_over = len(found.flight), found.num_over
+        for place in range(first, min(num_flight, num_over)):
             group = (each := found.flight[place]).group
             has_gap = each.ready != ends.get(group.number, group.records.last_decode_end)
             if has_gap or not self._lane.is_quiet(each):
                 return place
             ends[group.number] = each.end
-        first = max(found.num_given, len(found.flight))
-        return next(
-            (each for each in found.endings if first <= each < found.num_over), found.num_over
-        )
+        for place in found.endings:
+            if place >= first and num_flight <= place < num_over:
+                return place
+        return num_over
 
     def _is_calm(self) -> bool:
         """Tell whether plans find decodes alone, and will while batches in flight return."""

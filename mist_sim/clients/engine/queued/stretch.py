@@ -31,7 +31,7 @@ Until = Literal["before_end", "end", "any"]
 """How far a stretch goes: up to the plan that gives an answer its last token, up to the return of
 that batch, or on and on."""
 
-_FIRST = 24  # batches that are computed at first; then twice as many, and so on
+_FIRST = 32  # batches that are computed at first; then twice as many, and so on
 
 
 @dataclass(slots=True)
