@@ -100,7 +100,8 @@ _SWITCHES: Mapping[str, str] = {
 }
 _ASSUMED_VALUES: Mapping[str, str] = {
     _KERNELS: "gdn-prefill-backend override-attention-dtype mamba-cache-dtype "
-    "mamba-ssm-cache-dtype mamba-block-size model-impl additional-config logits-processors dcp-comm-backend",
+    "mamba-ssm-cache-dtype mamba-block-size model-impl additional-config logits-processors "
+    "dcp-comm-backend",
     _EXPERTS: "eplb-config expert-placement-strategy",
     _HTTP: "renderer-num-workers",
     "tokens count when they are computed; clients see bundles of them": "stream-interval",
