@@ -19,6 +19,7 @@ from mist_sim.scenario.from_vllm.handlers import (
     model_flags,
     nodes,
     planning_ahead,
+    spec_flags,
     state_flags,
     transfer_flags,
 )
@@ -97,7 +98,7 @@ def _arities() -> dict[str, Arity]:
     }
     found |= {flag: "switch" if one.is_switch else "one" for flag, one in REFUSED.items()}
     found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
-    found.update(dict.fromkeys(_VALUES, "one"))
+    found.update(dict.fromkeys((*_VALUES, *spec_flags.KEYS), "one"))
     found.update(dict.fromkeys(_SWITCHES, "switch"))
     many: dict[str, Arity] = dict.fromkeys(("--lora-modules", "--lora-target-modules"), "many")
     return found | many | {"--config": "one"}
@@ -122,7 +123,7 @@ def read_server(
     said elsewhere. gpu: its name; empty if it is not known. engine: as in `Server`.
     """
     words, fault = with_config(words)
-    flags = flags_of(words, ARITIES, SHORT)
+    flags = spec_flags.merged(flags_of(words, ARITIES, SHORT, has_model=True))
     said = {flag.name: flag for flag in flags if not flag.fault}
     server = Server(said, variables, overrides, gpu, engine)
     _read_model(said, server)
