@@ -12,6 +12,7 @@ from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.command_texts import read
 from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
 from mist_sim.scenario.from_vllm.serve import read_server
+from mist_sim.scenario.from_vllm.server import ELSEWHERE
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
 from mist_sim.scenario.from_vllm.wrappers.container_images import engine_of
 
@@ -96,7 +97,7 @@ def read_commands(
         mine, more = read(text)
         found += mine
         others += more
-    version = engine or ("engine" if "engine" in overrides else None)
+    version = engine or (ELSEWHERE if "engine" in overrides else None)
     reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
@@ -140,12 +141,14 @@ class _Reader:
             engine = engine_of(command.image, command.around)
         elif command.image:
             command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
+        version = self._engine or engine
         server = read_server(
             command.words,
             command.variables,
             num_gpus=command.num_gpus,
             overrides=self._overrides,
             gpu=self._gpu,
+            engine=version,
         )
         self._note(command, server.account.items)
         self._limits |= server.workload
@@ -191,7 +194,7 @@ def _with_defaults(
     asked: sampling options of a benchmark; None without one. engine: the version; "engine" if it
     is set elsewhere, so that it is not known here.
     """
-    version = None if engine == "engine" else engine
+    version = None if engine == ELSEWHERE else engine
     return _sampled(with_state_cache(client, version), asked, engine)
 
 

@@ -17,7 +17,10 @@ _PLAIN = "vLLM's steps do not depend on it"
 NO_EFFECT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"VLLM_\w*(LOG|DEBUG|TRACE|PROFILER|USAGE|TRACK|NVTX)\w*|NCCL_DEBUG\w*|GLOG_\w+", _LOGS),
+        (
+            r"VLLM_\w*(LOG|DEBUG|TRACE|PROFILER|USAGE|TRACK|NVTX|RINGBUFFER_WARNING)\w*|NCCL_DEBUG\w*|GLOG_\w+",
+            _LOGS,
+        ),
         (
             (
                 r"VLLM_(HOST_IP|PORT|RPC\w*|LOOPBACK_IP|API_KEY|CONFIG_ROOT|CACHE_ROOT|ASSETS_CACHE\w*|"
@@ -96,7 +99,7 @@ ASSUMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             (
-                r"(OMP|MKL|OPENBLAS)_\w+|VLLM_(V1_OUTPUT_PROC\w*|CPU_\w*|XGRAMMAR\w*|MQ_\w+|"
+                r"(OMP|MKL|OPENBLAS)_\w+|VLLM_(V1_OUTPUT_PROC\w*|SLEEP_WHEN_IDLE|CPU_\w*|XGRAMMAR\w*|MQ_\w+|"
                 r"MSGPACK\w*)|CUDA_LAUNCH_BLOCKING"
             ),
             "host times are those of overhead",
