@@ -96,3 +96,18 @@ def test_a_model_that_kserve_loads(more):
     found = from_vllm([KSERVE + more])
     assert found.keys["model"] == "meta-llama/Llama-3.1-8B-Instruct"
     assert ("scheduler" in found.keys["clients"][0]) is bool(more)
+
+
+@pytest.mark.parametrize(
+    ("flag", "lacking", "having"),
+    [
+        ("--moe-backend marlin", "vllm-0.12", "vllm-0.19"),
+        ("--spec-method ngram --spec-tokens 3", "vllm-0.19", "vllm-0.24"),
+    ],
+)
+def test_flags_that_a_version_lacks_are_refused(flag, lacking, having):
+    text = f"vllm serve gpt-oss-20b {flag}"
+    with pytest.raises(ScenarioError, match=f"{lacking} does not have it; leave it out, or name"):
+        from_vllm([text], gpu="h100-sxm", engine=lacking)
+    assert from_vllm([text], gpu="h100-sxm", engine=having)
+    assert from_vllm([text], gpu="h100-sxm")
