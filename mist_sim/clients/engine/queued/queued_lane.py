@@ -38,7 +38,8 @@ class QueuedLane(Lane):
         pairs = enumerate(zip(clocks, tracks, strict=True))
         state.groups = [Group(number, clock, records) for number, (clock, records) in pairs]
         state.group = state.groups[0]
-        state.ahead = form.stagger > 0
+        state.ahead, state.stagger = form.stagger > 0, form.stagger
+        state.readmits = form.readmits
         state.overshoots = form.stagger == 1 and form.size > 2
 
     # --- a plan ---------------------------------------------------------------------------
@@ -46,13 +47,16 @@ class QueuedLane(Lane):
     def send(self, number: int) -> Pass | None:
         """Plan the batch of a number; None if there is nothing to compute."""
         state = self.state
-        for sequence in state.begin_plan(self._next_group(number)):
+        for sequence in state.begin_plan(self._next_group(number), number):
             self._leave_group(sequence)
             state.move(sequence)
         if self._sees_time:
             state.time = self.time_of_plan
         state.kv_cache.num_plans += 1
         plan = self.scheduler.schedule(state, 1)
+        for sequence in state.gave_way:
+            self._note_preempted(sequence)
+        state.gave_way.clear()
         if plan is None:
             return None
         if plan.admitted:
@@ -81,16 +85,18 @@ class QueuedLane(Lane):
         """Note which sequences lost their memory; tokens on their way still come."""
         state = self.state
         for sequence in plan.preempted:
-            sequence.num_queued_tokens = num_to_compute(state, sequence)
-            sequence.become(WAITING)
-            sequence.visit.num_preemptions += 1
+            self._note_preempted(sequence)
             giving, computing = state.taken.get(sequence, ((), ()))
             if giving:
                 giving[-1].left += (sequence,)
             else:
                 state.records_of(sequence).evict(sequence)
             awaited = computing if self.form.drains else giving
-            if awaited:
+            if self.form.readmits:
+                state.taken.pop(sequence, None)
+                if giving:
+                    state.early.wait(sequence, giving, [])
+            elif awaited:
                 state.waiting.stale.add(sequence)
                 awaited[-1].released += (sequence,)
             else:
@@ -104,6 +110,11 @@ class QueuedLane(Lane):
             state.records_of(sequence).evict(sequence)
             sequence.visit.num_output_tokens = sequence.num_new_tokens
             self.leave(sequence.visit, reason)
+
+    def _note_preempted(self, sequence: SequenceState) -> None:
+        sequence.num_queued_tokens = num_to_compute(self.state, sequence)
+        sequence.become(WAITING)
+        sequence.visit.num_preemptions += 1
 
     def take_off(self, sequence: SequenceState) -> int:
         """Remove a running sequence before a change of layout."""
@@ -134,6 +145,8 @@ class QueuedLane(Lane):
         for sequence in found.left:
             if sequence.phase != OUT:
                 records.evict(sequence)
+        if state.early:
+            state.early.come(found)
         for sequence in found.released:
             state.waiting.stale.discard(sequence)
             state.taken.pop(sequence, None)
@@ -145,6 +158,8 @@ class QueuedLane(Lane):
                 self._name_known(group, state.pages)
         ended = [each for each in found.ending if each.phase != OUT]
         for sequence in ended:
+            if sequence.phase == WAITING:
+                sequence.visit.num_preemptions -= 1  # it does not come back
             state.finish_with(sequence)
             state.home.pop(sequence)
             self.hand_back(sequence, end)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.decode.clock_of_lane import clock_of_lane
+from mist_sim.clients.engine.queued.early import EarlyReturns
 from mist_sim.clients.engine.queued.fresh import FreshQueue
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.step_records import StepRecords
@@ -35,6 +36,8 @@ class QueuedState(LaneState):
     overshoots: whether a decode is planned while two of its tokens or more are on their way, even
     where the last is among them. beyond: for sequences in such steps, the batches that give the
     tokens, and those behind the last. longest: tokens behind which none is planned; None: no limit.
+    stagger, readmits: of the `QueueForm`. early: those that come back before their tokens.
+    gave_way: those whose last token is on its way that a plan preempted.
     """
 
     waiting: FreshQueue
@@ -53,6 +56,9 @@ class QueuedState(LaneState):
         self.overshoots = False
         self.beyond: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
         self.longest: int | None = None
+        self.stagger, self.readmits = 0, False
+        self.early = EarlyReturns(self)
+        self.gave_way: list[SequenceState] = []
         self._known = 0
         self._known_if_served = 0
         if self.pages is not None:
@@ -65,6 +71,13 @@ class QueuedState(LaneState):
         noted = self.taken.get(sequence) or self.beyond.get(sequence)
         if noted is not None:
             return [each for each in noted[0] if each in each.group.in_flight]
+        if sequence in self.early:
+            first = self.early[sequence].in_flight
+            return [*first, *(each for each in self._giving(sequence) if each not in first)]
+        return self._giving(sequence)
+
+    def _giving(self, sequence: SequenceState) -> list[Pass]:
+        """Return these without those that were in flight when it was preempted."""
         last = self.ends_with.get(sequence) or self.awaiting.get(sequence)
         if last is not None:
             passes = [each for each in last.group.in_flight if each.number <= last.number]
@@ -92,6 +105,10 @@ class QueuedState(LaneState):
     def num_due(self, sequence: SequenceState) -> int:
         """Return the tokens of a sequence on their way, with those behind its last one."""
         return len(self.giving(sequence)) + len(self._behind_last(sequence))
+
+    def num_due_passes(self, sequence: SequenceState) -> list[Pass]:
+        """Return the batches of `num_due`."""
+        return [*self.giving(sequence), *self._behind_last(sequence)]
 
     def _behind_last(self, sequence: SequenceState) -> list[Pass]:
         """Return the batches in flight that compute a sequence behind its last token."""
@@ -128,15 +145,18 @@ class QueuedState(LaneState):
 
     # --- a plan ---------------------------------------------------------------------------
 
-    def begin_plan(self, group: Group) -> list[SequenceState]:
+    def begin_plan(self, group: Group, number: int) -> list[SequenceState]:
         """Start the plan of a group, with all other decodes that are ready; return these.
 
         Their groups do not know of it yet.
         """
         self.group, self.clock = group, group.clock
         for sequence in self.beyond:
-            if sequence not in self.leaving and not self._goes_beyond(sequence):
+            is_decode = sequence in self.running and sequence not in self.prefilling
+            if is_decode and sequence not in self.leaving and not self._goes_beyond(sequence):
                 self._come_off(sequence)
+        if self.early:
+            self.early.begin_plan(number)
         joined = list(self.paused)
         if not self.ahead:
             for other in self.groups:
@@ -172,10 +192,14 @@ class QueuedState(LaneState):
             ended = clock.pop_finished()
             for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
                 self._count_last(sequence, found)
+        if self.early:
+            self.early.admit(plan)
         for sequence, num_new in plan.prefills:
             sequence.num_computed_tokens += num_new
             if sequence.num_computed_tokens == sequence.num_tokens:
                 self._complete(sequence, found)
+        if self.early:
+            self.early.note(found)
         return found
 
     def _count_last(self, sequence: SequenceState, found: Pass) -> None:
@@ -216,11 +240,14 @@ class QueuedState(LaneState):
         self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
 
     def _complete(self, sequence: SequenceState, found: Pass) -> None:
-        """Note that the first token of an answer is on its way."""
+        """Note that the first token of an answer is on its way, or one after a preemption."""
         self.prefilling.remove(sequence)
-        found.completed += (sequence,)
         sequence.num_tokens += 1
         sequence.join_step = found.step + 1  # it was in no batch of the group before
+        if self.has_ended(sequence):
+            self._complete_beyond(sequence, found)
+            return
+        found.completed += (sequence,)
         if sequence.num_tokens == sequence.num_final_tokens:
             self._end(sequence, found, sequence.num_computed_tokens)
         elif self.ahead:
@@ -230,9 +257,27 @@ class QueuedState(LaneState):
 
     def _end(self, sequence: SequenceState, found: Pass, num_computed: int) -> None:
         """Note that the last token of an answer is on its way."""
-        self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
         self.ends_with[sequence] = found
         found.ending += (sequence,)
+        if self.overshoots and sequence in self.early:
+            self.beyond[sequence] = self.giving(sequence), []
+            if self._goes_beyond(sequence):
+                self.go_on(sequence, found.group)
+                return
+        self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
+
+    def _complete_beyond(self, sequence: SequenceState, found: Pass) -> None:
+        """Note that a token behind the last one of an answer is on its way, from a prompt."""
+        found.vain += (sequence,)
+        found.early[sequence] = self.num_due_passes(sequence)
+        self.beyond[sequence][1].append(found)
+        self.early.forget(sequence)
+        if self._goes_beyond(sequence):
+            self.go_on(sequence, found.group)
+        else:
+            num_computed = sequence.num_computed_tokens
+            sequence.num_tokens = sequence.num_final_tokens
+            self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
 
     def go_on(self, sequence: SequenceState, group: Group) -> None:
         """Let a sequence decode in a group."""
@@ -249,16 +294,20 @@ class QueuedState(LaneState):
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Remove a running sequence; `taken` keeps what batches in flight do for it."""
         giving = self.giving(sequence)
-        found = self._stop(sequence, len(giving))
+        found = self._stop(sequence, self.num_due(sequence))
+        self.early.forget(sequence)
         if giving or any(group.in_flight for group in self.groups):
             self.taken[sequence] = giving, self.computing(sequence, giving)
         return found
 
     def _stop(self, sequence: SequenceState, num_due: int) -> tuple[int, int]:
-        if self.has_ended(sequence):
+        has_ended = self.has_ended(sequence)
+        if has_ended and sequence not in self.prefilling:
             if sequence not in self.leaving:
                 self._come_off(sequence)
-            self._known = self._entered(sequence, self.leaving[sequence][1])
+            num_computed = self.leaving[sequence][1]
+            self._known = self._entered(sequence, num_computed)
+            self._known_if_served = max(self._known, num_computed + 1 - num_due)
             del self.ends_with[sequence]
             self.beyond.pop(sequence, None)
             return self.leaving.pop(sequence)
@@ -266,6 +315,13 @@ class QueuedState(LaneState):
             if self.awaiting.pop(sequence, None) is None:
                 self.prefilling.remove(sequence)
             num_computed = self._known = self._known_if_served = sequence.num_computed_tokens
+            if (early := self.early.get(sequence)) is not None:
+                self._known = early.num_named
+                self._known_if_served = max(self._known, min(num_computed, early.num_known))
+                sequence.num_tokens = early.num_known + len(self.giving(sequence))
+            if has_ended:
+                del self.ends_with[sequence]
+                del self.beyond[sequence]
             return self.kv_cache.num_held(sequence, num_computed), num_computed
         context = self.group_of[sequence].clock.context(sequence)
         self._known = self._entered(sequence, context)
@@ -290,6 +346,9 @@ class QueuedState(LaneState):
 
     def preempt_leaving(self, sequence: SequenceState, *, was_served: bool = False) -> None:
         """Free the blocks of a sequence whose last token is on its way."""
+        if self.readmits:
+            self._preempt_ended(sequence, was_served=was_served)
+            return
         if sequence not in self.leaving:
             self._come_off(sequence)
         num_blocks, num_computed = self.leaving.pop(sequence)
@@ -298,6 +357,23 @@ class QueuedState(LaneState):
             num_known = max(num_known, num_computed + 1 - self.num_due(sequence))
         self.beyond.pop(sequence, None)
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
+
+    def _preempt_ended(self, sequence: SequenceState, *, was_served: bool) -> None:
+        """Let a sequence whose last token is on its way wait until it comes."""
+        last, giving, behind = (
+            self.ends_with[sequence],
+            self.giving(sequence),
+            self._behind_last(sequence),
+        )
+        num_blocks, num_computed = self._stop(sequence, len(giving) + len(behind))
+        num_known = self._known_if_served if was_served else self._known
+        del self.running[sequence]
+        self.kv_cache.preempt(sequence, num_blocks, num_known, num_computed - num_known)
+        sequence.num_computed_tokens = 0
+        self.ends_with[sequence], self.beyond[sequence] = last, (giving, behind)
+        self.early.wait(sequence, giving, behind)
+        self.waiting.give_back(sequence)
+        self.gave_way.append(sequence)
 
     def _entered(self, sequence: SequenceState, context: int) -> int:
         """Return how many tokens of a decode others may have found by now.
@@ -308,9 +384,13 @@ class QueuedState(LaneState):
         last = behind[-1] if behind else self.ends_with.get(sequence)
         group = last.group if last is not None else self.group_of[sequence]
         last = last or group.last
-        if last is None or sequence in last.completed or not last.gives(sequence):
+        if last is None:
             return context
-        num_due_then = 1 + sum(each.gives(sequence) for each in last.before)
+        early = last.early.get(sequence, ())
+        if sequence in last.completed or not last.gives(sequence):
+            return context - len(early)
+        before = [each for each in last.before if each not in early and each.gives(sequence)]
+        num_due_then = 1 + len(early) + len(before)
         return max(context + 1 - num_due_then, context - self.num_due(sequence))
 
     def num_freed(self, found: Pass) -> int:
@@ -320,13 +400,31 @@ class QueuedState(LaneState):
 
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
+        if sequence not in self.running and self.readmits:
+            self._forget_ended(sequence)
+            return
+        if sequence in self.prefilling:
+            num_blocks, num_computed = self._stop(sequence, 0)
+            self.early.forget(sequence)
+            sequence.num_tokens = sequence.num_final_tokens
+            self._free(sequence, num_blocks, self._known, num_computed - self._known)
+            return
         del self.ends_with[sequence]
+        self.early.forget(sequence)
         if sequence in self.beyond and sequence not in self.leaving:
             self._come_off(sequence)
         _, behind = self.beyond.pop(sequence, ((), ()))
         if sequence in self.leaving:
             num_blocks, num_computed = self.leaving.pop(sequence)
             self._free(sequence, num_blocks, num_computed - len(behind), len(behind))
+
+    def _forget_ended(self, sequence: SequenceState) -> None:
+        """Forget a sequence that waits and whose last token comes, or is no more asked for."""
+        del self.ends_with[sequence]
+        self.beyond.pop(sequence, None)
+        self.early.forget(sequence)
+        self.waiting.remove(sequence)
+        sequence.num_tokens = sequence.num_final_tokens
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, without the tokens that are on their way (see `LaneState.abort`)."""
@@ -339,10 +437,14 @@ class QueuedState(LaneState):
                 self.go_on(sequence, self.group)
             num_blocks, num_computed = self.stop(sequence)
             self._free(sequence, num_blocks, self._known, num_computed - self._known)
+        elif sequence in self.ends_with and self.readmits:
+            self._forget_ended(sequence)
         elif sequence in self.ends_with:
             del self.ends_with[sequence]
         else:
             self.waiting.remove(sequence)
+            if (early := self.early.forget(sequence)) is not None:
+                sequence.num_tokens = early.num_tokens
         self.taken.pop(sequence, None)
         sequence.num_tokens -= len(giving)
 
@@ -355,6 +457,10 @@ class QueuedState(LaneState):
                 self.clock.join(sequence)
                 self.group_of[sequence] = self.groups[0]
         self.group = self.groups[0]
+        for sequence in list(self.early):
+            if sequence in self.prefilling:
+                sequence.num_tokens = self.early[sequence].num_tokens
+            self.early.forget(sequence)
 
     # --- what others see ------------------------------------------------------------------
 
