@@ -788,7 +788,7 @@ MUTANTS = [
     ),
     Mutant(
         "an answer in a pipeline hides its blocks once its last token is on its way",
-        "clients/engine/queued/state.py",
+        "clients/engine/queued/in_flight.py",
         "if last.group is group and sequence in leaving:",
         "if False:",
     ),
@@ -830,15 +830,27 @@ MUTANTS = [
     ),
     Mutant(
         "the plain loop admits into the blocks that are reserved",
-        f"{ENGINE}/plain.py",
+        f"{ENGINE}/plain_admission.py",
         "num_free = pool.num_free - pool.num_reserved if running else pool.num_free",
         "num_free = pool.num_free",
     ),
     Mutant(
         "the plain loop admits whose first piece fits",
-        f"{ENGINE}/plain.py",
-        "-((num_tokens if self._whole_must_fit else num_new) // -size) > num_free",
+        f"{ENGINE}/plain_admission.py",
+        "-((num_tokens if whole else num_new) // -size) > num_free",
         "-(num_new // -size) > num_free",
+    ),
+    Mutant(
+        "a plain run goes on although who gave way may come back after its first step",
+        f"{ENGINE}/giving_way.py",
+        "limit = steps_until_join(state, limit) if scheduler.scheduler_reserve_full_isl else 1",
+        "pass",
+    ),
+    Mutant(
+        "steps of decodes that are timed by a line do not wait for copies",
+        f"{ENGINE}/loop.py",
+        "first = start + (line.step(keys) + wait)",
+        "first = start + line.step(keys)",
     ),
     Mutant(
         "the plain loop plans before who moves at the same time has moved",

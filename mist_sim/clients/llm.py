@@ -22,7 +22,7 @@ from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout
-from mist_sim.clients.loop_choice import option_for_general
+from mist_sim.clients.loop_choice import may_use_lines, option_for_general
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules.window_rules import page_rules
@@ -194,6 +194,7 @@ class LlmClient(LaidOutClient):
             client_id=self.client_id,
             num_engines=self.data_parallel_size,
             plain=self._takes_plain_loop,
+            lines=may_use_lines(self.config, self.memory),
             role=self.config.role,
         )
 

@@ -39,3 +39,12 @@ def option_for_general(
         return "scheduler.long_prefill_token_threshold"
     holds_prompts = rules.local_cadence and interval_of(scheduler) > 1
     return "scheduler.prefill_schedule_interval" if holds_prompts else ""
+
+
+def may_use_lines(config: EngineConfig, memory: LaneMemory) -> bool:
+    """Tell whether steps of decodes alone may be timed by a line (see `Engine.uses_lines`).
+
+    The general loop asks the predictor for every time where it is asked for by name.
+    """
+    needs_more = config.speculative_config or config.lora or memory.groups
+    return not needs_more and config.step_loop != "general"

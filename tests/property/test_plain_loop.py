@@ -34,6 +34,7 @@ from tests.property.strategies import (
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
+from tests.reference.memory import SwapSpace
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
 from tests.reference.scenarios import PRESSED, scenario
 from tests.reference.stepwise import Job
@@ -143,6 +144,27 @@ def test_loops_give_the_same_bits(case, predictor, data):
     assert_same(all_bits(run_case(case, predictor, "plain")), all_bits(expected))
     for feature in features(expected):
         event(feature)
+
+
+@pytest.mark.exact
+@examples(200)
+@given(case=cases(longest=60), predictor=st.sampled_from([LINES, HOSTED]))
+def test_lines_give_the_bits_of_the_predictor(case, predictor):
+    """In whatever loop an engine takes by itself, some steps of decodes alone are timed by them."""
+    expected = run_case(case, predictor, "general")
+    assert_same(all_bits(run_case(case, predictor, "auto")), all_bits(expected))
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_lines_let_the_first_step_wait_for_copies(ahead):
+    """Answers of 60 tokens and more in 20 blocks of 8 tokens: some are swapped out."""
+    swap = SwapSpace(40, 0.25)
+    options = EngineOptions("continuous", 20, 8, 8, 128, async_scheduling=ahead, swap=swap)
+    case = Case(options, tuple(Job(0.0, 8, 60 + 5 * number) for number in range(4)))
+    expected = run_case(case, LINES, "general")
+    assert_same(all_bits(run_case(case, LINES, "auto")), all_bits(expected))
+    assert expected.summary["num_preemptions"]
 
 
 @pytest.mark.exact

@@ -20,7 +20,7 @@ from tests.effort import examples
 @st.composite
 def pipelines(draw: st.DrawFn) -> dict[str, Any]:
     """A scenario with pipelines of one scheduler, whose clients somebody may look at or lose."""
-    ranks = draw(st.sampled_from([2, 4]))
+    ranks = draw(st.sampled_from([2, 3, 4]))
     client = {
         "name": "llm",
         "count": draw(st.integers(1, 2)),
@@ -28,8 +28,8 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
         "tensor_parallel_size": 2,
         "pipeline_parallel_size": ranks,
         "async_scheduling": draw(st.booleans()),
-        "engine": draw(st.sampled_from(["vllm-0.19", "vllm-0.33"])),
-        "kv_cache": {"num_gpu_blocks_override": draw(st.sampled_from([150, 400, 4000]))},
+        "engine": draw(st.sampled_from(["vllm-0.19", "vllm-0.24", "vllm-0.33"])),
+        "kv_cache": {"num_gpu_blocks_override": draw(st.sampled_from([150, 400, 900, 4000]))},
         "scheduler": {"type": "chunked", "max_num_seqs": draw(st.sampled_from([3, 64]))},
     }
     lengths = {
@@ -67,14 +67,88 @@ def columns(result: Result) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.exact
-@examples(40)
-@given(scenario=pipelines())
-def test_stretches_change_nothing(scenario: dict[str, Any]) -> None:
+def assert_alike(scenario: dict[str, Any]) -> None:
+    """Compare a run with one that computes no batch ahead."""
     said = Scenario.from_dict(scenario)
     ahead = columns(simulate(said))
     with patch.object(Stretches, "begin", lambda *_: None):
         assert columns(simulate(said)) == ahead
+
+
+@pytest.mark.exact
+@examples(40)
+@given(scenario=pipelines())
+def test_stretches_change_nothing(scenario: dict[str, Any]) -> None:
+    assert_alike(scenario)
+
+
+@pytest.mark.exact
+def test_the_first_who_gives_way_behind_a_stretch_leaves_the_blocks_that_are_known() -> None:
+    """Nobody has shared a block before, but what is in flight of it must be known then."""
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 76,
+        "prompt": {"type": "uniform", "low": 1, "high": 1200},
+        "output": {"type": "uniform", "low": 1, "high": 600},
+    }
+    client = {
+        "name": "llm",
+        "gpu": "h100-sxm",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "async_scheduling": True,
+        "engine": "vllm-0.24",
+        "kv_cache": {"num_gpu_blocks_override": 900},
+        "scheduler": {"type": "chunked", "max_num_seqs": 64},
+    }
+    arrivals = {"type": "constant", "rate": "3 /s"}
+    workload = {"lengths": lengths, "arrivals": arrivals, "timeout": "10 s"}
+    scenario = {"model": "llama-3.1-70b", "seed": 604293, "workload": workload, "clients": [client]}
+    assert_alike(scenario)
+
+
+@pytest.mark.exact
+def test_a_stretch_ends_where_memory_comes_back_that_others_hold() -> None:
+    """The blocks of prompts that begin alike are not free with the end of one of their answers."""
+    lengths = {
+        "type": "prefix_repetition",
+        "num_requests": 60,
+        "num_prefixes": 2,
+        "prefix_len": 256,
+        "suffix": {"type": "uniform", "low": 1, "high": 300},
+        "output": {"type": "uniform", "low": 1, "high": 300},
+    }
+    client = {
+        "name": "llm",
+        "gpu": "h100-sxm",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "kv_cache": {"num_gpu_blocks_override": 300},
+        "scheduler": {"type": "chunked", "max_num_seqs": 64},
+    }
+    workload = {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "4 /s"}}
+    assert_alike({"model": "llama-3.1-70b", "workload": workload, "clients": [client]})
+
+
+@pytest.mark.exact
+def test_a_stretch_ends_before_answers_that_plans_go_beyond() -> None:
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 20,
+        "prompt": {"type": "uniform", "low": 1, "high": 600},
+        "output": {"type": "uniform", "low": 1, "high": 100},
+    }
+    client = {
+        "name": "llm",
+        "gpu": "h100-sxm",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 4,
+        "async_scheduling": True,
+        "engine": "vllm-0.19",
+        "scheduler": {"type": "chunked", "max_num_seqs": 64},
+    }
+    workload = {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "4 /s"}}
+    assert_alike({"model": "llama-3.1-70b", "workload": workload, "clients": [client]})
 
 
 def test_most_batches_are_computed_ahead() -> None:

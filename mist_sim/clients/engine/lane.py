@@ -206,7 +206,7 @@ class Lane:
     def _note(self, plan: StepPlan) -> int:
         """Record which sequences leave, go on or move; return the blocks that the step awaits."""
         if plan.preempted or plan.dropped:
-            self._evict(plan)
+            self.evict(plan)
         if not (plan.prefills or plan.decodes):
             plan.paused = ()  # they sit no step out
         for sequence in plan.paused:
@@ -256,7 +256,7 @@ class Lane:
                     num_found = sequence.num_computed_tokens - visit.num_fetched_tokens
                     visit.num_cached_tokens = num_found
 
-    def _evict(self, plan: StepPlan) -> None:
+    def evict(self, plan: StepPlan) -> None:
         """Note which sequences lost their memory; hand back those that can never have enough."""
         for sequence in plan.preempted:
             sequence.num_queued_tokens = num_to_compute(self.state, sequence)

@@ -18,6 +18,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 
 _accumulate = add.accumulate
 
@@ -31,7 +32,11 @@ class Engine:
 
     phases: in which its steps end and in which it plans (see `engine_phases`). If steps are planned
     ahead, the lane has a `PlanAhead` (`Lane.ahead`).
+    uses_lines: whether steps of decodes alone are timed by the predictor's `DecodeLine`, which has
+    the same bits. Not with windows, drafts or adapters, which a line does not know.
     """
+
+    uses_lines = False
 
     def __init__(
         self,
@@ -45,6 +50,8 @@ class Engine:
         self._lane = lanes[0] if len(lanes) == 1 else None
         self.predictor = predictor
         self._step_end, self._plan_phase = phases
+        self._lines: dict[int, DecodeLine | None] = {}  # by number of decodes
+        self._tells_longest = any(lane.state.clock.tells_longest for lane in lanes)
         self._run: Run | None = None
         self._idle = True
         self._wake = env.event()
@@ -138,8 +145,9 @@ class Engine:
         batch = batch_of(lane.state, plan)
         if plan.num_steps > 1:
             return self._several(lane, plan, batch)
-        now = self.env.now
-        end = now + (self.predictor.step_time(batch) + plan.wait_time)
+        now, line = self.env.now, self._line_for(batch)
+        seconds = self.predictor.step_time(batch) if line is None else line.step(_keys(batch))
+        end = now + (seconds + plan.wait_time)
         return Run(((lane, plan, batch),), now, end, 1, end)
 
     def _start_until_flow(self, start: Callable[[], Run | None]) -> Run | None:
@@ -156,12 +164,32 @@ class Engine:
     def _several(self, lane: Lane, plan: StepPlan, batch: StepBatch) -> Run:
         """Return the run of a plan with several steps."""
         now, num_steps = self.env.now, plan.num_steps
+        line = self._line_for(batch)
+        if line is not None:
+            ends = _ends(line, batch, now, num_steps, plan.wait_time)
+            return Run(((lane, plan, batch),), now, ends, num_steps, ends[-1])
         times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
         if plan.wait_time:
             times[0] += plan.wait_time
         times[0] += now
         ends = _accumulate(times, out=times).tolist()  # from the start on, as step by step
         return Run(((lane, plan, batch),), now, ends, num_steps, ends[-1])
+
+    def _line_for(self, batch: StepBatch) -> DecodeLine | None:
+        """Return the line of a batch's times; None where the predictor has to be asked."""
+        if not self.uses_lines or batch.chunks:
+            return None
+        lines, num_decodes = self._lines, batch.num_decodes
+        return lines[num_decodes] if num_decodes in lines else self._line_of(num_decodes)
+
+    def _line_of(self, num_decodes: int) -> DecodeLine | None:
+        """Return the line of times of so many decodes, None if there is none; remember it.
+
+        There is none where its keys alone do not tell the time, since the longest context counts.
+        """
+        of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
+        self._lines[num_decodes] = line = None if of is None else of(num_decodes)
+        return line
 
     def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
         """Start the steps of a plan that was made one step ahead."""
@@ -172,7 +200,9 @@ class Engine:
         if ahead.num_steps(plan) > 1:
             ahead.latest = run = self._several(lane, plan, batch)
         else:
-            end = now + (ahead.step_time(batch) + plan.wait_time)
+            line = self._line_for(batch) if ahead.latest else None
+            seconds = ahead.step_time(batch) if line is None else line.step(_keys(batch))
+            end = now + (seconds + plan.wait_time)
             ahead.latest = run = Run(((lane, plan, batch),), now, end, 1, end)
         return run
 
@@ -338,3 +368,19 @@ class Engine:
             run.cut(num_steps)
             run.went_on = run.end == env.now and env.phase > self._step_end
             self._wake = env.move(self._wake, run.end, self._step_end)
+
+
+def _keys(batch: StepBatch) -> int:
+    """Return the keys of decodes alone, as a `DecodeLine` counts them."""
+    return batch.context_sum + batch.num_decodes - batch.num_read_again
+
+
+def _ends(
+    line: DecodeLine, batch: StepBatch, start: float, num_steps: int, wait: float
+) -> list[float]:
+    """Return when steps of decodes alone end, from `start` on (seconds); the first one waits."""
+    keys, num_decodes = _keys(batch), batch.num_decodes
+    if not wait:
+        return line.ends(start, keys, num_decodes, num_steps)
+    first = start + (line.step(keys) + wait)
+    return [first, *line.ends(first, keys + num_decodes, num_decodes, num_steps - 1)]

@@ -1,8 +1,9 @@
-"""The plain lane: the engine of the most common case, in one file.
+"""The plain lane: the engine of the most common case.
 
 Chunked prefill, paged memory with or without a prefix cache, first come, first served, steps
 planned as they begin or one ahead. State and bits are those of the general engine (`loop.py`;
-`tests/property/test_plain_loop.py`); its `Lane.plan` makes plans that are short of memory or empty.
+`tests/property/test_plain_loop.py`). Decodes that lack blocks are planned by `giving_way.py`; all
+other plans that are short of memory or empty by the general `Lane.plan`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING
 from numpy import add
 from simpy.events import Event
 
+from mist_sim.clients.engine.giving_way import decodes_left
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import Engine
+from mist_sim.clients.engine.plain_admission import Prefills, admit_prompts
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import ChunkedScheduler, StepPlan
 from mist_sim.clients.scheduling.planned_steps import steps_of
@@ -23,7 +26,6 @@ from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
-from mist_sim.hardware.predictors.decode_line import DecodeLine
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.plan_ahead import PlanAhead
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 _NO_RUN = Run((), 0.0, 0.0, 1, 0.0)  # that is never in flight
 _accumulate = add.accumulate
-Prefills = list[tuple["SequenceState", int]]
 
 
 class PlainEngine(Engine):
@@ -54,14 +55,12 @@ class PlainEngine(Engine):
     ) -> None:
         super().__init__(env, [lane], predictor, phases)
         self._only, self._state, self._ahead = lane, lane.state, lane.ahead
-        self._most_tokens = scheduler.max_num_batched_tokens
+        self._scheduler, self._most_tokens = scheduler, scheduler.max_num_batched_tokens
         self._whole_must_fit = scheduler.scheduler_reserve_full_isl
         # what is in flight: one plan, batch and run that are filled anew for each
         self._plain_plan, self._batch = StepPlan(), StepBatch()
         self._plain_run = Run(((lane, self._plain_plan, self._batch),), 0.0, 0.0, 1, 0.0)
         self._at_end: Callable[[Event], None] = self._end  # bound once
-        self._lines: dict[int, DecodeLine | None] = {}  # by number of decodes
-        self._tells_longest = lane.state.clock.tells_longest
         self._parts = env, lane, lane.state, lane.state.clock, lane.state.pool, lane.ahead
         self._is_plain = True
 
@@ -100,7 +99,7 @@ class PlainEngine(Engine):
             or (self.has_role and self._awaits_entries())
             or (state.prefilling and not self._go_on(prefills, num_free, budget))
         ):
-            self._plan_rarely(event)  # it preempts, or begins with entries of others
+            self._plan_rarely(event, limit)  # it preempts, or begins with entries of others
             return
         state.num_taken = num_blocks
         if shares and num_decodes:
@@ -111,9 +110,9 @@ class PlainEngine(Engine):
         if prefills:
             budget -= self._take(prefills)
         if state.waiting and budget:
-            budget -= self._admit(prefills, budget)
+            budget -= admit_prompts(state, prefills, budget, now, whole=self._whole_must_fit)
         if not (num_decodes or prefills):
-            self._plan_rarely(event)  # nothing to do, or not before more is known
+            self._plan_rarely(event, limit)  # nothing to do, or not before more is known
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes = prefills, num_decodes > 0
@@ -123,19 +122,24 @@ class PlainEngine(Engine):
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
         self._start_plain(event, prefills, num_decodes, plan.num_steps)
 
-    def _plan_rarely(self, event: Event) -> None:
-        """Let the general planner make the next plan; its steps are timed and ended as any."""
-        lane, ahead, found = self._only, self._ahead, None
-        if self._state.running or lane.num_waiting:
-            found = lane.plan() if ahead is None else ahead.plan()
-        elif ahead is not None:
-            ahead.halt()
-        if found is None:
+    def _plan_rarely(self, event: Event, limit: int) -> None:
+        """Let other planners make the next plan; its steps are timed and ended as any."""
+        found = None if self.has_role else decodes_left(self._only, self._scheduler, limit)
+        if found is None and (found := self._general_plan()) is None:
             self._sleep()
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes, plan.num_steps = found.prefills, found.decodes, found.num_steps
         self._start_plain(event, plan.prefills, self._state.clock.num_decodes, plan.num_steps)
+
+    def _general_plan(self) -> StepPlan | None:
+        """Return the general planner's next plan; None if there is nothing to do."""
+        lane, ahead = self._only, self._ahead
+        if self._state.running or lane.num_waiting:
+            return lane.plan() if ahead is None else ahead.plan()
+        if ahead is not None:
+            ahead.halt()
+        return None
 
     def _start_plain(
         self, event: Event, prefills: Prefills, num_decodes: int, num_steps: int
@@ -208,15 +212,6 @@ class PlainEngine(Engine):
             return 1
         return self._only.run_length.limit
 
-    def _line_of(self, num_decodes: int) -> DecodeLine | None:
-        """Return the line of times of so many decodes, None if there is none; remember it.
-
-        There is none where its keys alone do not tell the time, since the longest context counts.
-        """
-        of = None if self._tells_longest else getattr(self.predictor, "decode_line", None)
-        self._lines[num_decodes] = line = None if of is None else of(num_decodes)
-        return line
-
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""
         state = self._state
@@ -248,50 +243,6 @@ class PlainEngine(Engine):
             state.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
             num_tokens += num_new
         return num_tokens
-
-    def _admit(self, prefills: Prefills, budget: int) -> int:
-        """Admit prompts while memory, seats and budget last; return their tokens."""
-        state, before = self._state, budget
-        pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
-        while budget and waiting and len(running) < state.max_num_seqs:
-            sequence = waiting.head()
-            num_free = pool.num_free - pool.num_reserved if running else pool.num_free
-            if kv_cache.shares_blocks:
-                num_new = self._take_shared(sequence, num_free, budget)
-            else:
-                num_new = num_tokens = sequence.num_tokens
-                num_new = min(num_new, budget)
-                size = pool.block_size
-                if -((num_tokens if self._whole_must_fit else num_new) // -size) > num_free:
-                    break
-                pool.allocate(-(num_new // -size))
-            if not num_new:
-                break
-            waiting.take()
-            running[sequence] = None
-            state.prefilling.append(sequence)
-            prefills.append((sequence, num_new))
-            budget -= num_new
-            sequence.begin()
-            visit = sequence.visit
-            if not visit.num_preemptions:
-                visit.started_at = self.env.now
-                if kv_cache.caches_prefixes:
-                    visit.num_queried_tokens = sequence.num_prompt_tokens
-                    visit.num_cached_tokens = sequence.num_computed_tokens
-        return before - budget
-
-    def _take_shared(self, sequence: SequenceState, num_free: int, budget: int) -> int:
-        """Give a prompt its cached blocks and new ones; return its tokens, 0 without room."""
-        kv_cache, num_tokens = self._state.kv_cache, sequence.num_tokens
-        if not self._whole_must_fit:
-            num_tokens = min(num_tokens, kv_cache.num_cached_tokens(sequence) + budget)
-        if kv_cache.blocks_to_admit(sequence, num_tokens) > num_free:
-            return 0
-        num_new = min(sequence.num_tokens - kv_cache.num_cached_tokens(sequence), budget)
-        kv_cache.admit(sequence, num_new)
-        kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
-        return num_new
 
     # --- a run ends -------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Engines:
         client_id: int,
         num_engines: int,
         plain: bool = False,
+        lines: bool = False,
         role: str | None = None,
     ) -> None:
         first, size = predictor.ranks[0], len(shares) // num_engines
@@ -71,7 +72,8 @@ class Engines:
                 if async_scheduling:
                     for lane in members:
                         PlanAhead(lane, first)
-                self.all.append(make_engine(env, members, first, phases, plain=plain, role=role))
+                how = {"plain": plain, "lines": lines}
+                self.all.append(make_engine(env, members, first, phases, **how, role=role))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
@@ -129,11 +131,13 @@ def make_engine(
     phases: tuple[int, int],
     *,
     plain: bool,
+    lines: bool = False,
     role: str | None = None,
 ) -> Engine:
     """Return an engine of lanes that step together.
 
-    plain: use the plain loop for the only lane (see `plain.py`). role: of its client.
+    plain: use the plain loop for the only lane (see `plain.py`). lines: time steps of decodes alone
+    by a line (see `Engine.uses_lines`). role: of its client.
     """
     scheduler = lanes[0].scheduler
     if plain and isinstance(scheduler, ChunkedScheduler):
@@ -141,8 +145,11 @@ def make_engine(
             role or "", PlainEngine
         )
         return make(env, lanes[0], scheduler, predictor, phases)
-    make_general = Engine if len(lanes) == 1 else LockstepEngine
-    return make_general(env, lanes, predictor, phases)
+    if len(lanes) > 1:
+        return LockstepEngine(env, lanes, predictor, phases)
+    engine = Engine(env, lanes, predictor, phases)
+    engine.uses_lines = lines
+    return engine
 
 
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:

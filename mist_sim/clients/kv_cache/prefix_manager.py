@@ -163,8 +163,8 @@ class PrefixCachingManager(KvCacheManager):
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
         """1 if a found block may be held soon; else steps until a decode fills the next block."""
         chain = sequence.chain
-        if chain is None:
-            return None
+        if chain is None or not chain.num_shared:
+            return None  # others neither hold nor fill its blocks
         found = self._find(sequence, chain)
         if found.unheld and self._may_be_held(found):
             return 1

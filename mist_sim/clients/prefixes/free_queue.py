@@ -52,17 +52,20 @@ class Entry:
 
     def grow(self, num_blocks: int) -> None:
         """Note that the request which holds all cached blocks added more to them."""
+        holders = self._holders
         if self.num_cached:
             self._drop(self.num_cached)
         self.num_cached = num_blocks
-        self.hold(num_blocks)
+        holders[num_blocks] = holders.get(num_blocks, 0) + 1
+        if num_blocks > self.num_held:  # max() would be a call  # noqa: PLR1730
+            self.num_held = num_blocks
 
     def release(self, num_blocks: int) -> int:
         """Note that a request let the first blocks go; return how many no request holds."""
         if not self._drop(num_blocks) or num_blocks < self.num_held:
             return 0
-        self.num_held = max(self._holders, default=0)
-        return num_blocks - self.num_held
+        self.num_held = num_held = max(self._holders) if self._holders else 0
+        return num_blocks - num_held
 
     def split(self, position: int) -> Entry:
         """Move the blocks from a position on to a new entry, and return that.
@@ -157,7 +160,8 @@ class FreeQueue:
                 num_taken = num_blocks
                 piece.num_blocks -= num_taken
             else:
-                self._remove(piece)
+                before, behind = piece.previous, piece.next
+                before.next, behind.previous = behind, before
                 if piece.entry is not None:
                     del piece.entry.pieces[0]
             num_blocks -= num_taken

@@ -182,7 +182,11 @@ class PrefixCache:
             entries = self._entries_of(key, num_found)
             while num_found < end and (part := _next_part(entries, num_found, end)):
                 entry, stop = part
-                held = min(stop, max(num_found, entry.first + entry.num_held))
+                held = entry.first + entry.num_held  # without calls of min() and max()
+                if held < num_found:
+                    held = num_found
+                elif held > stop:
+                    held = stop
                 num_held += held - num_found
                 if held < stop:
                     unheld.append((key, held, stop))

@@ -44,9 +44,9 @@ class StagedLane(Lane):
         if plan.moves:
             self._note(plan)
 
-    def _evict(self, plan: StepPlan) -> None:
+    def evict(self, plan: StepPlan) -> None:
         """Record evictions; sequences that wait in the buffer for their stage lose nothing."""
-        super()._evict(plan)
+        super().evict(plan)
         if self.phases.stage == "prefill" or self.phases.asked:
             for sequence in plan.preempted:
                 sequence.visit.num_preemptions -= 1

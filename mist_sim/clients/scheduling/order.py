@@ -87,7 +87,9 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
 
     def head(self) -> SequenceState:
         """Return the sequence that came first."""
-        return next(iter(self))
+        for first in self:  # next() and iter() would be calls
+            return first
+        raise KeyError("no sequence waits")
 
     def take(self) -> SequenceState:
         """Take the sequence that came first."""
@@ -124,7 +126,9 @@ class EntriesFirst(FirstComeFirstServed):
 
     def head(self) -> SequenceState:
         """Return the first sequence whose entries are here, else the first of all."""
-        return next(iter(self._first or self))
+        for first in self._first or self:
+            return first
+        raise KeyError("no sequence waits")
 
     def take(self) -> SequenceState:
         """Take the head out of both queues."""

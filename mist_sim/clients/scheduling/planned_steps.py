@@ -50,12 +50,14 @@ def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
         if plan.prefills and lane.pages.keeps_states:
             return 1  # pieces end at blocks, and others may wait for their states
         limit = steps_until_pages(lane, limit)
-    if plan.prefills and shares and _shares_change(lane, plan, budget):
-        return 1
     spare = 1 if budget else 0
     for sequence, new in plan.prefills:
         remaining = sequence.num_tokens - sequence.num_computed_tokens
         limit = min(limit, (remaining - spare) // new)
+        if limit <= 1:
+            return 1
+    if plan.prefills and shares and _shares_change(lane, plan, budget):
+        return 1
     if lane.kv_cache.tiers is not None:
         limit = lane.kv_cache.tiers.most_steps(limit)
     if limit <= 1:

@@ -135,7 +135,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     if lane.pages is None and not (lane.prefilling or lane.coming.moved) and num_blocks <= num_free:
         lane.num_taken = 0
         if num_blocks or lane.kv_cache.shares_blocks:
-            _take(lane, num_blocks)
+            take_for_decodes(lane, num_blocks)
         if lane.in_flight.idle:
             lane.in_flight.idle = set()
         return False, budget - clock.num_decodes * clock.num_queries_each
@@ -155,7 +155,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     if lane.in_flight.defers:
         prompts = [sequence for sequence, *_ in pieces]
         lane.in_flight.idle = {*lane.paused, *lane.prefilling}.difference(prompts)
-    _take(lane, clock.blocks_needed_now())
+    take_for_decodes(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
             lane.kv_cache.grow(num_blocks)
@@ -165,7 +165,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     return disturbed, budget - lane.clock.num_queries
 
 
-def _take(lane: LaneState, num_blocks: int) -> None:
+def take_for_decodes(lane: LaneState, num_blocks: int) -> None:
     """Give the decodes the blocks of their next step."""
     lane.num_taken = num_blocks
     if num_blocks:

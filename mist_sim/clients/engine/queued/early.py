@@ -23,7 +23,7 @@ from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.queued.state import QueuedState
+    from mist_sim.clients.engine.queued.in_flight import InFlight
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Early:
 class EarlyReturns(dict[SequenceState, Early]):
     """These sequences, each until a plan has it that knows all its tokens."""
 
-    def __init__(self, state: QueuedState) -> None:
+    def __init__(self, state: InFlight) -> None:
         super().__init__()
         self._state = state
 

@@ -16,8 +16,10 @@ from collections.abc import Callable
 
 from simpy.events import Event
 
+from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.queued_lane import QueuedLane
+from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.engine.queued.settled import Stretches
 from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch
 from mist_sim.clients.scheduling import StepPlan
@@ -52,6 +54,9 @@ class QueueEngine:
         self._step_end, self._plan_phase = phases
         first = predictor.ranks[0]
         self._on_the_spot = traits_of(first).step_time_on_the_spot or first.step_time
+        clock = lane.state.clock
+        has_lines = type(clock) is DecodeClock and not clock.tells_longest
+        self._times = RankTimes(predictor, has_lines=has_lines)
         self._rank_ends = [0.0] * len(predictor.ranks)  # of the latest batch on each rank
         self._queue: deque[Pass | None] = deque()  # None: there was nothing to compute
         self._in_flight: deque[Pass] = deque()
@@ -61,7 +66,7 @@ class QueueEngine:
         self._then: Callable[[], None] | None = None
         self._begins_at = 0.0
         self._wake: Event = env.event()
-        self._stretches = Stretches(lane, predictor) if is_alone else None
+        self._stretches = Stretches(lane, predictor, self._times) if is_alone else None
         self._stretch: Stretch | None = None
         self._event = 0  # the place of its next return that is an event
         self._rest: Stretch | None = None  # of one whose present return was an event
@@ -157,19 +162,16 @@ class QueueEngine:
         predictor, batch, ends = self.predictor, found.batch, self._rank_ends
         found.ready = time = self._ready()
         delay = predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
-        first = predictor.ranks[0]
-        overlaps = not self._form.stagger or self._in_flight
-        seconds = first.step_time(batch) if overlaps else self._on_the_spot(batch)
-        last, last_seconds = first, seconds if not self._form.stagger else -1.0
-        busy = 0.0
-        for rank, predictor_of_rank in enumerate(predictor.ranks):
+        seconds = self._times.of(batch)
+        if self._form.stagger and not self._in_flight:  # nothing overlaps with it
+            seconds[0] = self._on_the_spot(batch)
+        busy, rank = 0.0, 0
+        for more in seconds:
             if rank:
                 time += delay
-                if predictor_of_rank is not last or last_seconds < 0:
-                    last, last_seconds = predictor_of_rank, predictor_of_rank.step_time(batch)
-                seconds = last_seconds
-            time = ends[rank] = (time if time > ends[rank] else ends[rank]) + seconds  # noqa: FURB136
-            busy += seconds
+            time = ends[rank] = (time if time > ends[rank] else ends[rank]) + more  # noqa: FURB136
+            busy += more
+            rank += 1  # noqa: SIM113
         found.end, found.busy = time, busy
 
     def _ready(self) -> float:
@@ -189,10 +191,12 @@ class QueueEngine:
         """Enter a stretch up to the return that happens now; the stretch may go on behind it."""
         found, place = self._stretch, self._event
         if found is not None:
+            if place == found.num_over and found.goes_on():
+                self._sleep_through()
+                return
             self._enter(found, place, place)
             if place < found.num_over:
-                now = EngineQueue(self._queue.copy(), self._recent, self._number, self._rank_ends)
-                self._rest = found.behind(place, now)
+                found.num_given, self._rest = place + 1, found
         self._return(event)
 
     def _cut_stretch(self) -> None:
@@ -207,8 +211,6 @@ class QueueEngine:
             num_over += 1
             num_planned += env.phase > self._plan_phase
         self._enter(found, num_over, num_planned)
-        if num_over < found.num_over:
-            self._stretches.was_cut()
         self._wake.callbacks.clear()
         if num_planned < num_over:
             self._wake = env.at(now, self._plan_phase)
@@ -219,7 +221,8 @@ class QueueEngine:
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Bring the queue to the state after so many returns and plans of a stretch."""
         self._stretch = None
-        if not num_over or self._stretches is None:
+        is_new = num_over > found.num_given or num_planned > found.num_planned
+        if self._stretches is None or not is_new:
             return
         now = self._stretches.settle(found, num_over, num_planned)
         self._queue, self._recent = now.queue, now.recent

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 NOBODY: tuple[SequenceState, ...] = ()
-_OF_DECODES = StepPlan(decodes=True)  # which nobody changes
+OF_DECODES = StepPlan(decodes=True)  # which nobody changes
 
 
 class Group:
@@ -106,7 +106,7 @@ class Pass:
         row: of it in the records, if it returns with all decodes and as many requests wait.
         """
         found = cls.__new__(cls)
-        found.group, found.plan, found.step, found.num_gone = group, _OF_DECODES, step, 0
+        found.group, found.plan, found.step, found.num_gone = group, OF_DECODES, step, 0
         found.row, found.batch = row, StepBatch((), row[4], row[5])
         found.ready, found.end, found.busy, found.num_used = row[0], end, row[8], row[10]
         found.before = ()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.queued.decodes_alone import DecodesAlone
 from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
 from mist_sim.clients.engine.queued.form import QueueForm
-from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.groups import OF_DECODES, Group, Pass
 from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
@@ -40,6 +41,7 @@ class QueuedLane(Lane):
         state.group = state.groups[0]
         state.ahead, state.stagger = form.stagger > 0, form.stagger
         state.readmits = form.readmits
+        self._decodes_alone = DecodesAlone(self.scheduler, state)
         state.overshoots = form.stagger == 1 and form.size > 2
 
     # --- a plan ---------------------------------------------------------------------------
@@ -53,6 +55,8 @@ class QueuedLane(Lane):
         if self._sees_time:
             state.time = self.time_of_plan
         state.kv_cache.num_plans += 1
+        if self._decodes_alone.take():
+            return state.send(number, OF_DECODES)
         plan = self.scheduler.schedule(state, 1)
         for sequence in state.gave_way:
             self._note_preempted(sequence)
@@ -62,7 +66,7 @@ class QueuedLane(Lane):
         if plan.admitted:
             self._begin(plan.admitted)
         if plan.preempted or plan.dropped:
-            self._evict(plan)
+            self.evict(plan)
         return state.send(number, plan) if plan.prefills or plan.decodes else None
 
     def _next_group(self, number: int) -> Group:
@@ -81,7 +85,7 @@ class QueuedLane(Lane):
         else:
             self.state.records_of(sequence).evict(sequence)
 
-    def _evict(self, plan: StepPlan) -> None:
+    def evict(self, plan: StepPlan) -> None:
         """Note which sequences lost their memory; tokens on their way still come."""
         state = self.state
         for sequence in plan.preempted:
@@ -158,8 +162,6 @@ class QueuedLane(Lane):
                 self._name_known(group, state.pages)
         ended = [each for each in found.ending if each.phase != OUT]
         for sequence in ended:
-            if sequence.phase == WAITING:
-                sequence.visit.num_preemptions -= 1  # it does not come back
             state.finish_with(sequence)
             state.home.pop(sequence)
             self.hand_back(sequence, end)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.groups import Pass
-from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop
+from mist_sim.clients.engine.queued.rank_times import RankTimes
+from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop, Until
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -16,22 +17,19 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 if TYPE_CHECKING:
     from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 
-_FIRST = 16  # returns in the first stretch
-_MOST = 65536
 _FEWEST = 3  # a shorter stretch costs more than its events
 
 
 class Stretches:
     """Finds stretches of a lane, and enters them in its state.
 
-    predictor: of its ranks.
+    predictor, times: of its ranks.
     """
 
-    def __init__(self, lane: QueuedLane, predictor: PipelinePredictor) -> None:
+    def __init__(self, lane: QueuedLane, predictor: PipelinePredictor, times: RankTimes) -> None:
         state, scheduler = lane.state, lane.scheduler
         self._lane, self._state, self._stagger = lane, state, lane.form.stagger
-        self._loop = StretchLoop(predictor, lane.form)
-        self._most = _FIRST
+        self._loop = StretchLoop(predictor, lane.form, times)
         self._waits_for_all = getattr(scheduler, "scheduler_reserve_full_isl", False)
         self._is_possible = (
             type(scheduler) is ChunkedScheduler
@@ -56,10 +54,18 @@ class Stretches:
         if found is None:
             return None
         freed = [state.num_freed(each) for each in flight]
-        self._loop.extend(found, (state.pool.num_free, state.pool.num_blocks), freed, self._most)
-        if found.num_over >= self._most:
-            self._most = min(2 * self._most, _MOST)
+        free = state.pool.num_free, state.pool.num_blocks
+        found.more = self._loop.extend(found, free, freed, self._until())
+        found.goes_on()
         return found if found.num_over >= _FEWEST else None
+
+    def _until(self) -> Until:
+        """Return how far a stretch may go."""
+        state = self._state
+        if state.overshoots:
+            return "before_end"
+        # a request may come in with what an answer frees, which are its own blocks alone
+        return "end" if state.waiting or state.kv_cache.shares_blocks else "any"
 
     def next_event(self, found: Stretch) -> int:
         """Return the place of the next return that has to be an event.
@@ -67,13 +73,16 @@ class Stretches:
         One that writes down a gap between tokens is, since rows of gaps are in the order of time.
         """
         ends: dict[int, float] = {}
-        for place, each in enumerate(found.flight[: found.num_over]):
-            group = each.group
+        for place in range(found.num_given, min(len(found.flight), found.num_over)):
+            group = (each := found.flight[place]).group
             has_gap = each.ready != ends.get(group.number, group.records.last_decode_end)
-            if place >= found.num_given and (has_gap or not self._lane.is_quiet(each)):
+            if has_gap or not self._lane.is_quiet(each):
                 return place
             ends[group.number] = each.end
-        return found.num_over
+        first = max(found.num_given, len(found.flight))
+        return next(
+            (each for each in found.endings if first <= each < found.num_over), found.num_over
+        )
 
     def _is_calm(self) -> bool:
         """Tell whether plans find decodes alone, and will while batches in flight return."""
@@ -122,88 +131,80 @@ class Stretches:
 
     # --- what has happened ----------------------------------------------------------------
 
-    def was_cut(self) -> None:
-        """Compute less ahead from now on."""
-        self._most = max(self._most // 2, _FIRST)
-
     def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
-        """Enter so many returns of a stretch, and the plans after so many of them.
+        """Enter the returns of a stretch up to so many, and the plans after so many of them.
 
         num_over: those of batches that were in flight are quiet, or given already. Returns the
         engine's queue at that point.
         """
-        made = _Made(found)
+        num_flight = len(found.flight)
         for each in found.flight[found.num_given : num_over]:
             self._lane.give_quietly(each, found.num_waiting)
-        self._write(found, num_over)
-        state, before, num_flight = self._state, found.before, len(found.flight)
+        if num_over > num_flight:
+            self._write(found, num_over)
         for group in found.groups:
             group.in_flight.clear()
-        for place in range(num_over, num_flight + num_planned):
-            (each := made[place]).group.in_flight.append(each)
-        if num_planned:
-            self._plan(found, made, num_planned)
-            state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
-            state.group = state.groups[found.rhythm.last[(num_planned - 1) % len(found.groups)]]
-            state.clock = state.group.clock
-        places = iter(range(num_planned, num_flight + num_planned))
-        queue = deque([None if each is None else made[next(places)] for each in before.queue])
-        if num_planned < num_over:
-            queue.popleft()
+        flight = [found.pass_at(place) for place in range(num_over, num_flight + num_planned)]
+        for each in flight:
+            each.group.in_flight.append(each)
+        if num_planned > found.num_planned:
+            self._plan(found, num_planned)
+        found.num_given, found.num_planned = num_over, num_planned
+        return self._queue(found, flight)
+
+    def _write(self, found: Stretch, num_over: int) -> None:
+        """Write down returns up to so many, without those of batches that were in flight."""
+        groups, num_flight = found.groups, len(found.flight)
+        num_groups, begin = len(groups), max(found.num_given, num_flight)
+        rows = found.rows[begin - num_flight : num_over - num_flight]
+        ends = found.ends[begin:num_over]
+        for first in range(min(num_groups, len(rows))):
+            records = groups[(begin + first) % num_groups].records
+            records.rows(rows[first::num_groups], ends[first::num_groups])
+        self._lane.records = groups[(num_over - 1) % num_groups].records
+
+    def _plan(self, found: Stretch, num_planned: int) -> None:
+        """Enter the plans up to so many in the groups and in the memory."""
+        state, groups, num_flight = self._state, found.groups, len(found.flight)
+        num_groups, end = len(groups), num_flight + num_planned
+        begin = num_flight + found.num_planned
+        for place in found.endings:
+            if begin <= place < end:
+                state.count_ended(self._advance(found, place))
+        for place in range(max(end - num_groups, begin), end):  # the latest of each group
+            groups[place % num_groups].become_last(self._advance(found, place))
+        state.kv_cache.grow(found.rows[num_planned - 1][10] - state.pool.num_used)
+        state.group = state.groups[found.rhythm.last[(num_planned - 1) % num_groups]]
+        state.clock = state.group.clock
+
+    def _advance(self, found: Stretch, place: int) -> Pass:
+        """Let a group's clock count the batch at a place, and those before it; return it."""
+        last = found.pass_at(place)
+        clock = last.group.clock
+        clock.advance(found.step_at(place) + 1 - clock.steps)
+        if self._state.kv_cache.caches_prefixes:  # else nobody asks
+            num_flight, num_groups = len(found.flight), len(found.groups)
+            before = range(place - num_groups, place - num_flight, -num_groups)
+            last.before = tuple([found.pass_at(each) for each in before])
+        return last
+
+    def _queue(self, found: Stretch, flight: Sequence[Pass]) -> EngineQueue:
+        """Return the queue of the engine as the state has it; `flight`: the batches in it."""
+        before, num_planned, batches = found.before, found.num_planned, iter(flight)
+        is_over = len(flight) < len(found.flight)  # the oldest has returned, its plan is to come
         return EngineQueue(
-            queue,
-            self._recent(found, made, num_planned),
+            deque([None if each < 0 else next(batches) for each in found.shape[is_over:]]),
+            self._recent(found),
             before.number + num_planned * found.rhythm.num_plans,
             list(found.rank_ends[num_planned - 1]) if num_planned else before.rank_ends,
         )
 
-    def _write(self, found: Stretch, num_over: int) -> None:
-        """Write down so many returns, without those of batches that were in flight."""
-        groups, num_flight = found.groups, len(found.flight)
-        num_groups = len(groups)
-        if num_over > num_flight:
-            rows, ends = found.rows[: num_over - num_flight], found.ends[num_flight:num_over]
-            for first in range(min(num_groups, len(rows))):
-                records = groups[(num_flight + first) % num_groups].records
-                records.rows(rows[first::num_groups], ends[first::num_groups])
-            self._lane.records = groups[(num_over - 1) % num_groups].records
-
-    def _plan(self, found: Stretch, made: _Made, num_planned: int) -> None:
-        """Enter so many plans, one at least, in the groups."""
-        groups, num_flight = found.groups, len(found.flight)
-        num_groups, end = len(groups), num_flight + num_planned
-        for place in range(max(end - num_groups, num_flight), end):  # the latest of each group
-            group, last = groups[place % num_groups], made[place]
-            group.clock.advance(-((place + 1 - num_flight) // -num_groups))
-            group.become_last(last)
-            if self._state.kv_cache.shares_blocks:  # else nobody asks
-                before = range(place - num_groups, place - num_flight, -num_groups)
-                last.before = tuple([made[each] for each in before])
-
-    def _recent(self, found: Stretch, made: _Made, num_planned: int) -> deque[Pass | None]:
-        """Return the latest plans as they stood after so many returns."""
-        recent, rhythm = found.before.recent.copy(), found.rhythm
+    def _recent(self, found: Stretch) -> deque[Pass | None]:
+        """Return the latest plans as the state has them."""
+        recent, rhythm, num_planned = found.before.recent.copy(), found.rhythm, found.num_planned
         num_flight, num_ever = len(found.flight), -(recent.maxlen // -rhythm.num_plans)  # type: ignore[operator]
         for over in range(max(num_planned - num_ever, 0), num_planned):
             plans: list[Pass | None] = [None] * rhythm.num_plans
-            plans[rhythm.place] = made[num_flight + over]
+            plans[rhythm.place] = found.pass_at(num_flight + over)
             recent.extend(plans)
         return recent
-
-
-class _Made(dict[int, Pass]):
-    """The batches of a stretch by place, as the engine has them; made when they are asked for."""
-
-    def __init__(self, found: Stretch) -> None:
-        super().__init__(enumerate(found.flight))
-        self._found = found
-        self._steps = [group.clock.steps for group in found.groups]  # before the stretch
-
-    def __missing__(self, place: int) -> Pass:
-        found, num_flight, num_groups = self._found, len(self._found.flight), len(self._steps)
-        turn, row, rhythm = place % num_groups, found.rows[place - num_flight], found.rhythm
-        num_before = (place - num_flight) // num_groups  # of the group, computed ahead
-        step, end = self._steps[turn] + num_before, found.ends[place]
-        self[place] = made = Pass.of_decodes(found.groups[turn], step, row, end)
-        made.number = found.before.number + (place - num_flight) * rhythm.num_plans + rhythm.place
-        return made

@@ -1,25 +1,20 @@
-"""The state of a pipeline with one scheduler: what is in flight, and what of it is known."""
+"""The state of a pipeline with one scheduler: its plans, who leaves, and what of it is known."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from mist_sim.clients.decode.clock import DecodeClock
-from mist_sim.clients.decode.clock_of_lane import clock_of_lane
-from mist_sim.clients.engine.queued.early import EarlyReturns
 from mist_sim.clients.engine.queued.fresh import FreshQueue
 from mist_sim.clients.engine.queued.groups import Group, Pass
-from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.engine.queued.in_flight import InFlight
 from mist_sim.clients.kv_cache import KvCacheManager
-from mist_sim.clients.scheduling import LaneState, StepPlan
+from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.scheduling.planned_steps import batch_of
 from mist_sim.clients.sequence_state import SequenceState
 
-_TICKETS = 1 << 40  # more than a clock ever gives, so that no two sequences have the same
 
-
-class QueuedState(LaneState):
+class QueuedState(InFlight):
     """A lane that plans batches before earlier ones have returned.
 
     Tokens of a batch count as computed when it is planned, and the tokens that it will give as
@@ -28,120 +23,15 @@ class QueuedState(LaneState):
 
     ahead: whether a decode is planned before its last token has come.
 
-    group: the one that is planned. group_of: the group of each sequence on a clock. home: the group
-    whose records have a sequence's latest tokens. awaiting: prompts whose first token is on its
-    way; they decode when it has come. ends_with: the batch that gives a sequence's last token.
-    taken: for a preempted sequence, the batches in flight that give it a token, and those that
-    compute part of it.
-    overshoots: whether a decode is planned while two of its tokens or more are on their way, even
-    where the last is among them. beyond: for sequences in such steps, the batches that give the
-    tokens, and those behind the last. longest: tokens behind which none is planned; None: no limit.
-    stagger, readmits: of the `QueueForm`. early: those that come back before their tokens.
     gave_way: those whose last token is on its way that a plan preempted.
     """
-
-    waiting: FreshQueue
 
     def __init__(self, kv_cache: KvCacheManager, waiting: FreshQueue, **options: Any) -> None:
         """options: of `LaneState`."""
         super().__init__(kv_cache, waiting, **options)
-        self.ahead = False
-        self.groups: list[Group] = []
-        self.group: Group
-        self.group_of: dict[SequenceState, Group] = {}
-        self.awaiting: dict[SequenceState, Pass] = {}
-        self.ends_with: dict[SequenceState, Pass] = {}
-        self.home: dict[SequenceState, Group] = {}
-        self.taken: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
-        self.overshoots = False
-        self.beyond: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
-        self.longest: int | None = None
-        self.stagger, self.readmits = 0, False
-        self.early = EarlyReturns(self)
         self.gave_way: list[SequenceState] = []
         self._known = 0
         self._known_if_served = 0
-        if self.pages is not None:
-            self.pages.num_in_flight = self.num_in_flight
-
-    # --- what is on its way ---------------------------------------------------------------
-
-    def giving(self, sequence: SequenceState) -> list[Pass]:
-        """Return the batches in flight that give a sequence a token."""
-        noted = self.taken.get(sequence) or self.beyond.get(sequence)
-        if noted is not None:
-            return [each for each in noted[0] if each in each.group.in_flight]
-        if sequence in self.early:
-            first = self.early[sequence].in_flight
-            return [*first, *(each for each in self._giving(sequence) if each not in first)]
-        return self._giving(sequence)
-
-    def _giving(self, sequence: SequenceState) -> list[Pass]:
-        """Return these without those that were in flight when it was preempted."""
-        last = self.ends_with.get(sequence) or self.awaiting.get(sequence)
-        if last is not None:
-            passes = [each for each in last.group.in_flight if each.number <= last.number]
-            return [each for each in passes if each is last or each.gives(sequence)]
-        group = self.group_of.get(sequence)
-        return [each for each in group.in_flight if each.gives(sequence)] if group else []
-
-    def is_busy(self, sequence: SequenceState) -> bool:
-        """Tell whether a sequence decodes in a group other than the one that is planned."""
-        if sequence in self.leaving or sequence in self.awaiting:
-            return True
-        group = self.group_of.get(sequence)
-        return group is not None and group is not self.group
-
-    def computing(self, sequence: SequenceState, giving: list[Pass]) -> list[Pass]:
-        """Return the batches in flight that compute part of a sequence.
-
-        giving: those that give it a token.
-        """
-        every = [each for group in self.groups for each in group.in_flight]
-        tokens = [*giving, *self._behind_last(sequence)]
-        found = [each for each in every if each in tokens or each.computes(sequence)]
-        return sorted(found, key=lambda each: each.number)
-
-    def num_due(self, sequence: SequenceState) -> int:
-        """Return the tokens of a sequence on their way, with those behind its last one."""
-        return len(self.giving(sequence)) + len(self._behind_last(sequence))
-
-    def num_due_passes(self, sequence: SequenceState) -> list[Pass]:
-        """Return the batches of `num_due`."""
-        return [*self.giving(sequence), *self._behind_last(sequence)]
-
-    def _behind_last(self, sequence: SequenceState) -> list[Pass]:
-        """Return the batches in flight that compute a sequence behind its last token."""
-        return self.beyond[sequence][1] if sequence in self.beyond else []
-
-    def contexts(self, group: Group) -> dict[SequenceState, int]:
-        """Return the tokens that the cache holds for each answer of a group, as planned.
-
-        Answers whose last token is on its way are among them.
-        """
-        clock, leaving = group.clock, self.leaving
-        found = {each: clock.context(each) for each, its in self.group_of.items() if its is group}
-        for sequence, last in self.ends_with.items():
-            if last.group is group and sequence in leaving:
-                found[sequence] = leaving[sequence][1]
-        return found
-
-    def num_in_flight(self, sequence: SequenceState) -> int:
-        """Return the tokens of a sequence that batches in flight compute."""
-        found = self.computing(sequence, self.giving(sequence))
-        return sum(each.num_computed(sequence) for each in found)
-
-    def records_of(self, sequence: SequenceState) -> StepRecords:
-        """Return the track that has the latest tokens of a sequence."""
-        return self.home.get(sequence, self.groups[0]).records
-
-    def new_clock(self, number: int) -> DecodeClock:
-        """Return a clock like that of the lane, with its own tickets."""
-        clock = clock_of_lane(self.kv_cache, None, first_ticket=number * _TICKETS)
-        if self.clock.tells_longest:
-            clock.watch_longest()
-        clock.watch_prefixes(self.clock.reads_again)
-        return clock
 
     # --- a plan ---------------------------------------------------------------------------
 
@@ -189,9 +79,7 @@ class QueuedState(LaneState):
         if plan.decodes:
             clock.advance(1)
             self.num_taken = 0
-            ended = clock.pop_finished()
-            for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
-                self._count_last(sequence, found)
+            self.count_ended(found)
         if self.early:
             self.early.admit(plan)
         for sequence, num_new in plan.prefills:
@@ -201,6 +89,12 @@ class QueuedState(LaneState):
         if self.early:
             self.early.note(found)
         return found
+
+    def count_ended(self, found: Pass) -> None:
+        """Note which decodes a batch gives their last tokens; the clock counts it already."""
+        ended = found.group.clock.pop_finished()
+        for sequence in self.in_turn(ended) if len(ended) > 1 else ended:
+            self._count_last(sequence, found)
 
     def _count_last(self, sequence: SequenceState, found: Pass) -> None:
         """Note that a decode gets its last token, or is computed behind that one."""
@@ -225,7 +119,7 @@ class QueuedState(LaneState):
         """
         if sequence not in self.beyond or len(self.giving(sequence)) < 2:
             return False
-        num_tokens = sequence.num_final_tokens + len(self._behind_last(sequence))
+        num_tokens = sequence.num_final_tokens + len(self.behind_last(sequence))
         return self.longest is None or num_tokens < self.longest
 
     def _come_off(self, sequence: SequenceState) -> None:
@@ -269,7 +163,7 @@ class QueuedState(LaneState):
     def _complete_beyond(self, sequence: SequenceState, found: Pass) -> None:
         """Note that a token behind the last one of an answer is on its way, from a prompt."""
         found.vain += (sequence,)
-        found.early[sequence] = self.num_due_passes(sequence)
+        found.early[sequence] = [*self.giving(sequence), *self.behind_last(sequence)]
         self.beyond[sequence][1].append(found)
         self.early.forget(sequence)
         if self._goes_beyond(sequence):
@@ -340,10 +234,6 @@ class QueuedState(LaneState):
         """Return the computed tokens of a sequence that the next plan knows and can cache."""
         return self._known_if_served if was_served else self._known
 
-    def has_ended(self, sequence: SequenceState) -> bool:
-        """Tell whether the last token of a running sequence is on its way."""
-        return sequence in self.ends_with
-
     def preempt_leaving(self, sequence: SequenceState, *, was_served: bool = False) -> None:
         """Free the blocks of a sequence whose last token is on its way."""
         if self.readmits:
@@ -360,11 +250,8 @@ class QueuedState(LaneState):
 
     def _preempt_ended(self, sequence: SequenceState, *, was_served: bool) -> None:
         """Let a sequence whose last token is on its way wait until it comes."""
-        last, giving, behind = (
-            self.ends_with[sequence],
-            self.giving(sequence),
-            self._behind_last(sequence),
-        )
+        last, giving = self.ends_with[sequence], self.giving(sequence)
+        behind = self.behind_last(sequence)
         num_blocks, num_computed = self._stop(sequence, len(giving) + len(behind))
         num_known = self._known_if_served if was_served else self._known
         del self.running[sequence]
@@ -380,7 +267,7 @@ class QueuedState(LaneState):
 
         These are the tokens whose ids the plan of its latest batch knew, and those that came since.
         """
-        behind = self._behind_last(sequence)
+        behind = self.behind_last(sequence)
         last = behind[-1] if behind else self.ends_with.get(sequence)
         group = last.group if last is not None else self.group_of[sequence]
         last = last or group.last
@@ -401,6 +288,7 @@ class QueuedState(LaneState):
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
         if sequence not in self.running and self.readmits:
+            sequence.visit.num_preemptions -= 1  # it does not come back
             self._forget_ended(sequence)
             return
         if sequence in self.prefilling:

@@ -12,16 +12,26 @@ every batch had had its own events. The bits are the same (`tests/property/test_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import count
+from typing import Literal
 
+from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.rank_times import RankTimes
+from mist_sim.clients.engine.queued.rhythm import Rhythm, rhythm_of
 from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+Until = Literal["before_end", "end", "any"]
+"""How far a stretch goes: up to the plan that gives an answer its last token, up to the return of
+that batch, or on and on."""
+
+_FIRST = 32  # batches that are computed at first; then twice as many, and so on
 
 
 @dataclass(slots=True)
@@ -43,18 +53,6 @@ class EngineQueue:
         return [each for each in self.queue if each is not None]
 
 
-class Rhythm(NamedTuple):
-    """The order of plans and returns while the groups stay the same.
-
-    num_plans: after each return. place: of the plan that computes something, from 0. last: for
-    returns of each group in turn, the number of the group that is planned last.
-    """
-
-    num_plans: int
-    place: int
-    last: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class Stretch:
     """The batches in flight when a stretch begins, and those that follow.
@@ -62,13 +60,18 @@ class Stretch:
     A batch is identified by its place: first those in flight, oldest first, then those computed
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
-    before: the queue at the beginning. flight: the batches in it. num_waiting: requests that wait.
+    before: the queue at the beginning; shape: which of its places had a batch. flight: these.
+    num_waiting: requests that wait.
     ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
-    in the records, and when it leaves each rank.
-    num_given: returns of the flight that are in the state already, unlike their plans.
+    in the records, and when it leaves each rank. steps: of the clock of each group, before it.
+    endings: places of batches computed ahead that give the last tokens of answers.
+    more: computes more of it, each time that it is advanced, as long as there is more.
+    num_given, num_planned: returns and plans that are in the state already. made: batches computed
+    ahead, by place, as far as the engine had to have them.
     """
 
     before: EngineQueue
+    shape: tuple[int, ...]
     rhythm: Rhythm
     flight: list[Pass]
     groups: list[Group]
@@ -76,31 +79,42 @@ class Stretch:
     ends: list[float]
     rows: list[Row]
     rank_ends: list[tuple[float, ...]]
+    steps: list[int]
+    made: dict[int, Pass]
+    endings: list[int]
+    more: Iterator[None]
     num_given: int = 0
+    num_planned: int = 0
 
     @property
     def num_over(self) -> int:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
 
-    def behind(self, place: int, now: EngineQueue) -> Stretch:
-        """Return the part whose first return is that of a place, which happens now.
+    def goes_on(self) -> bool:
+        """Compute more of it; return whether there is more."""
+        num_over = self.num_over
+        next(self.more, None)
+        return self.num_over > num_over
 
-        now: the queue before that.
-        """
-        turn = place % len(self.groups)
-        groups, last = self.groups, self.rhythm.last
-        return Stretch(
-            now,
-            self.rhythm._replace(last=last[turn:] + last[:turn]),
-            now.in_flight,
-            groups[turn:] + groups[:turn],
-            self.num_waiting,
-            self.ends[place:],
-            self.rows[place:],
-            self.rank_ends[place:],
-            num_given=1,
-        )
+    def step_at(self, place: int) -> int:
+        """Return the steps of its group's clock before the batch at a place computed ahead."""
+        num_groups = len(self.groups)
+        return self.steps[place % num_groups] + (place - len(self.flight)) // num_groups
+
+    def pass_at(self, place: int) -> Pass:
+        """Return the batch at a place, as the engine has it."""
+        num_ahead = place - len(self.flight)
+        if num_ahead < 0:
+            return self.flight[place]
+        if place in self.made:
+            return self.made[place]
+        group, row = self.groups[place % len(self.groups)], self.rows[num_ahead]
+        made = Pass.of_decodes(group, self.step_at(place), row, self.ends[place])
+        rhythm = self.rhythm
+        made.number = self.before.number + num_ahead * rhythm.num_plans + rhythm.place
+        self.made[place] = made
+        return made
 
 
 _Line = tuple[float, float, float, float, float, float, Callable[[StepBatch], float] | None]
@@ -114,11 +128,11 @@ these take by phase, lines."""
 class StretchLoop:
     """Computes stretches of a pipeline.
 
-    predictor: of its ranks.
+    predictor, times: of its ranks.
     """
 
-    def __init__(self, predictor: PipelinePredictor, form: QueueForm) -> None:
-        self._predictor, self._form = predictor, form
+    def __init__(self, predictor: PipelinePredictor, form: QueueForm, times: RankTimes) -> None:
+        self._predictor, self._form, self._times = predictor, form, times
         self._rhythms: dict[tuple[object, ...], Rhythm | None] = {}
         self._lines: dict[int, list[_Line]] = {}  # by number of decodes
 
@@ -130,59 +144,110 @@ class StretchLoop:
         decoding = tuple([group.clock.num_decodes > 0 for group in groups])
         key = shape, decoding, now.number % (self._form.stagger or 1)
         if key not in self._rhythms:
-            self._rhythms[key] = _rhythm(shape, decoding, now.number, self._form)
+            self._rhythms[key] = rhythm_of(shape, decoding, now.number, self._form)
         rhythm = self._rhythms[key]
-        if rhythm is None:
+        if rhythm is None or not self._is_gapless(now, len(flight), len(turns)):
             return None
+        ends, steps = [each.end for each in flight], [group.clock.steps for group in turns]
         return Stretch(
-            now, rhythm, flight, turns, num_waiting, [each.end for each in flight], [], []
+            now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {}, [], iter(())
         )
 
+    def _is_gapless(self, now: EngineQueue, num_flight: int, num_groups: int) -> bool:
+        """Tell whether each batch begins as soon as the one before of its group has returned."""
+        stagger = self._form.stagger
+        if not stagger:  # it begins when it is planned
+            return num_flight == num_groups
+        latest = now.recent[-1]  # whose tokens the next one waits for, if `stagger` is 1
+        is_back = latest is not None and now.rank_ends[-1] == latest.end
+        return stagger > 1 or (num_groups == 1 and is_back)
+
     def extend(
-        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], most: int
-    ) -> None:
-        """Compute what follows `most` returns, or fewer if a plan does something else.
+        self, found: Stretch, free: tuple[int, int], freed: Sequence[int], until: Until
+    ) -> Iterator[None]:
+        """Compute what follows, some batches at a time, until a plan does something else.
 
         free: the number of free blocks, and of all blocks. freed: blocks that the return of each
         batch in flight frees.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
-        (num_free, num_blocks), stagger = free, self._form.stagger
         num_flight, num_groups, num_waiting = len(ends), len(groups), found.num_waiting
-        block_size, num_used = groups[0].clock.block_size, num_blocks - num_free
-        ranks, frees = list(found.before.rank_ends), any(freed)
+        (num_free, num_blocks), block_size = free, groups[0].clock.block_size
+        num_used, ranks = num_blocks - num_free, list(found.before.rank_ends)
+        frees = dict(enumerate(freed)) if any(freed) else {}
+        endings, steps = found.endings, found.steps
+        del found  # which holds this generator, and would be kept by it
         # of each group, as they are planned
         turns = [self._turn_of(groups[(num_flight + n) % num_groups]) for n in range(num_groups)]
-        for more in range(-(most // -num_groups)):
-            for number, context, step, num_steps, phases, lines in turns:
+        place, last, enough = 0, -1, _FIRST
+        if until == "before_end":
+            last = min([each[3] * num_groups + turn for turn, each in enumerate(turns)])
+        for more in count():
+            if place >= enough:
+                yield
+                enough *= 2
+            for turn, (number, context, step, num_steps, phases, lines) in enumerate(turns):
                 num_used += phases[(step + more) % block_size]
-                if frees and len(rows) < num_flight:
-                    num_used -= freed[len(rows)]
-                ready, before = ends[-num_flight], ends[-num_groups]
-                if stagger == 1:
-                    ready = ready if ready > ranks[-1] else ranks[-1]  # noqa: FURB136
-                elif stagger and before > ready:
-                    ready = before
-                if more == num_steps or num_used > num_blocks or ready != before:  # or with a gap
+                if frees:
+                    num_used -= frees.pop(place, 0)
+                if num_used > num_blocks or place == last:
                     return
-                time, busy, rank = ready, 0.0, 0
-                keys = context + (more + 1) * number
+                ready = time = ends[place - num_groups + num_flight]
+                busy, rank, own = 0.0, 0, context + more * number
+                keys = own + number
                 for delay, per_key, fixed, least, beyond, launch, step_time in lines:
                     if step_time is None:  # as `DecodeLine.step` does, without a call
                         seconds = keys * per_key + fixed + launch
                         seconds = (seconds if seconds > least else least) + beyond  # noqa: FURB136
                     else:
-                        seconds = step_time(StepBatch((), number, keys - number))
+                        seconds = step_time(StepBatch((), number, own))
                     time, free_at = time + delay, ranks[rank]
                     ranks[rank] = time = (time if time > free_at else free_at) + seconds  # noqa: FURB136
                     busy += seconds
                     rank += 1  # noqa: SIM113
-                own = keys - number
                 rows.append(
                     (ready, 1, 0, 0, number, own, 0, 0, busy, num_waiting, num_used, number, 0)
                 )
                 ends.append(time)
                 rank_ends.append((*ranks,))
+                if more == num_steps:
+                    end = place + num_flight
+                    endings.append(end)
+                    if until == "end" and last < 0:
+                        last = end  # its return is the last
+                    clock = groups[end % num_groups].clock
+                    left, frees[end] = self._behind_ends(
+                        clock, turns[turn], more, steps[end % num_groups] + more + 1
+                    )
+                    if left is None:
+                        return
+                    turns[turn] = left
+                place += 1
+
+    def _behind_ends(
+        self, clock: DecodeClock, turn: _Turn, more: int, end: int
+    ) -> tuple[_Turn | None, int]:
+        """Return a group's turn behind a batch that gives the last tokens of answers.
+
+        more: its batches before that one. end: steps of its clock up to that one. Returns None
+        where it has no decodes any more, and the blocks that the return of the batch frees.
+        """
+        number, context, step, _, phases, _ = turn
+        phases, size, num_freed, later = phases.copy(), clock.block_size, 0, []
+        context += (more + 1) * number  # behind that batch
+        for over, ticket, sequence in clock.heap:
+            if sequence.ticket == ticket and over > end:
+                later.append(over)
+            elif sequence.ticket == ticket and over == end:
+                number, num_tokens = number - 1, sequence.num_final_tokens - 1
+                context -= num_tokens
+                phases[sequence.block_phase] -= 1
+                num_freed -= num_tokens // -size
+        if not later:
+            return None, num_freed
+        context -= (more + 1) * number
+        num_steps = more + min(later) - end
+        return (number, context, step, num_steps, phases, self._lines_of(number)), num_freed
 
     def _turn_of(self, group: Group) -> _Turn:
         """Return what batches of a group have in common from now on."""
@@ -195,69 +260,10 @@ class StretchLoop:
         """Return how long batches of so many decodes take on every rank."""
         if num_decodes not in self._lines:
             delay, lines = 0.0, list[_Line]()
-            for rank in self._predictor.ranks:
-                line_of = getattr(rank, "decode_line", None)
-                line: DecodeLine | None = line_of(num_decodes) if line_of is not None else None
+            of_ranks = zip(self._predictor.ranks, self._times.lines(num_decodes), strict=True)
+            for rank, line in of_ranks:
                 step_time = rank.step_time if line is None else None
                 lines.append((delay, *(line or DecodeLine(0.0, 0.0)), step_time))
                 delay = self._predictor.rank_delay(num_decodes)
             self._lines[num_decodes] = lines
         return self._lines[num_decodes]
-
-
-def _rhythm(
-    shape: tuple[int, ...], decoding: tuple[bool, ...], number: int, form: QueueForm
-) -> Rhythm | None:
-    """Return how plans follow one another; None if they do not keep the queue as it is.
-
-    shape: the groups of the batches in the queue, oldest first; -1: nothing was to compute.
-    decoding: whether each group has decodes. number: of the next plan.
-    """
-    turns = list(dict.fromkeys([each for each in shape if each >= 0]))
-    flight, queue = [each for each in shape if each >= 0], deque(shape)
-    if len(turns) != sum(decoding):
-        return None
-    plans, last, start = set(), [], number
-    for turn in range(len(turns)):
-        if queue.popleft() != turns[turn] or flight.pop(0) != turns[turn]:
-            return None
-        planned = []
-        while True:
-            group = number % form.stagger if form.stagger else _free(flight, decoding)
-            if group is None or (form.stagger and not flight and decoding[group]):
-                return None  # groups would join, or it would be planned on the spot
-            number += 1
-            planned.append(decoding[group])
-            queue.append(group if decoding[group] else -1)
-            flight += [group] if decoding[group] else []
-            is_next = form.fills or (decoding[group] and queue[0] >= 0)
-            if len(queue) < form.size and is_next:
-                continue
-            if queue[0] >= 0:
-                break
-            queue.popleft()
-            if not flight:
-                return None
-        if sum(planned) != 1:
-            return None
-        last.append(group)
-        plans.add((len(planned), planned.index(True)))
-        follows = {each: turns[(place + turn + 1) % len(turns)] for place, each in enumerate(turns)}
-        if list(queue) != [follows.get(each, -1) for each in shape]:
-            return None
-    if len(plans) != 1 or (form.stagger and (number - start) % form.stagger):
-        return None
-    (num_plans, place) = plans.pop()
-    return Rhythm(num_plans, place, tuple(last))
-
-
-def _free(flight: Sequence[int], decoding: Sequence[bool]) -> int | None:
-    """Return the group that is planned next if no step is planned ahead.
-
-    That is the one with no batch in flight; None if several of these would join.
-    """
-    free = [each for each in range(len(decoding)) if each not in flight]
-    able = [each for each in free if decoding[each]]
-    if len(able) > 1:
-        return None
-    return able[0] if able else free[0]
