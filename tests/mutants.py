@@ -404,7 +404,7 @@ MUTANTS = [
     Mutant(
         "blocks of an answer are entered when it is over",
         f"{CACHE}/prefix_manager.py",
-        "if num_tokens >= sequence.num_tokens - 1:",
+        "if is_last:",
         "if False:",
     ),
     Mutant(

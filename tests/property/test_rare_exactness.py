@@ -389,3 +389,30 @@ def test_plans_that_compute_nothing_leave_a_queue_when_they_are_the_oldest():
     assert prompt.batch.chunks == ((4, 0),)
     assert decode.batch.num_decodes == 1
     assert prompt.planned == decode.planned
+
+
+def chunks_of_pipeline(ranks, num_blocks, *jobs, **options):
+    """Return the later pieces of prompts, by batch, of a pipeline that plans ahead, as in 0.19."""
+    whole = EngineOptions(
+        "chunked",
+        *(num_blocks, 2, 2, 12),
+        batch_queue=True,
+        pipeline_parallel_size=ranks,
+        async_scheduling=True,
+        **options,
+    )
+    steps = assert_exact(Case(whole, jobs), AWKWARD).steps
+    return [step.batch.chunks for step in steps[1:] if step.batch.chunks]
+
+
+def test_who_is_preempted_in_flight_comes_back_before_its_token_has_come():
+    """Its first piece ends with the tokens that have come, 2 of 3; with 0.33 it waits for all."""
+    jobs = Job(0.0, 3, 2), Job(0.0, 1, 3)
+    assert chunks_of_pipeline(3, 4, *jobs) == [((2, 0),), ((1, 2),)]
+    assert chunks_of_pipeline(3, 4, *jobs, drains_preempted=True) == [((3, 0),)]
+
+
+def test_who_is_preempted_before_its_last_token_comes_back_in_vain():
+    jobs = Job(0.0, 1, 3), Job(0.0, 2, 3), Job(1.0, 2, 1)
+    assert chunks_of_pipeline(4, 5, *jobs) == [((4, 0),), ((2, 0),)]
+    assert chunks_of_pipeline(4, 5, *jobs, drains_preempted=True) == [((2, 0),)]

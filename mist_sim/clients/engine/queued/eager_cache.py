@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from mist_sim.clients.kv_cache.reusable_decodes import Answers
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.queued.state import QueuedState
+    from mist_sim.clients.engine.queued.in_flight import InFlight
     from mist_sim.clients.sequence_state import SequenceState
 
 
 class EagerAnswers(Answers):
     """The sequences that fill blocks of each content id; they are entered as they are filled."""
 
-    state: QueuedState
+    state: InFlight
 
     def catch_up(self, keys: Iterable[Hashable]) -> bool:
         """Return that nothing is left to enter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -140,3 +141,26 @@ class Pass:
             return True
         given = (*self.completed, *self.vain)
         return any(each.num_final_tokens > each.num_prompt_tokens + 1 for each in given)
+
+
+@dataclass(slots=True)
+class Early:
+    """What is on its way for one that comes back early.
+
+    passes: the batches that give it tokens, in order. num_tokens: with all of these.
+    num_named: of the computed ones, in blocks that others may find; while it is in prefill.
+    """
+
+    passes: list[Pass]
+    num_tokens: int
+    num_named: int = 0
+
+    @property
+    def in_flight(self) -> list[Pass]:
+        """The batches that have not returned."""
+        return [each for each in self.passes if each in each.group.in_flight]
+
+    @property
+    def num_known(self) -> int:
+        """Its tokens that have come."""
+        return self.num_tokens - len(self.in_flight)

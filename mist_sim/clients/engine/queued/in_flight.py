@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.decode.clock_of_lane import clock_of_lane
-from mist_sim.clients.engine.queued.early import EarlyReturns
 from mist_sim.clients.engine.queued.fresh import FreshQueue
-from mist_sim.clients.engine.queued.groups import Group, Pass
+from mist_sim.clients.engine.queued.groups import Early, Group, Pass
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling import LaneState
@@ -48,7 +48,7 @@ class InFlight(LaneState):
         self.beyond: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
         self.longest: int | None = None
         self.stagger, self.readmits = 0, False
-        self.early = EarlyReturns(self)
+        self.early: Mapping[SequenceState, Early] = {}
         if self.pages is not None:
             self.pages.num_in_flight = self.num_in_flight
 
@@ -112,6 +112,11 @@ class InFlight(LaneState):
         """Return the tokens of a sequence that batches in flight compute."""
         found = self.computing(sequence, self.giving(sequence))
         return sum(each.num_computed(sequence) for each in found)
+
+    def in_turn(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
+        """Return running sequences in the order of admission."""
+        wanted = set(sequences)
+        return [each for each in self.running if each in wanted]
 
     def records_of(self, sequence: SequenceState) -> StepRecords:
         """Return the track that has the latest tokens of a sequence."""

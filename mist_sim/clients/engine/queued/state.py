@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from mist_sim.clients.engine.queued.early import EarlyReturns
 from mist_sim.clients.engine.queued.fresh import FreshQueue
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.in_flight import InFlight
@@ -26,9 +26,12 @@ class QueuedState(InFlight):
     gave_way: those whose last token is on its way that a plan preempted.
     """
 
+    early: EarlyReturns
+
     def __init__(self, kv_cache: KvCacheManager, waiting: FreshQueue, **options: Any) -> None:
         """options: of `LaneState`."""
         super().__init__(kv_cache, waiting, **options)
+        self.early = EarlyReturns(self)
         self.gave_way: list[SequenceState] = []
         self._known = 0
         self._known_if_served = 0
@@ -177,11 +180,6 @@ class QueuedState(InFlight):
         """Let a sequence decode in a group."""
         group.clock.join(sequence)
         self.group_of[sequence] = group
-
-    def in_turn(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
-        """Return running sequences in the order of admission."""
-        wanted = set(sequences)
-        return [each for each in self.running if each in wanted]
 
     # --- who goes -------------------------------------------------------------------------
 
