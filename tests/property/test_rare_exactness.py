@@ -416,3 +416,34 @@ def test_who_is_preempted_before_its_last_token_comes_back_in_vain():
     jobs = Job(0.0, 1, 3), Job(0.0, 2, 3), Job(1.0, 2, 1)
     assert chunks_of_pipeline(4, 5, *jobs) == [((4, 0),), ((2, 0),)]
     assert chunks_of_pipeline(4, 5, *jobs, drains_preempted=True) == [((2, 0),)]
+
+
+def test_who_is_preempted_before_its_last_token_finds_its_own_blocks_again():
+    own = ((0, 1),)
+    jobs = Job(0.0, 1, 8, content=own), Job(0.0, 1, 1, content=own)
+    options = EngineOptions(
+        "chunked",
+        *(8, 1, 1, 1),
+        caching=True,
+        batch_queue=True,
+        pipeline_parallel_size=3,
+        async_scheduling=True,
+    )
+    in_vain = assert_exact(Case(options, jobs), AWKWARD).steps[-2]
+    assert in_vain.batch.chunks == ((1, 6),)
+
+
+def test_a_pipeline_plans_once_behind_its_last_request_while_steps_are_in_flight():
+    """That plan computes nothing and takes a place in the queue: a second batch has to wait."""
+    options = EngineOptions(
+        "chunked",
+        *(40, 4, 4, 12),
+        batch_queue=True,
+        pipeline_parallel_size=4,
+        async_scheduling=True,
+    )
+    jobs = Job(0.0, 4, 4), Job(0.0085, 4, 4), Job(0.0095, 12, 1)
+    first, second = assert_exact(Case(options, jobs), AWKWARD).steps[6:8]
+    assert first.batch.chunks == ((4, 0), (8, 0))
+    assert second.batch.chunks == ((4, 8),)
+    assert first.planned < second.planned

@@ -6,8 +6,9 @@ Beside the rules of `stepwise` and `parallel`:
 - Whenever the oldest batch has returned, or a request comes while nothing is in the queue, it plans
   the next one. It goes on to plan while there is room in the queue; otherwise it waits for the
   oldest. After a plan that computes nothing it waits, too, or (`fills`) not before such plans have
-  filled the queue. They take a place in it, and return with the batch before them; one that is
-  the oldest leaves the queue (without `fills`) before anything else is planned.
+  filled the queue. Behind a request that leaves it plans once, though nobody is there. Plans that
+  compute nothing take a place in the queue, and return with the batch before them; one that is the
+  oldest leaves it (without `fills`) before anything else is planned.
 - What a batch computes counts as computed when it is planned, so the next chunk of a prompt is
   planned without waiting for it. Blocks that it fills can be found then, as far as their tokens
   have come. Tokens come when it returns.
@@ -82,6 +83,7 @@ class QueuedLane(StepwiseChunked):
     def reset(self) -> None:
         super().reset()
         self.number = 0  # of plans
+        self.some_left = False  # since the last plan
         self.passes: list[Pass] = []  # in flight
         self.eligible: dict[Live, int] = {}  # number of the plan that may have a decode again
         self.entered: dict[Live, int] = {}  # tokens of who runs that others find
@@ -146,6 +148,7 @@ class QueuedLane(StepwiseChunked):
     def next_batch(self) -> Pass | None:
         """Plan once; None where that computes nothing."""
         self.number += 1
+        self.some_left = False
         self.decodes = [
             live for live in self.running if live in self.all_decodes and self.is_ready(live)
         ]
@@ -266,7 +269,7 @@ class QueuedLane(StepwiseChunked):
         number = self.entered.pop(victim, 0)
         if was_served:
             number = max(number, min(victim.num_cached, victim.num_known))
-        self.memory.leave(victim, number, preempted=not is_ending)
+        self.memory.leave(victim, number, preempted=self.readmits or not is_ending)
         victim.num_cached = 0
         if is_ending and not self.readmits:
             victim.outcome.gave_way = True
@@ -307,6 +310,7 @@ class QueuedLane(StepwiseChunked):
 
     def leave(self, live: Live) -> None:
         self.stop(live)
+        self.some_left = True
         if live in self.running:
             self.running.remove(live)
             is_complete = live.is_complete(self.longest)
@@ -390,7 +394,7 @@ class BatchQueue(StepwiseGroup):
         lane.now = now
         before = None
         while True:
-            if lane.num_inside:
+            if lane.num_inside or (self.queue and lane.some_left):
                 number_in_flight = len(lane.passes)
                 found = lane.next_batch()
                 if found:

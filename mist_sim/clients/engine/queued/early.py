@@ -34,7 +34,7 @@ class EarlyReturns(dict[SequenceState, Early]):
         giving: batches that give it these. behind: batches that give it tokens behind its last.
         """
         self[sequence] = Early([*giving, *behind], sequence.num_tokens + len(behind))
-        sequence.num_tokens -= len(giving)
+        self._set_known(sequence, sequence.num_tokens - len(giving))
 
     def come(self, found: Pass) -> None:
         """Note that the tokens of a batch have come."""
@@ -45,9 +45,7 @@ class EarlyReturns(dict[SequenceState, Early]):
             if sequence in state.prefilling:
                 self._know(sequence, early, sequence.num_computed_tokens - len(early.in_flight))
             elif sequence not in state.running:
-                sequence.num_tokens = early.num_known
-                if sequence.chain is not None:
-                    sequence.chain.found = None  # it may find another block
+                self._set_known(sequence, early.num_known)
                 if not early.in_flight:
                     del self[sequence]
 
@@ -85,6 +83,12 @@ class EarlyReturns(dict[SequenceState, Early]):
         """Return what is on its way for a sequence, if any, which is no more looked at."""
         self._state.kv_cache.answers.coming.pop(sequence, None)
         return self.pop(sequence, None)
+
+    def _set_known(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Note how many tokens a sequence that waits has, and so which blocks it can find."""
+        sequence.num_tokens = num_tokens
+        if sequence.chain is not None:
+            sequence.chain.found = None
 
     def _goes_on(self, sequence: SequenceState, early: Early, number: int) -> bool:
         """Tell whether the plan of a number may compute a piece of a prompt that runs."""

@@ -24,6 +24,8 @@ class QueuedLane(Lane):
     """Carries out a scheduler's plans while several of their batches are in flight.
 
     Every group of decodes has a track of records. `records` are those of the present group.
+
+    some_left: whether sequences have left since the last plan.
     """
 
     state: QueuedState
@@ -34,6 +36,7 @@ class QueuedLane(Lane):
         """form: how batches are queued. tracks: one for each group. Others: of `Lane`."""
         super().__init__(*arguments, records=tracks[0], **options)
         self.form = form
+        self.some_left = False
         state = self.state
         clocks = [state.clock, *map(state.new_clock, range(1, len(tracks)))]
         pairs = enumerate(zip(clocks, tracks, strict=True))
@@ -48,7 +51,7 @@ class QueuedLane(Lane):
 
     def send(self, number: int) -> Pass | None:
         """Plan the batch of a number; None if there is nothing to compute."""
-        state = self.state
+        state, self.some_left = self.state, False
         for sequence in state.begin_plan(self._next_group(number), number):
             self._leave_group(sequence)
             state.move(sequence)
@@ -165,6 +168,7 @@ class QueuedLane(Lane):
             state.finish_with(sequence)
             state.home.pop(sequence)
             self.hand_back(sequence, end)
+            self.some_left = True
         if self.given_up:
             self.let_go(ended)
 
@@ -218,3 +222,4 @@ class QueuedLane(Lane):
         self.records = self.state.records_of(sequence)
         super().abort(sequence, in_step=in_step)
         self.state.home.pop(sequence, None)
+        self.some_left = True
