@@ -447,3 +447,19 @@ def test_a_pipeline_plans_once_behind_its_last_request_while_steps_are_in_flight
     assert first.batch.chunks == ((4, 0), (8, 0))
     assert second.batch.chunks == ((4, 8),)
     assert first.planned < second.planned
+
+
+def test_who_is_preempted_while_its_only_token_is_on_its_way_decodes_no_more():
+    """No gap between tokens is written for it."""
+    options = EngineOptions(
+        "chunked",
+        *(2, 1, 2, 2),
+        caching=True,
+        batch_queue=True,
+        fills_queue=True,
+        pipeline_parallel_size=2,
+        async_scheduling=True,
+    )
+    jobs = [Job(0.0, 1, number, content=((0, 1),)) for number in (1, 1, 2, 1)]
+    engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
+    assert engine.outcomes[3].gave_way

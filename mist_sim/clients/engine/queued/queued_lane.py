@@ -152,8 +152,6 @@ class QueuedLane(Lane):
         for sequence in found.left:
             if sequence.phase != OUT:
                 records.evict(sequence)
-        if state.early:
-            state.early.come(found)
         for sequence in found.released:
             state.waiting.stale.discard(sequence)
             state.taken.pop(sequence, None)
@@ -188,6 +186,8 @@ class QueuedLane(Lane):
         """
         self.records = records = found.group.records
         found.has_returned()
+        if self.state.early:
+            self.state.early.come(found)
         if (row := found.row) is not None and row[9] == num_waiting and not found.num_gone:
             records.rows((row,), (found.end,))
             return
