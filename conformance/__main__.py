@@ -93,7 +93,7 @@ def main(
     mode = "asynchronous" if asynchronous else "synchronous"
     gate = "" if options["scheduler_reserve_full_isl"] else ", admitted by the first chunk"
     title = f"equal to vLLM {found['version']}, {mode}{gate}"
-    Console(width=112).print(table(title, tallies.items()))
+    Console(width=132).print(table(title, tallies.items()))
     if log:
         logs.write(log, {"vllm": found["version"], "options": options}, small)
 

@@ -848,9 +848,9 @@ MUTANTS = [
     ),
     Mutant(
         "steps of decodes that are timed by a line do not wait for copies",
-        f"{ENGINE}/loop.py",
-        "first = start + (line.step(keys) + wait)",
-        "first = start + line.step(keys)",
+        "hardware/predictors/decode_line.py",
+        "first = start + (self.step(keys) + wait)",
+        "first = start + self.step(keys)",
     ),
     Mutant(
         "the plain loop plans before who moves at the same time has moved",

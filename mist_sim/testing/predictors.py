@@ -99,7 +99,7 @@ def _check_line(
     keys, steps = batch.context_sum + batch.num_decodes, timed.run(batch, growth, num_steps)
     times = line.run(keys, batch.num_decodes, num_steps)
     ends = line.ends(_START, keys, batch.num_decodes, num_steps)
-    are_ends = ends == list(accumulate(steps.tolist(), initial=_START))[1:]
+    are_ends = list(ends) == list(accumulate(steps.tolist(), initial=_START))[1:]
     require(
         times.tolist() == steps.tolist() and line.step(keys) == steps[0] and are_ends,
         f"{name_of(predictor)}.decode_line must have the times of its steps to the bit, got "

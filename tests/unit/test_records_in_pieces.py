@@ -19,6 +19,7 @@ FEW = (
     (step_ends, "_MOST", 0),
     (step_ends, "_TOGETHER", 5),
     (columns, "_MOST_PACKED", 64),
+    (columns, "_MOST_ROWS", 3),
     (recorder, "_MOST_ROWS", 4),
     (breakdown, "_TOGETHER", 3),
 )
@@ -34,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
             "acceptance_rate": 0.5,
         }
     },
+    "pipelines": {f"{ENGINE}pipeline_parallel_size": 2},
     "two engines, and a warm-up": {f"{ENGINE}data_parallel_size": 2, "warmup": "1 s"},
 }
 

@@ -379,7 +379,10 @@ def client_of(arguments, **said):
             {"predictor": {"max_cudagraph_capture_size": 8}},
         ),
         ("--compilation-config 3", {}),
-        ("--attention-config.backend FLASH_ATTN --mm-encoder-tp-mode data --max-loras 4", {}),
+        (
+            "--attention-config.backend FLASH_ATTN --mm-encoder-tp-mode data --max-loras 4",
+            {"attention_backend": "FLASH_ATTN"},
+        ),
         ("--disable-custom-all-reduce", {"all_reduce": "ring"}),
         ("--disable-sliding-window", {}),
         ("--nnodes 2 --node-rank 0", {}),

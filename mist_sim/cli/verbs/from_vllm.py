@@ -58,22 +58,24 @@ def from_vllm(
 ) -> None:
     """Print the scenario of vLLM's command lines; refuse what cannot be simulated."""
     from mist_sim.errors import ScenarioError
-    from mist_sim.scenario import Scenario, build
     from mist_sim.scenario.format import yaml_text
     from mist_sim.scenario.format.overrides import apply
+    from mist_sim.scenario.from_vllm.account import faults_of
     from mist_sim.scenario.from_vllm.commands import read_commands
+    from mist_sim.scenario.from_vllm.faults import check_all
 
     overrides = overrides_of(with_nearest(settings, approximate))
     found = read_commands(commands, gpu=gpu, engine=engine, overrides=overrides)
     if explain:
         _show(found.account)
-    found.checked()
+    lacks_gpu = "clients" in found.keys and gpu is None and "clients.0.gpu" not in overrides
+    said = apply(found.keys | ({"engine": engine} if engine else {}), overrides)
+    if faults_of(found.account) or not lacks_gpu:
+        check_all(found.account, _completed(said))
     if not explain:
         note(found)
-    if "clients" in found.keys and gpu is None and "clients.0.gpu" not in overrides:
+    if lacks_gpu:
         raise ScenarioError("--gpu is required: a command line of vLLM does not say it")
-    said = apply(found.keys | ({"engine": engine} if engine else {}), overrides)
-    build(Scenario.from_dict(_completed(said)))
     for missing in _STAND_INS.keys() - said.keys():
         typer.echo(f"note: a scenario needs {missing}, too", err=True)
     typer.echo(yaml_text.dump(said), nl=False)

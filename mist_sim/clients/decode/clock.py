@@ -242,6 +242,11 @@ class DecodeClock:
         self.context_sum += num_steps * self.num_decodes
         return num_blocks
 
+    def count(self, num_steps: int) -> None:
+        """Do the same where the blocks are taken already."""
+        self.steps += num_steps
+        self.context_sum += num_steps * self.num_decodes
+
     def pop_finished(self) -> list[SequenceState]:
         """Return, in the order they joined, the sequences that finish at the present step."""
         finished: list[SequenceState] = []

@@ -99,7 +99,8 @@ class FlowingLane(Lane):
         if run.end > self._turned_at and self._next_flow is not None:
             self._adopt()
             due = []
-        self._leave_for_others(_still_here(due))
+        if due:
+            self._leave_for_others(_still_here(due))
         found = self._flow.leaving(self.state, run.end)
         if self.ahead is None:
             self._leave_for_others(found)

@@ -68,15 +68,18 @@ class Engine:
     # --- the loop -------------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
-        """Start the next steps and sleep until they end, or until work comes if there are none."""
+        """Start the next steps and sleep until they end, or until work comes if there are none.
+
+        event: one that has happened; it happens again when they end.
+        """
         env = self.env
         env.note_plan(self._plan_phase)
         self._run = run = self._start_next()
         if run is None:
             self._sleep()
         else:
-            self._wake = env.at(run.end, self._step_end)
-            self._wake.callbacks.append(self._end)
+            self._wake = event
+            env.repeat(event, self._end, run.end, self._step_end)
 
     def _sleep(self) -> None:
         """Plan nothing until work comes."""
@@ -166,7 +169,8 @@ class Engine:
         now, num_steps = self.env.now, plan.num_steps
         line = self._line_for(batch)
         if line is not None:
-            ends = _ends(line, batch, now, num_steps, plan.wait_time)
+            keys, num_decodes = _keys(batch), batch.num_decodes
+            ends = line.ends(now, keys, num_decodes, num_steps, plan.wait_time)
             return Run(((lane, plan, batch),), now, ends, num_steps, ends[-1])
         times = self.predictor.run(batch, growth_of(lane.state, plan), num_steps)
         if plan.wait_time:
@@ -373,14 +377,3 @@ class Engine:
 def _keys(batch: StepBatch) -> int:
     """Return the keys of decodes alone, as a `DecodeLine` counts them."""
     return batch.context_sum + batch.num_decodes - batch.num_read_again
-
-
-def _ends(
-    line: DecodeLine, batch: StepBatch, start: float, num_steps: int, wait: float
-) -> list[float]:
-    """Return when steps of decodes alone end, from `start` on (seconds); the first one waits."""
-    keys, num_decodes = _keys(batch), batch.num_decodes
-    if not wait:
-        return line.ends(start, keys, num_decodes, num_steps)
-    first = start + (line.step(keys) + wait)
-    return [first, *line.ends(first, keys + num_decodes, num_decodes, num_steps - 1)]

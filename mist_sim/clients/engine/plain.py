@@ -135,7 +135,8 @@ class PlainEngine(Engine):
     def _general_plan(self) -> StepPlan | None:
         """Return the general planner's next plan; None if there is nothing to do."""
         lane, ahead = self._only, self._ahead
-        if self._state.running or lane.num_waiting:
+        state = self._state
+        if state.running or state.has_waiting or (ahead is not None and ahead.arrived):
             return lane.plan() if ahead is None else ahead.plan()
         if ahead is not None:
             ahead.halt()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.decode_line import Ends
 
 if TYPE_CHECKING:
     from mist_sim.clients.scheduling import LaneState
@@ -43,7 +44,7 @@ class Run:
 
     parts: tuple[Part, ...]
     start: float
-    ends: list[float] | float
+    ends: Ends | float
     num_steps: int
     end: float
     busy: float | None = None

@@ -82,7 +82,7 @@ class StepRecords:
             self._recorder.record_steps(
                 self._track,
                 start,
-                run.ends,
+                run.ends if isinstance(run.ends, float) else list(run.ends),
                 num_steps,
                 batch,
                 busy,

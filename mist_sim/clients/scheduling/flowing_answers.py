@@ -22,8 +22,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.visit import Pace
 from mist_sim.errors import InvariantError
-
-Ends = list[float] | float
+from mist_sim.hardware.predictors.decode_line import Ends
 
 _ROUNDING = 1e-9  # of sums of times; sequences this close to a limit are checked exactly
 
@@ -36,7 +35,7 @@ class Flowing(ABC):
         """Start with the decodes already in a lane, after a change of rule."""
 
     @abstractmethod
-    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends | float, limit: int) -> int:
         """Return the number of steps, at most `limit` (> 1), until the rule is evaluated.
 
         ends: ends of the plan's steps, seconds. After a plan of one step it is always evaluated.
@@ -83,7 +82,7 @@ class SlowestFlowing(Flowing):
         _clock(lane).joined = [sequence for sequence in lane.running if sequence.ticket]
         self._let_in(lane)
 
-    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends | float, limit: int) -> int:
         """Return the first step after which an answer exceeds the limit, at most `limit`."""
         self._let_in(lane)
         self._forget_gone()
@@ -166,7 +165,7 @@ class LongestFlowing(Flowing):
     def meet(self, lane: LaneState) -> None:
         """Do nothing: the rule keeps no state."""
 
-    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends | float, limit: int) -> int:
         """Return the first step above the watermark, by bisection, at most `limit`."""
         if not plan.decodes:
             return limit

@@ -362,6 +362,8 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
         leave_behind(lane, pages)
     disturbed = clock.blocks_needed_now() > pool.num_free
     if not disturbed:
+        if pages is None and not (lane.swapped or lane.coming.moved):
+            return False
         if lane.swapped:
             swap_in(lane, plan)
         if lane.coming.moved:

@@ -18,8 +18,7 @@ def _swap_all_in(lane: LaneState, plan: StepPlan) -> None:
     swaps = []
     for sequence, swap in lane.swapped.items():
         num_needed = lane.needs.to_return(swap)
-        free = lane.num_admissible(lane.clock.blocks_needed_now())
-        if not lane.has_seat() or num_needed > free:
+        if num_needed > lane.num_admissible(lane.clock.blocks_needed_now()) or not lane.has_seat():
             break
         num_blocks = num_needed if swap.in_prefill else swap.num_blocks
         lane.kv_cache.swap_in(sequence, num_blocks, swap.num_tokens)
@@ -29,6 +28,8 @@ def _swap_all_in(lane: LaneState, plan: StepPlan) -> None:
         else:
             lane.clock.join(sequence)
         swaps.append(swap.back())
+    if not swaps:
+        return
     for swap in swaps:
         del lane.swapped[swap.sequence]
         lane.swaps.room.release(swap.num_blocks)

@@ -118,10 +118,8 @@ class Stores:
     def of(self, move: KvMove) -> KvStore:
         """Return the store that a move comes from or goes to."""
         kv = move.sequence.incoming
-        if isinstance(kv, StoredKv):
-            return kv.store
         if kv is not None:
-            return self.others
+            return kv.store if isinstance(kv, StoredKv) else self.others
         store = self.swap if move.is_swap else self.tiers.get(move.source)
         if store is None:
             raise InvariantError(f"the lane has no store for {move}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from array import array
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy import add, arange, multiply
 from numpy.typing import NDArray
+
+Ends: TypeAlias = "list[float] | array[float]"
+"""When steps end that follow one another, seconds."""
 
 _SHORT = 32  # steps, for which Python takes less time than calls of NumPy
 
@@ -51,14 +55,22 @@ class DecodeLine(NamedTuple):
             add(seconds, beyond, seconds)
         return seconds
 
-    def ends(self, start: float, keys: int, num_decodes: int, num_steps: int) -> list[float]:
-        """Return when consecutive steps end that begin at `start` (seconds); see `run`."""
+    def ends(
+        self, start: float, keys: int, num_decodes: int, num_steps: int, wait: float = 0.0
+    ) -> Ends:
+        """Return when consecutive steps end that begin at `start` (seconds); see `run`.
+
+        wait: seconds that are part of the first. Most of many steps may never run, so that only
+        those that are asked for become Python's numbers.
+        """
         per_key, fixed, least, beyond, more = self
         if num_steps > _SHORT or keys * per_key + fixed + more < least:
             seconds = self.run(keys, num_decodes, num_steps)
-            seconds[0] = start + seconds.item(0)
-            ended: list[float] = add.accumulate(seconds, 0, None, seconds).tolist()
-            return ended
+            seconds[0] = start + (seconds.item(0) + wait)
+            return array("d", add.accumulate(seconds, 0, None, seconds).tobytes())
+        if wait:
+            first = start + (self.step(keys) + wait)
+            return [first, *self.ends(first, keys + num_decodes, num_decodes, num_steps - 1)]
         end, all_keys = start, range(keys, keys + num_steps * num_decodes, num_decodes)
         return [end := end + (key * per_key + fixed + more + beyond) for key in all_keys]
 

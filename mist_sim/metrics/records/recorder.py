@@ -311,8 +311,8 @@ class ColumnRecorder:
     def step_sink(self, track: int) -> StepSink | None:
         """Return the lists themselves; None if a subclass records steps in its own way."""
         is_plain = type(self).record_steps is ColumnRecorder.record_steps
-        rows, ends = self.steps[track].rows, self.step_ends[track].latest
-        sink = StepSink(rows.append, ends, rows.extend)
+        table, ends = self.steps[track], self.step_ends[track].latest
+        sink = StepSink(table.rows.append, ends, table.extend)
         return sink if is_plain else None
 
     def record_move(

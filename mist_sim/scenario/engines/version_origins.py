@@ -69,6 +69,13 @@ def _assumed(config: EngineConfig) -> str:
 
 def _unlike(config: EngineConfig) -> str:
     """Return what the version does by default and the client cannot; empty for nothing."""
+    version = version_of(config.engine)
+    lanes = config.pipeline_parallel_size > 1 and version.rules.batch_queue
+    if lanes and (option := config.no_batch_queue) and not config.virtual_engines:
+        return (
+            f", a scheduler and a part of the memory for each batch in flight, and "
+            f"async_scheduling off: one for all is not simulated with {option}"
+        )
     if config.no_planning_ahead and version_of(config.engine).default("async_scheduling"):
         return f", async_scheduling off: not simulated with {config.no_planning_ahead}"
     return ""

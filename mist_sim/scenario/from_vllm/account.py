@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,9 +79,14 @@ class Statement:
         return [f"{self.command} {item.flag}".rstrip() + f": {item.why}" for item in refused]
 
 
-def check(statements: tuple[Statement, ...]) -> None:
-    """Raise ScenarioError that lists all refused flags, if any."""
-    faults = list(dict.fromkeys(fault for each in statements for fault in each.faults))
+def faults_of(statements: Iterable[Statement]) -> list[str]:
+    """Return the refusals of all commands, each once."""
+    return list(dict.fromkeys(fault for each in statements for fault in each.faults))
+
+
+def check(statements: Iterable[Statement], problems: Iterable[str] = ()) -> None:
+    """Raise ScenarioError that lists all refused flags and further problems, if any."""
+    faults = [*faults_of(statements), *problems]
     if len(faults) == 1:
         raise ScenarioError(faults[0])
     if faults:

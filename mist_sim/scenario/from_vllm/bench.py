@@ -342,6 +342,11 @@ def _limits(pairs: Sequence[str], account: Account) -> dict[str, str]:
         if name not in _GOODPUT or not milliseconds:
             account.refused(f"--goodput must be of {known}", f"got {brief(pair)}")
             continue
+        try:
+            float(milliseconds)
+        except ValueError:
+            account.refused(f"--goodput {cut(pair)}", f"must be of {known}, in milliseconds")
+            continue
         limits[name] = f"{milliseconds} ms"
         account.applied(f"--goodput {pair}", f"slo.{name}")
     return limits

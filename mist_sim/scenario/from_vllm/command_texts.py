@@ -20,6 +20,7 @@ from mist_sim.user_paths import user_path
 _STDIN = "-"
 _YAML = (".yaml", ".yml", ".json")
 _LONGEST_PATH = 1000
+_FILE_NAME = re.compile(r"\S*/\S*|\S+\.(ya?ml|json|sh|txt|service)")
 _UNIT = re.compile(r"^ExecStart=[-@:+!]*|^Environment=", re.MULTILINE)  # of systemd
 _ROOT_PROMPT = re.compile(r"^[ \t]*#[ \t]*(?=vllm )", re.MULTILINE)
 
@@ -43,6 +44,8 @@ def read(text: str) -> tuple[list[Command], list[str]]:
     if found:
         return found, others
     got = f"the file {path} with other text" if path else brief(text.strip())
+    if path is None and _FILE_NAME.fullmatch(text.strip()):
+        raise ScenarioError(f"--from-vllm: there is no file {brief(text.strip())}")
     if text == _STDIN:
         got = "other text on standard input"
     raise ScenarioError(

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, listed
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.command_texts import read
 from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
 from mist_sim.scenario.from_vllm.serve import read_server
+from mist_sim.scenario.from_vllm.server import ELSEWHERE
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
 from mist_sim.scenario.from_vllm.wrappers.container_images import engine_of
 
@@ -96,7 +97,7 @@ def read_commands(
         mine, more = read(text)
         found += mine
         others += more
-    version = engine or ("engine" if "engine" in overrides else None)
+    version = engine or (ELSEWHERE if "engine" in overrides else None)
     reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
@@ -112,7 +113,7 @@ class _Reader:
         self._overrides = overrides
         self._gpu = gpu
         self._servers: list[tuple[dict[str, Any], int]] = []
-        self._parts = 0
+        self._parts: list[str] = []
         self._workload: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
@@ -140,18 +141,20 @@ class _Reader:
             engine = engine_of(command.image, command.around)
         elif command.image:
             command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
+        version = self._engine or engine
         server = read_server(
             command.words,
             command.variables,
             num_gpus=command.num_gpus,
             overrides=self._overrides,
             gpu=self._gpu,
+            engine=version,
         )
         self._note(command, server.account.items)
         self._limits |= server.workload
         self._front_end |= server.front_end
-        if server.is_part:
-            self._parts += 1
+        if server.part:
+            self._parts.append(server.part)
             return
         client = {**server.client, **({"engine": engine} if engine else {})}
         if command.count:
@@ -164,8 +167,8 @@ class _Reader:
         """Return the combined scenario keys of all commands."""
         if not self._servers and self._parts:
             raise ScenarioError(
-                "--from-vllm: these commands start further nodes of a server; give that of the "
-                "first node"
+                f"--from-vllm: {listed(dict.fromkeys(self._parts))} starts a further node of a "
+                "server; give that of the first node, too"
             )
         if not self._servers and gpu:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
@@ -191,7 +194,7 @@ def _with_defaults(
     asked: sampling options of a benchmark; None without one. engine: the version; "engine" if it
     is set elsewhere, so that it is not known here.
     """
-    version = None if engine == "engine" else engine
+    version = None if engine == ELSEWHERE else engine
     return _sampled(with_state_cache(client, version), asked, engine)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mist_sim.errors import cut, did_you_mean
@@ -20,6 +20,8 @@ Arity = Literal["switch", "one", "many"]
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _LONG_DASH = re.compile(r"[\u2010-\u2015\u2212]+-?(?=[A-Za-z])")  # a web page's in place of "--"
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
+_JOINED = re.compile(r"(-[a-z]+)(\d\S*)")
+_MODEL = "--model"
 _LEVEL = "--optimization-level"
 
 
@@ -48,14 +50,23 @@ class Flag:
 
 
 def flags_of(
-    words: Sequence[str], arities: Mapping[str, Arity], short: Mapping[str, str]
+    words: Sequence[str],
+    arities: Mapping[str, Arity],
+    short: Mapping[str, str],
+    *,
+    has_model: bool = False,
 ) -> list[Flag]:
     """Return the flags of a command line in order; words before them as one without a name.
 
-    arities: how many values each known flag takes. short: other spellings.
+    arities: how many values each known flag takes. short: other spellings. has_model: whether a
+    word that belongs to no flag is to be there, which an unknown flag does not take for its own.
     """
     plain, entries = _entries_apart(list(_spelt_out(words, short)), short)
-    found = list(_plain_flags(plain, arities))
+    says_model = any(word.partition("=")[0] == _MODEL for word in plain)
+    found = [
+        replace(flag, fault=_apart(flag, short)) if flag.fault else flag
+        for flag in _plain_flags(plain, arities, has_model=has_model and not says_model)
+    ]
     for name, values in entries.items():
         if name in arities:
             found.append(Flag(name, (json.dumps(values),)))
@@ -100,13 +111,16 @@ def _entries_apart(
             continue
         text = value if equals else next(rest, "")
         name, *keys = flag.removesuffix("+").split(".")
-        if flag.endswith("+"):
-            text = json.dumps(text.split(","))
         place = entries.setdefault(name, {})
         for key in keys[:-1]:
             inner = place.setdefault(key, {})
             place = inner if isinstance(inner, dict) else place
-        place[keys[-1]] = _json_or_text(text)
+        if flag.endswith("+"):  # vLLM appends; separate occurrences add up
+            before = place.get(keys[-1])
+            added = [_json_or_text(part.strip()) for part in text.split(",")]
+            place[keys[-1]] = [*(before if isinstance(before, list) else []), *added]
+        else:
+            place[keys[-1]] = _json_or_text(text)
     return plain, entries
 
 
@@ -117,7 +131,17 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def _plain_flags(words: Sequence[str], arities: Mapping[str, Arity]) -> Iterator[Flag]:
+def _apart(flag: Flag, short: Mapping[str, str]) -> str:
+    """Return a flag's fault; a short flag and its value in one word need a space."""
+    found = _JOINED.fullmatch(flag.name)
+    if found is None or found[1] not in short:
+        return flag.fault
+    return f"not known; write {found[1]} {found[2]}"
+
+
+def _plain_flags(
+    words: Sequence[str], arities: Mapping[str, Arity], *, has_model: bool
+) -> Iterator[Flag]:
     position, loose = 0, []
     while position < len(words):
         word = words[position]
@@ -129,6 +153,8 @@ def _plain_flags(words: Sequence[str], arities: Mapping[str, Arity]) -> Iterator
         while end < len(words) and not _is_flag(words[end]):
             end += 1
         flag, taken = _flag(word, words[position:end], arities)
+        if flag.fault and has_model and not loose and taken > 1:
+            taken -= 1
         position += taken
         yield flag
     if loose:

@@ -18,11 +18,14 @@ from mist_sim.scenario.from_vllm.handlers import (
     limit_flags,
     model_flags,
     nodes,
+    planning_ahead,
+    spec_flags,
     state_flags,
     transfer_flags,
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
+from mist_sim.scenario.from_vllm.tables.newer import marked
 from mist_sim.scenario.from_vllm.tables.refused import REFUSED
 from mist_sim.scenario.from_vllm.tables.without_effect import SHORT_WITHOUT_EFFECT, WITHOUT_EFFECT
 from mist_sim.scenario.from_vllm.wrappers.charts import with_config
@@ -45,6 +48,9 @@ _VALUES: Mapping[str, Handler] = {
     "--rope-theta": model_flags.rope,
     "--moe-backend": backend_flags.moe_backend,
     "--attention-backend": backend_flags.attention_backend,
+    "--attention-config": backend_flags.attention_config,
+    "--kernel-config": backend_flags.kernel_config,
+    "--distributed-executor-backend": planning_ahead.executor,
     "--speculative-config": drafts.drafts,
     "--compilation-config": compilation.compilation,
     "--optimization-level": compilation.level,
@@ -75,6 +81,7 @@ SHORT = {
     **{one.short: flag for flag, one in HONOURED.items() if one.short},
     **{one.short: flag for flag, one in REFUSED.items() if one.short},
     **SHORT_WITHOUT_EFFECT,
+    "-ac": "--attention-config",
     "-cc": "--compilation-config",
     "-O": "--compilation-config",
     "-n": "--nnodes",
@@ -92,7 +99,7 @@ def _arities() -> dict[str, Arity]:
     }
     found |= {flag: "switch" if one.is_switch else "one" for flag, one in REFUSED.items()}
     found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
-    found.update(dict.fromkeys(_VALUES, "one"))
+    found.update(dict.fromkeys((*_VALUES, *spec_flags.KEYS), "one"))
     found.update(dict.fromkeys(_SWITCHES, "switch"))
     many: dict[str, Arity] = dict.fromkeys(("--lora-modules", "--lora-target-modules"), "many")
     return found | many | {"--config": "one"}
@@ -109,16 +116,18 @@ def read_server(
     num_gpus: int | None = None,
     overrides: Collection[str] = (),
     gpu: str = "",
+    engine: str | None = None,
 ) -> Server:
     """Return the client that a server's arguments describe, with an account of each of them.
 
     variables: of its environment. num_gpus: that it may use, if known. overrides: keys that are
-    said elsewhere. gpu: its name; empty if it is not known.
+    said elsewhere. gpu: its name; empty if it is not known. engine: as in `Server`.
     """
     words, fault = with_config(words)
-    flags = flags_of(words, ARITIES, SHORT)
+    flags = marked(flags_of(words, ARITIES, SHORT, has_model=True), engine)
+    flags = spec_flags.merged(flags)
     said = {flag.name: flag for flag in flags if not flag.fault}
-    server = Server(said, variables, overrides, gpu)
+    server = Server(said, variables, overrides, gpu, engine)
     _read_model(said, server)
     for flag in flags:
         if flag.fault:
@@ -132,6 +141,7 @@ def read_server(
     if fault:
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
+    nodes.note_lanes(server)
     backend_flags.from_variables(server)
     generation_flags.defaults(server)
     server_variables.account_for(server, num_gpus=num_gpus)

@@ -9,6 +9,9 @@ from mist_sim.errors import brief
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Flag
 
+ELSEWHERE = "engine"
+"""The version of a server whose version `--set` says, so that it is not known here."""
+
 
 class Server:
     """The state of a server after the flags read so far.
@@ -16,10 +19,11 @@ class Server:
     said: all flags of the command, by name; the last of equal ones. variables: of its environment.
     overrides: keys that `--set` gives, so that the command line need not. gpu: of the server, by
     name; empty if it is not known.
+    engine: its version, None: the newest; ELSEWHERE where `--set` says it.
     client: keys of the client. workload: keys of the workload, such as a limit of answers.
     front_end: keys of the front end.
-    handled: variables that a flag has accounted for. is_part: whether the command starts another
-        node of a server whose first command is elsewhere.
+    handled: variables that a flag has accounted for. part: the flag by which the command starts
+        another node of a server whose first command is elsewhere; empty if it does not.
     """
 
     def __init__(
@@ -28,9 +32,11 @@ class Server:
         variables: Mapping[str, str],
         overrides: Collection[str] = (),
         gpu: str = "",
+        engine: str | None = None,
     ) -> None:
         self.said = said
         self.gpu = gpu
+        self.engine = engine
         self.variables = variables
         self.overrides = overrides
         self.account = Account()
@@ -38,7 +44,7 @@ class Server:
         self.workload: dict[str, Any] = {}
         self.front_end: dict[str, Any] = {}
         self.handled: set[str] = set()
-        self.is_part = False
+        self.part = ""
 
     def set(self, key: str, value: Any, flag: Flag | str) -> None:
         """Set a key of the client, a dotted path, and note the flag that sets it."""

@@ -65,7 +65,7 @@ def visible(server: Server) -> int | None:
 def _spans_nodes(server: Server) -> bool:
     """Whether a flag says that further nodes have further GPUs."""
     said = server.said
-    several = "--nnodes" in said or "--data-parallel-size-local" in said or server.is_part
+    several = "--nnodes" in said or "--data-parallel-size-local" in said or bool(server.part)
     backend = said.get("--distributed-executor-backend")
     return (
         several

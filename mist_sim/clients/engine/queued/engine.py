@@ -84,7 +84,11 @@ class QueueEngine:
     def _return(self, event: Event) -> None:
         """Hand out the tokens of the oldest batch, and plan."""
         self._queue.popleft()
-        self._lane.give(self._in_flight.popleft())
+        self._give(self._in_flight.popleft(), event)
+
+    def _give(self, found: Pass, event: Event) -> None:
+        """Hand out the tokens of a batch that returns now, and plan."""
+        self._lane.give(found)
         if self._then is not None:
             self._look_whether_still()
         elif self.env.phase_is_last():
@@ -137,10 +141,10 @@ class QueueEngine:
                 return
         self._sleep()
 
-    def _sleep_through(self) -> None:
-        """Sleep until the next return of a stretch that is an event."""
+    def _sleep_through(self, first: int = 0) -> None:
+        """Sleep until the next return of a stretch that is an event; none before `first` is."""
         if (found := self._stretch) is not None and self._stretches is not None:
-            self._event = self._stretches.next_event(found)
+            self._event = self._stretches.next_event(found, max(first, found.num_given))
             self._wake = self.env.at(found.ends[self._event], self._step_end)
             self._wake.callbacks.append(self._return_in_stretch)
 
@@ -192,19 +196,25 @@ class QueueEngine:
     def _return_in_stretch(self, event: Event) -> None:
         """Enter a stretch up to the return that happens now; the stretch may go on behind it."""
         found, place = self._stretch, self._event
-        if found is not None:
-            if place == found.num_over and found.goes_on():
-                self._sleep_through()
-                return
+        if found is None or self._stretches is None:
+            return
+        if place < found.num_over:
+            self._stretches.settle(found, place, place)
+            found.num_given = place + 1
+            self._stretch, self._rest = None, found
+            self._give(found.pass_at(place), event)
+        elif found.goes_on():
+            self._sleep_through(place)
+        else:
             self._enter(found, place, place)
-            if place < found.num_over:
-                found.num_given, self._rest = place + 1, found
-        self._return(event)
+            self._return(event)
 
     def _cut_stretch(self) -> None:
         """Enter the part of a stretch that has happened by now, and go on batch by batch."""
-        found, env, self._rest = self._stretch, self.env, None
-        if found is None or self._stretches is None:
+        found, rest, env, self._rest = self._stretch, self._rest, self.env, None
+        if rest is not None:  # what has happened of it is entered
+            self._enter(rest, rest.num_given, rest.num_planned)
+        if found is None:
             return
         ends, now = found.ends, env.now
         num_planned = num_over = bisect_left(ends, now, found.num_given, self._event)
@@ -223,10 +233,10 @@ class QueueEngine:
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Bring the queue to the state after so many returns and plans of a stretch."""
         self._stretch = None
-        is_new = num_over > found.num_given or num_planned > found.num_planned
-        if self._stretches is None or not is_new:
+        if self._stretches is None or not num_over:
             return
-        now = self._stretches.settle(found, num_over, num_planned)
+        self._stretches.settle(found, num_over, num_planned)
+        now = self._stretches.queue(found)
         self._queue, self._recent = now.queue, now.recent
         self._in_flight = deque(now.in_flight)
         self._number, self._rank_ends = now.number, now.rank_ends

@@ -42,10 +42,8 @@ class FreshQueue(WaitingQueue):
         queue, stale = self._queue, self.stale
         if not (stale and self._passes_over):
             return queue.head()
-        fresh = [each for each in queue if each not in stale]
-        if isinstance(queue, Ranked):
-            return min(fresh, key=queue.place)
-        return fresh[0]
+        fresh = (each for each in queue if each not in stale)
+        return min(fresh, key=queue.place) if isinstance(queue, Ranked) else next(fresh)
 
     def take(self) -> SequenceState:
         """Remove and return the head."""

@@ -67,22 +67,23 @@ class Stretches:
         # a request may come in with what an answer frees, which are its own blocks alone
         return "end" if state.waiting or state.kv_cache.shares_blocks else "any"
 
-    def next_event(self, found: Stretch) -> int:
-        """Return the place of the next return that has to be an event.
+    def next_event(self, found: Stretch, first: int) -> int:
+        """Return the place of the next return that has to be an event; none before `first` has.
 
         One that writes down a gap between tokens is, since rows of gaps are in the order of time.
         """
         ends: dict[int, float] = {}
-        for place in range(found.num_given, min(len(found.flight), found.num_over)):
+        num_flight, num_over = len(found.flight), found.num_over
+        for place in range(first, min(num_flight, num_over)):
             group = (each := found.flight[place]).group
             has_gap = each.ready != ends.get(group.number, group.records.last_decode_end)
             if has_gap or not self._lane.is_quiet(each):
                 return place
             ends[group.number] = each.end
-        first = max(found.num_given, len(found.flight))
-        return next(
-            (each for each in found.endings if first <= each < found.num_over), found.num_over
-        )
+        for place in found.endings:
+            if place >= first and num_flight <= place < num_over:
+                return place
+        return num_over
 
     def _is_calm(self) -> bool:
         """Tell whether plans find decodes alone, and will while batches in flight return."""
@@ -131,26 +132,24 @@ class Stretches:
 
     # --- what has happened ----------------------------------------------------------------
 
-    def settle(self, found: Stretch, num_over: int, num_planned: int) -> EngineQueue:
+    def settle(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Enter the returns of a stretch up to so many, and the plans after so many of them.
 
-        num_over: those of batches that were in flight are quiet, or given already. Returns the
-        engine's queue at that point.
+        num_over: those of batches that were in flight are quiet, or given already.
         """
-        num_flight = len(found.flight)
+        if num_over == found.num_given and num_planned == found.num_planned:
+            return
         for each in found.flight[found.num_given : num_over]:
             self._lane.give_quietly(each, found.num_waiting)
-        if num_over > num_flight:
+        if num_over > len(found.flight):
             self._write(found, num_over)
         for group in found.groups:
             group.in_flight.clear()
-        flight = [found.pass_at(place) for place in range(num_over, num_flight + num_planned)]
-        for each in flight:
+        for each in found.in_flight(num_over, num_planned):
             each.group.in_flight.append(each)
         if num_planned > found.num_planned:
             self._plan(found, num_planned)
         found.num_given, found.num_planned = num_over, num_planned
-        return self._queue(found, flight)
 
     def _write(self, found: Stretch, num_over: int) -> None:
         """Write down returns up to so many, without those of batches that were in flight."""
@@ -181,19 +180,20 @@ class Stretches:
         """Let a group's clock count the batch at a place, and those before it; return it."""
         last = found.pass_at(place)
         clock = last.group.clock
-        clock.advance(found.step_at(place) + 1 - clock.steps)
+        clock.count(found.step_at(place) + 1 - clock.steps)
         if self._state.kv_cache.caches_prefixes:  # else nobody asks
             num_flight, num_groups = len(found.flight), len(found.groups)
             before = range(place - num_groups, place - num_flight, -num_groups)
             last.before = tuple([found.pass_at(each) for each in before])
         return last
 
-    def _queue(self, found: Stretch, flight: Sequence[Pass]) -> EngineQueue:
-        """Return the queue of the engine as the state has it; `flight`: the batches in it."""
-        before, num_planned, batches = found.before, found.num_planned, iter(flight)
-        is_over = len(flight) < len(found.flight)  # the oldest has returned, its plan is to come
+    def queue(self, found: Stretch) -> EngineQueue:
+        """Return the queue of the engine as the state has it."""
+        before, num_planned = found.before, found.num_planned
+        batches = iter(found.in_flight(found.num_given, num_planned))
+        num_over = found.num_given - num_planned  # whose plan is to come
         return EngineQueue(
-            deque([None if each < 0 else next(batches) for each in found.shape[is_over:]]),
+            deque([None if each < 0 else next(batches) for each in found.shape[num_over:]]),
             self._recent(found),
             before.number + num_planned * found.rhythm.num_plans,
             list(found.rank_ends[num_planned - 1]) if num_planned else before.rank_ends,

@@ -102,6 +102,11 @@ class Stretch:
         num_groups = len(self.groups)
         return self.steps[place % num_groups] + (place - len(self.flight)) // num_groups
 
+    def in_flight(self, num_over: int, num_planned: int) -> list[Pass]:
+        """Return the batches on their way after so many returns and plans."""
+        places = range(max(num_over, len(self.flight)), len(self.flight) + num_planned)
+        return self.flight[num_over:] + [self.pass_at(place) for place in places]
+
     def pass_at(self, place: int) -> Pass:
         """Return the batch at a place, as the engine has it."""
         num_ahead = place - len(self.flight)

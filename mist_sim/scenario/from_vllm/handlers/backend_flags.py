@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from mist_sim.errors import MistError
+from mist_sim.errors import MistError, cut
 from mist_sim.hardware import load_gpu
 from mist_sim.models import ModelSpec
 from mist_sim.models.attention_backends import AttentionBackend, check_attention_backend
 from mist_sim.models.moe_backends import MoeBackend, check_moe_backend, expert_format, stored_name
 from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.handlers.model_flags import spec_of
 from mist_sim.scenario.from_vllm.server import Server
 
@@ -41,21 +42,45 @@ _VARIABLES: Mapping[str, tuple[tuple[str, MoeBackend], ...]] = {
 
 def moe_backend(flag: Flag, server: Server) -> None:
     """Take the kernels of experts, where the model has some and they run on its GPU."""
-    _backend("moe_backend", flag.value.lower().replace("-", "_"), flag, server)
+    _experts(flag.value, flag.written, server)
 
 
 def attention_backend(flag: Flag, server: Server) -> None:
     """Take the kernels of attention."""
-    _backend("attention_backend", flag.value.upper(), flag, server)
+    _backend("attention_backend", flag.value.upper(), flag.written, server)
 
 
-def _backend(key: str, name: str, flag: Flag, server: Server) -> None:
+def attention_config(flag: Flag, server: Server) -> None:
+    """Take the kernels of attention that a JSON object names."""
+    for key, value in entries_of(flag, server).items():
+        written = f"{flag.name} {key}={cut(str(value))}"
+        if key == "backend" and value is not None:
+            _backend("attention_backend", str(value).upper(), written, server)
+        else:
+            server.account.assumed(written, _TIMED)
+
+
+def kernel_config(flag: Flag, server: Server) -> None:
+    """Take the kernels of experts that a JSON object names."""
+    for key, value in entries_of(flag, server).items():
+        written = f"{flag.name} {key}={cut(str(value))}"
+        if key == "moe_backend":
+            _experts(str(value), written, server)
+        else:
+            server.account.assumed(written, _TIMED)
+
+
+def _experts(name: str, written: str, server: Server) -> None:
+    _backend("moe_backend", name.lower().replace("-", "_"), written, server)
+
+
+def _backend(key: str, name: str, written: str, server: Server) -> None:
     if name.lower() == "auto":
-        server.account.no_effect(flag.written, "that is so by default")
+        server.account.no_effect(written, "that is so by default")
     elif _is_known(key, name, server):
-        server.set(key, name, flag)
+        server.set(key, name, written)
     else:
-        server.account.assumed(flag.written, _TIMED)
+        server.account.assumed(written, _TIMED)
 
 
 def from_variables(server: Server) -> None:

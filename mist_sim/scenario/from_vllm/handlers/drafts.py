@@ -11,6 +11,7 @@ from typing import Any
 from mist_sim.errors import brief, cut
 from mist_sim.scenario.from_vllm.checkpoints import checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.handlers import planning_ahead
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.server import Server
 
@@ -37,7 +38,6 @@ _WITHOUT_EFFECT = {
 _KERNELS = "step times are those of vLLM's default kernels"
 _ASSUMED = {
     "quantization": "the drafting layers are stored as the model, a draft model as its checkpoint",
-    "disable_padded_drafter_batch": _KERNELS,
     "use_local_argmax_reduction": _KERNELS,
     "attention_backend": _KERNELS,
     "moe_backend": _KERNELS,
@@ -69,10 +69,13 @@ def _entry(key: str, value: Any, method: str | None, server: Server) -> None:
             )
         else:
             server.set("speculative_config.method", method, written)
+            planning_ahead.ngrams(str(value), written, server)
     elif key == "model":
         _model(str(value), method, written, server)
     elif key in ("draft_tensor_parallel_size", "tensor_parallel_size"):
         _width(value, method, written, server)
+    elif key == "disable_padded_drafter_batch":
+        planning_ahead.padded_drafts(value, written, server)
     elif key in _AS_THEY_ARE:
         server.set(f"speculative_config.{key}", value, written)
     elif key in _WITHOUT_EFFECT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.handlers import lmcache
 from mist_sim.scenario.from_vllm.server import Server
 
 
@@ -31,3 +32,4 @@ def offloading_backend(flag: Flag, server: Server) -> None:
         server.account.no_effect(flag.written, "that is so by default")
     else:
         server.account.assumed(flag.written, "offloading has one kind of copy here")
+        lmcache.beside({}, server, "the tier is of --kv-offloading-size, in host memory alone")

@@ -137,8 +137,8 @@ def _longer(values: Mapping[str, Any], written: str, server: Server) -> None:
     elif any("factor" in value for value in values.values() if isinstance(value, dict)):
         server.account.refused(
             written,
-            f"it makes the context longer than the model's {brief(dict(values))[:40]}; "
-            "say how long: --max-model-len",
+            f"{brief(dict(values))} makes the context longer than the model's own; say how long: "
+            "--max-model-len",
         )
     else:
         server.account.no_effect(written, "positions take no time")

@@ -10,6 +10,8 @@ _ONE_NODE = (
     "all GPUs are linked as those of one node; for several, --set network='{topology: ..., nodes: "
     "N, spans_nodes: true}'"
 )
+_EVERY_NODE = "it has no value here, so all nodes run this command, the first as well"
+_RANKS = "--pipeline-parallel-size"
 _FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
 
 
@@ -25,6 +27,8 @@ def rank(flag: Flag, server: Server) -> None:
     """Note which node of a server a command starts."""
     if flag.value == "0":
         server.account.no_effect(flag.written, "the first node's command is the server's")
+    elif "$" in flag.value or "`" in flag.value:
+        server.account.assumed(flag.written, _EVERY_NODE)
     else:
         _of_another(flag, server)
 
@@ -38,7 +42,7 @@ def headless(flag: Flag, server: Server) -> None:
 
 
 def _of_another(flag: Flag, server: Server) -> None:
-    server.is_part = True
+    server.part = flag.written
     server.account.no_effect(flag.written, _PART)
 
 
@@ -69,3 +73,21 @@ def no_custom_all_reduce(flag: Flag, server: Server) -> None:
         server.set("all_reduce", "ring", flag)
     else:
         server.account.no_effect(flag.written, "that is so by default")
+
+
+def note_lanes(server: Server) -> None:
+    """Note options with which a pipeline has a scheduler for each batch here, and one in vLLM."""
+    client = server.client
+    tiers = client.get("kv_cache", {}).get("tiers")
+    options = {
+        "drafts": client.get("speculative_config"),
+        "a tier": tiers,
+        "a role": client.get("role"),
+    }
+    found = [name for name, is_set in options.items() if is_set]
+    if server.number(_RANKS) > 1 and found:
+        server.account.assumed(
+            server.said[_RANKS].written,
+            f"with {' and '.join(found)} each batch in flight has a scheduler and a part of the "
+            "memory here, as in vLLM's v0; vLLM's v1 has one for all",
+        )

@@ -1,10 +1,8 @@
 """`--kv-transfer-config`: roles of prefill and decode servers, or a cache below the GPU's.
 
-Sources: `KVTransferConfig` in vllm/config/kv_transfer.py; `lmcache` in
-`VllmConfig._post_init_kv_transfer_config` of vllm/config/vllm.py (0.19), where LMCache's size is
-that of each rank; its variables, and 5 GB of host memory unless one says otherwise, as in the
-LMCache examples of vLLM's documentation. `get_num_new_matched_tokens` of a connector tells whether
-it loads between steps: `LMCacheConnectorV1` never does.
+Sources: `KVTransferConfig` in vllm/config/kv_transfer.py; `CPUOffloadingSpec` in
+vllm/v1/kv_offload/cpu/spec.py and its factory (0.14 to 0.33). `get_num_new_matched_tokens` of a
+connector tells whether it loads between steps: `LMCacheConnectorV1` never does.
 """
 
 from __future__ import annotations
@@ -12,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mist_sim.errors import brief
+from mist_sim.errors import brief, cut
 from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.handlers import lmcache
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.server import Server
 
@@ -21,26 +20,22 @@ KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 """`kv_role` of vLLM's `KVTransferConfig` (vllm/config/kv_transfer.py) for a client's role."""
 
 _FLAG = "--kv-transfer-config"
-_TIERS = "kv_cache.tiers"
-_LMCACHE = "LMCACHE_"
-_SIZE, _LOCAL, _REMOTE = "MAX_LOCAL_CPU_SIZE", "LOCAL_CPU", "REMOTE_URL"
-_OTHERS = {
-    "USE_EXPERIMENTAL": "it is LMCache's only form now",
-    "LOG_LEVEL": "what is logged takes no time here",
-    "CHUNK_SIZE": "the tier keeps blocks of block_size tokens, not chunks",
-    "USE_LAYERWISE": "loads are timed whole, not layer by layer",
-    "SAVE_DECODE_CACHE": "answers are kept as prompts are",
-    "REMOTE_SERDE": "entries keep their size on the way",
-}
-_DEFAULT_SIZE = 5.0
+_EXTRA = "kv_connector_extra_config"
 _IN_STEP = "LMCacheConnectorV1"  # the step that admits a request waits for its blocks
 _ENDS = "how connectors find each other; the network and the tier determine how fast they are"
-_STORES = ("MooncakeStoreConnector", "FlexKVConnectorV1", "HF3FSKVConnector")
-_SHARED = (
-    "a store that servers share needs a size and a bandwidth; instead: --set "
-    "'clients.0.kv_cache.tiers=[{name: store, capacity: 1 TB, read_bandwidth: 10 GB/s, shared: "
-    "true}]'"
+_SPEED = "the network and the tier determine how fast a connector is"
+_OF_A_ROLE = (
+    "the server hands its caches over, and has no tier; for what LMCache keeps beside, --set "
+    "'clients.0.kv_cache.tiers=[{name: lmcache, capacity: 5 GB}]'"
 )
+_STORES = ("MooncakeStoreConnector", "FlexKVConnectorV1", "HF3FSKVConnector")
+_OFFLOADED = {
+    "spec_name": ("CPUOffloadingSpec",),
+    "eviction_policy": ("lru",),
+    "store_threshold": ("0", "1"),
+    "secondary_tiers": ("[]",),
+}
+"""Entries of the OffloadingConnector, with the values that ask for what is simulated."""
 
 
 def transfer(flag: Flag, server: Server) -> None:
@@ -51,20 +46,29 @@ def transfer(flag: Flag, server: Server) -> None:
     connector, role = str(said.get("kv_connector", "")), said.get("kv_role")
     roles = {name: ours for ours, name in KV_ROLES.items()}
     written = f"{_FLAG} {connector}".rstrip()
-    for key in said.keys() - {"kv_connector", "kv_role"}:
+    for key in said.keys() - {"kv_connector", "kv_role", _EXTRA}:
         server.account.no_effect(f"{_FLAG} {key}", _ENDS)
+    inner = said.get(_EXTRA)
+    extra = inner if isinstance(inner, dict) else {}
+    is_lmcache = connector.startswith("LMCache")
     if role in roles:
         server.set("role", roles[str(role)], f"{written} {role}")
-    elif connector.startswith("LMCache"):
-        _lmcache(written, said, server, in_step=connector == _IN_STEP)
+        if is_lmcache:
+            lmcache.beside(extra, server, _OF_A_ROLE)
+        else:
+            _passed_over(extra, server)
+    elif is_lmcache:
+        lmcache.below(written, extra, server, in_step=connector == _IN_STEP)
     elif connector in _STORES:
         _shared(written, server)
+        _passed_over(extra, server)
     elif connector == "OffloadingConnector":
-        _offloading(written, said.get("kv_connector_extra_config"), server)
+        _offloading(written, extra, server)
     elif connector in ("DecodeBenchConnector", "ExampleConnector", "SharedStorageConnector"):
         server.account.refused(written, "it is an example of vLLM's that moves files; leave it out")
     elif role == "kv_both" and connector != "MultiConnector" and server.is_set_whole("role"):
         server.account.applied(written, "role, which --set says")
+        _passed_over(extra, server)
     else:
         server.account.refused(
             written,
@@ -73,98 +77,39 @@ def transfer(flag: Flag, server: Server) -> None:
         )
 
 
-def _lmcache(written: str, said: Mapping[str, Any], server: Server, *, in_step: bool) -> None:
-    """Give the engine LMCache's host memory, or the store that servers share.
-
-    in_step: whether the connector loads within the step that admits a request.
-    """
-    values = _settings(said, server)
-    for name, why in _OTHERS.items():
-        if _LMCACHE + name in server.variables:
-            server.handled.add(_LMCACHE + name)
-            server.account.no_effect(_LMCACHE + name, why)
-    if not _prefix_cache(server):
-        server.account.refused(
-            written,
-            "a tier below a server without a prefix cache of its own, in which every hit is "
-            "loaded, is not simulated; instead: --enable-prefix-caching",
-        )
-    elif server.is_set_whole(_TIERS):
-        server.account.applied(written, f"{_TIERS}, which --set says")
-    elif "CONFIG_FILE" in values:
-        server.handled.add(f"{_LMCACHE}CONFIG_FILE")
-        server.account.refused(
-            f"{_LMCACHE}CONFIG_FILE",
-            "the file is not read; instead: the variables that it stands for, or --set "
-            "'clients.0.kv_cache.tiers=[{name: lmcache, capacity: 5 GB}]'",
-        )
-    elif _REMOTE in values:
-        server.handled.add(_LMCACHE + _REMOTE)
-        _shared(f"{written} {_LMCACHE}{_REMOTE}", server)
-    elif str(values.get(_LOCAL, "True")).lower() in ("false", "0"):
-        server.account.refused(written, "LMCache without host memory and store keeps nothing")
-    else:
-        _local(written, values.get(_SIZE), server, in_step=in_step)
-
-
-def _settings(said: Mapping[str, Any], server: Server) -> dict[str, Any]:
-    """Return LMCache's settings, of variables and of the connector's own config."""
-    found: dict[str, Any] = {
-        name.removeprefix(_LMCACHE): value
-        for name, value in server.variables.items()
-        if name.startswith(_LMCACHE)
-    }
-    extra = said.get("kv_connector_extra_config")
-    for key, value in (extra if isinstance(extra, dict) else {}).items():
-        found[str(key).removeprefix("lmcache.").upper()] = value
-    return found
-
-
-def _local(written: str, size: object, server: Server, *, in_step: bool) -> None:
-    try:
-        each = _DEFAULT_SIZE if size is None else float(str(size))
-    except ValueError:
-        server.account.refused(f"{_LMCACHE}{_SIZE}", f"must be a number of GB, got {brief(size)}")
-        return
-    capacity = f"{each * server.num_ranks:g} GB"
-    tier: dict[str, Any] = {"name": "lmcache", "capacity": capacity}
-    if in_step:
-        tier["loads_in_step"] = None  # the engine decides: it knows what else is set
-    server.set(_TIERS, [tier], written)
-    if size is None:
-        server.account.items.pop()
-        server.account.taken(
-            written, f"{_TIERS}.0.capacity: {capacity}, {each:g} GB a rank, LMCache's default"
-        )
-    if in_step:
-        server.account.taken(
-            written,
-            f"{_TIERS}.0.loads_in_step: null, the step that admits a request waits for its loads, "
-            "or the request does where that is not simulated",
-        )
-    for name in (_SIZE, _LOCAL):
-        if _LMCACHE + name in server.variables:
-            server.handled.add(_LMCACHE + name)
-            server.account.applied(_LMCACHE + name, f"{_TIERS}.0.capacity: {capacity}")
+def _passed_over(extra: Mapping[str, Any], server: Server) -> None:
+    """Note entries of a connector's own config that the scenario has no words for."""
+    for key in extra:
+        server.account.assumed(f"{_EXTRA} {key}", _SPEED)
 
 
 def _shared(written: str, server: Server) -> None:
-    if server.is_set_whole(_TIERS):
-        server.account.applied(written, f"{_TIERS}, which --set says")
+    if server.is_set_whole(lmcache.TIERS):
+        server.account.applied(written, f"{lmcache.TIERS}, which --set says")
     else:
-        server.account.refused(written, _SHARED)
+        server.account.refused(written, lmcache.SHARED)
 
 
-def _offloading(written: str, extra: object, server: Server) -> None:
-    size = extra.get("cpu_bytes_to_use") if isinstance(extra, dict) else None
+def _offloading(written: str, extra: Mapping[str, Any], server: Server) -> None:
+    """Give the engine a tier of host memory, and answer each entry of the connector's config."""
+    size = extra.get("cpu_bytes_to_use")
     if isinstance(size, int | float) and size > 0:
-        server.set(_TIERS, [{"name": "cpu", "capacity": f"{size:.0f} B"}], written)
+        server.set(lmcache.TIERS, [{"name": "cpu", "capacity": f"{size:.0f} B"}], written)
     else:
         server.account.refused(
             written, "its size is not given in bytes; instead: --kv-offloading-size in GiB"
         )
-
-
-def _prefix_cache(server: Server) -> bool:
-    flag = server.said.get("--enable-prefix-caching")
-    return flag is None or flag.is_on
+    for key, value in extra.items():
+        entry = f"{_EXTRA} {key}={cut(str(value))}"
+        if key == "cpu_bytes_to_use":
+            continue
+        if str(value) in _OFFLOADED.get(key, ()):
+            server.account.no_effect(entry, "it asks for what is simulated")
+        elif key in _OFFLOADED:
+            server.account.refused(
+                entry,
+                "host memory that keeps all, and drops what was used least recently, is simulated; "
+                "leave it out",
+            )
+        else:
+            server.account.assumed(entry, "blocks of block_size tokens are copied as a tier does")

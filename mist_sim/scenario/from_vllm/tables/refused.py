@@ -65,6 +65,11 @@ REFUSED: Mapping[str, Refused] = {
     "--enable-elastic-ep": Refused("the number of ranks is fixed", "leave it out", ("False",)),
     "--cpu-offload-gb": Refused(_NO_OFFLOADING, "leave it out", ("0", "0.0")),
     "--offload-group-size": Refused(_NO_OFFLOADING, "leave it out", ("0",)),
+    "--quantization-config": Refused(
+        "it says layer by layer how weights are stored",
+        "--quantization, or --set model=PATH of a config.json with it",
+        ("{}",),
+    ),
     "--default-mm-loras": Refused("adapters of images are not simulated", "leave it out"),
     "--performance-mode": Refused(
         "it changes several limits", "--max-num-seqs and --max-num-batched-tokens", ("balanced",)
@@ -94,9 +99,6 @@ REFUSED: Mapping[str, Refused] = {
         "it is a client of type image_encoder", "leave it out", ("False",)
     ),
     "--ec-transfer-config": Refused("encoders are clients of type image_encoder", "leave it out"),
-    "--spec-method": Refused("one form is read", _ONE_FORM),
-    "--spec-model": Refused("one form is read", _ONE_FORM),
-    "--spec-tokens": Refused("one form is read", _ONE_FORM),
     "--speculative-model": Refused(_OLD, _ONE_FORM),
     "--num-speculative-tokens": Refused(_OLD, _ONE_FORM),
     "--speculative-draft-tensor-parallel-size": Refused(_OLD, _ONE_FORM),

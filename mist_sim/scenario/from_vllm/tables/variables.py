@@ -17,7 +17,10 @@ _PLAIN = "vLLM's steps do not depend on it"
 NO_EFFECT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"VLLM_\w*(LOG|DEBUG|TRACE|PROFILER|USAGE|TRACK|NVTX)\w*|NCCL_DEBUG\w*|GLOG_\w+", _LOGS),
+        (
+            r"VLLM_\w*(LOG|DEBUG|TRACE|PROFILER|USAGE|TRACK|NVTX|RINGBUFFER_WARNING)\w*|NCCL_DEBUG\w*|GLOG_\w+",
+            _LOGS,
+        ),
         (
             (
                 r"VLLM_(HOST_IP|PORT|RPC\w*|LOOPBACK_IP|API_KEY|CONFIG_ROOT|CACHE_ROOT|ASSETS_CACHE\w*|"
@@ -55,6 +58,7 @@ NO_EFFECT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"(NCCL|GLOO|TP|UCX|HCCL)_(SOCKET_IFNAME|NET_DEVICES|IB_HCA|IF_IP)|MASTER_\w+|RAY_\w+",
             _WHERE,
         ),
+        (r"LMCACHE_\w+", "no LMCache connector of --kv-transfer-config is there to read it"),
         (r"PYTORCH_(CUDA_|HIP_)?ALLOC_CONF", "memory is counted in blocks, without fragments"),
         (
             r"(SAFETENSORS|TORCH_CUDA_ARCH|TORCHINDUCTOR|TRITON|FLASHINFER)_\w*|TORCH_\w*CACHE\w*",
@@ -95,12 +99,11 @@ ASSUMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             (
-                r"(OMP|MKL|OPENBLAS)_\w+|VLLM_(V1_OUTPUT_PROC\w*|CPU_\w*|XGRAMMAR\w*|MQ_\w+|"
+                r"(OMP|MKL|OPENBLAS)_\w+|VLLM_(V1_OUTPUT_PROC\w*|SLEEP_WHEN_IDLE|CPU_\w*|XGRAMMAR\w*|MQ_\w+|"
                 r"MSGPACK\w*)|CUDA_LAUNCH_BLOCKING"
             ),
             "host times are those of overhead",
         ),
-        (r"LMCACHE_\w+", "LMCache keeps blocks as a tier of host memory does"),
     )
 )
 """Variables that change times of a real server, which the simulation passes over."""

@@ -68,7 +68,7 @@ _VALUES: Mapping[str, str] = {
     "mm-processor-cache-type "
     "mm-shm-cache-max-object-size-mb mm-encoder-tp-mode mm-encoder-attn-backend media-io-kwargs "
     "video-pruning-rate mm-tensor-ipc image-input-type image-token-id image-input-shape",
-    _PROCESSES: "distributed-executor-backend master-addr master-port data-parallel-address "
+    _PROCESSES: "master-addr master-port data-parallel-address "
     "data-parallel-backend data-parallel-rpc-port distributed-timeout-seconds worker-cls "
     "worker-extension-cls",
     _GONE: "swap-space max-seq-len-to-capture max-context-len-to-capture num-lookahead-slots "
@@ -99,9 +99,9 @@ _SWITCHES: Mapping[str, str] = {
     "steps without adapters are timed without them": "specialize-active-lora",
 }
 _ASSUMED_VALUES: Mapping[str, str] = {
-    _KERNELS: "attention-config kernel-config gdn-prefill-backend "
-    "override-attention-dtype mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size "
-    "model-impl additional-config logits-processors dcp-comm-backend",
+    _KERNELS: "gdn-prefill-backend override-attention-dtype mamba-cache-dtype "
+    "mamba-ssm-cache-dtype mamba-block-size model-impl additional-config logits-processors "
+    "dcp-comm-backend",
     _EXPERTS: "eplb-config expert-placement-strategy",
     _HTTP: "renderer-num-workers",
     "tokens count when they are computed; clients see bundles of them": "stream-interval",
@@ -113,7 +113,6 @@ _ASSUMED_SWITCHES: Mapping[str, str] = {
 }
 
 SHORT_WITHOUT_EFFECT: Mapping[str, str] = {
-    "-ac": "--attention-config",
     "-dpa": "--data-parallel-address",
     "-dpp": "--data-parallel-rpc-port",
     "-dpb": "--data-parallel-backend",

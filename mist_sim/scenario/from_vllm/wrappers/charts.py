@@ -16,6 +16,7 @@ from typing import Any
 from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.inputs.files import text_of
 from mist_sim.scenario.format import yaml_text
+from mist_sim.scenario.from_vllm.handlers.lmcache import NO_DISK
 from mist_sim.scenario.from_vllm.wrappers.command import Surroundings
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -23,10 +24,7 @@ _ROLES = {"producer": "kv_producer", "consumer": "kv_consumer"}
 _LMCACHE = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
 _SAID = ("enabled", "kvRole", "cpuOffloadingBufferSize", "maxLocalCpuSize", "logLevel", "remoteUrl")
 _DISKS = ("diskOffloadingBufferSize", "maxLocalDiskSize")
-_NO_DISK = (
-    "no value says how fast the disk is; instead: --set 'clients.0.kv_cache.tiers=[{name: cpu, "
-    "capacity: 5 GB}, {name: disk, capacity: 100 GB, read_bandwidth: 7 GB/s}]', without the key"
-)
+_NO_DISK = f"{NO_DISK}, without the key"
 _ROUTERS = {
     "roundrobin": "round_robin",
     "session": "session_affinity",

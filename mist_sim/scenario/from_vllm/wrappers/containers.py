@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
 
 CONTAINERS = ("docker", "podman", "nerdctl")
@@ -70,9 +71,38 @@ def inside(
     found = list(unwrap(list(arguments), around.copy())) if arguments else []
     if found:
         yield from found
-    elif is_vllm(image):
+    elif is_vllm(image) or _are_the_servers(arguments):
+        if not is_vllm(image):
+            around.account.assumed(f"image {cut(image)}", "its entry point is vLLM's server")
         own = arguments[1:] if arguments[:1] == ["serve"] else arguments
         yield around.command(SERVE, own)
+
+
+def _are_the_servers(arguments: list[str]) -> bool:
+    """Whether arguments alone are those of vLLM's server."""
+    names = [word.partition("=")[0] for word in arguments]
+    return "--model" in names and names[0].startswith("--")
+
+
+def pod(words: list[str], around: Surroundings, unwrap: Unwrap) -> Iterator[Command]:
+    """Yield the commands of `kubectl run NAME --image=IMAGE ... -- ARGUMENTS`."""
+    end = words.index("--") if "--" in words else len(words)
+    options, arguments = words[2:end], words[end + 1 :]
+    image, is_own = "", False
+    for position, word in enumerate(options):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(options[position + 1 : position + 2])
+        if name == "--image":
+            image = around.image = value
+        elif name == "--env":
+            around.variables[value.partition("=")[0]] = value.partition("=")[2]
+        elif name == "--command":
+            is_own = value.lower() != "false" if equals else True
+        elif name.startswith("-"):
+            around.account.no_effect(name, _PLAIN)
+    yield from inside(
+        image, arguments if is_own else [], [] if is_own else arguments, around, unwrap
+    )
 
 
 def is_vllm(image: str) -> bool:

@@ -9,7 +9,7 @@ from math import prod
 
 from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command, Surroundings
-from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained
+from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained, pod
 from mist_sim.scenario.from_vllm.wrappers.shells import ASSIGNMENT, Variables, simple_commands
 
 _MODULES = {
@@ -130,6 +130,9 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
             return
         elif name in CONTAINERS and depth < _DEPTH:
             yield from contained(words, around, lambda w, a: unwrapped(w, a, depth + 1))
+            return
+        elif name in ("kubectl", "oc") and words[1:2] == ["run"] and depth < _DEPTH:
+            yield from pod(words, around, lambda w, a: unwrapped(w, a, depth + 1))
             return
         elif name in _STARTERS or name.startswith("python"):
             words = _behind(words, name, around)

@@ -96,7 +96,7 @@ def _count(part: Mapping[str, Any], count: int) -> int:
 
 
 def _is_container(part: Mapping[str, Any]) -> bool:
-    says = any(part.get(key) for key in ("command", "args", "entrypoint"))
+    says = any(part.get(key) for key in ("command", "args", "entrypoint", "storageUri"))
     return says and ("image" in part or "containers" not in part)
 
 
@@ -119,9 +119,20 @@ def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
         image = f"{part['repository']}:{part.get('tag', 'latest')}"
     if "vllm" in str(part.get("modelFormat", "")).lower():  # of KServe
         image = image or "vllm"
-    around.image = str(image or "")
+        arguments = _of_a_store(str(part.get("storageUri", "")), arguments)
+    around.image = Variables(dict(around.variables)).expanded(str(image or ""))
     starts = list(inside(around.image, [], arguments, around, unwrapped)) if not entrypoint else []
     yield from starts or inside(around.image, entrypoint, arguments, around, unwrapped)
+
+
+def _of_a_store(uri: str, arguments: list[str]) -> list[str]:
+    """Return arguments with the model that KServe loads from the hub, which `/mnt/models` is."""
+    name = uri.removeprefix("hf://").partition(":")[0]
+    if name == uri or not uri:
+        return arguments
+    found = [word.replace("/mnt/models", name) for word in arguments]
+    says = any(word.partition("=")[0] == "--model" for word in found) or name in found
+    return found if says else [*found, "--model", name]
 
 
 def _around(part: Mapping[str, Any], count: int) -> Surroundings:

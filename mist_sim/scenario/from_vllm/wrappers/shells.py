@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, cut
 
 _PROMPT = re.compile(r"^[ \t]*(?:[$%>!][ \t]+|!(?=\w))", re.MULTILINE)
 _TOKEN = re.compile(
@@ -75,7 +75,13 @@ def simple_commands(text: str, variables: Variables) -> Iterator[list[str]]:
     variables: set as the text goes on. Raises ScenarioError for quotes that do not end.
     """
     reader = _Reader(variables)
-    for token in _TOKEN.finditer(_PROMPT.sub("", text)):
+    text = _PROMPT.sub("", text)
+    for token in _TOKEN.finditer(text):
+        if token.lastgroup == "plain" and token[0] in ("'", '"'):
+            raise ScenarioError(
+                f"--from-vllm: not a command line: No closing quotation; write {token[0]} where "
+                f"that ends which begins here: {cut(text[token.start() :], 40)}"
+            )
         if reader.take(token):
             yield from _run(reader.words, variables)
             reader.words = []
@@ -150,8 +156,6 @@ class _Reader:
             return self._variables.expanded(text[1:-1])
         if kind == "escaped":
             return text[1]
-        if kind == "plain" and text in ("'", '"'):
-            raise ScenarioError("--from-vllm: not a command line: No closing quotation")
         return text
 
     def _add_variable(self, text: str) -> None:

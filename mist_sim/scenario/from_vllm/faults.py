@@ -1,0 +1,80 @@
+"""All faults of command lines at once: refused flags, and values that a scenario cannot have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.from_vllm.account import Statement, check, faults_of
+
+_ROUNDS = 12
+_PATH = re.compile(r"([\w.]+): (?!is required)")
+_NUMBER = re.compile(r"-?[\w.]+")
+_OWN = "clients"  # keys of a client have defaults, those of a workload have none
+
+
+def check_all(statements: tuple[Statement, ...], data: Mapping[str, Any]) -> None:
+    """Raise ScenarioError with the refused flags and the scenario's problems, if any.
+
+    data: the scenario's keys. What is only missing beside a refused flag is no fault of its own.
+    """
+    problems = _problems(data)
+    if not faults_of(statements):
+        if problems:
+            raise ScenarioError("\n".join(problems))
+        return
+    check(statements, [line for line in problems if _is_of_a_value(line, data)])
+
+
+def _is_of_a_value(line: str, data: Mapping[str, Any]) -> bool:
+    """Whether a problem is one value's, and not of the parts that a refused flag leaves out."""
+    found = _PATH.match(line)
+    path = found[1].split(".") if found else []
+    return _mend(deepcopy(dict(data)), path) and path[-1] not in ("model", "method", "type")
+
+
+def _problems(data: Mapping[str, Any]) -> list[str]:
+    """Return the scenario's problems, one after another.
+
+    A scenario finds some problems only where others are not there: faulty values give way to
+    values that are none, until the rest holds. What these bring about is left out.
+    """
+    found: list[str] = []
+    rest = deepcopy(dict(data))
+    for _ in range(_ROUNDS):
+        try:
+            build(Scenario.from_dict(rest))
+        except ScenarioError as error:
+            lines = str(error).splitlines()
+        else:
+            return found
+        new = [line for line in lines if not found or _is_of_a_value(line, data)]
+        found += [line for line in new if line not in found]
+        mended = [_mend(rest, match[1].split(".")) for line in new if (match := _PATH.match(line))]
+        if not any(mended):
+            return found
+    return found
+
+
+def _mend(data: Any, path: Sequence[str]) -> bool:
+    """Take a faulty value away, or put 1 of its unit there; return whether it was there."""
+    *places, last = path or ("",)
+    for step in places:
+        if isinstance(data, list) and step.isdecimal() and int(step) < len(data):
+            data = data[int(step)]
+        elif isinstance(data, dict) and step in data:
+            data = data[step]
+        else:
+            return False
+    if not isinstance(data, dict) or last not in data or isinstance(data[last], dict | list):
+        return False
+    value = data[last]
+    if path[0] == _OWN:
+        del data[last]
+    else:
+        data[last] = _NUMBER.sub("1", value, count=1) if isinstance(value, str) else 1
+    return bool(path[0] == _OWN or data[last] != value)

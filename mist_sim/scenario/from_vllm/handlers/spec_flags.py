@@ -1,0 +1,45 @@
+"""`--spec-method`, `--spec-model` and `--spec-tokens`: entries of `--speculative-config`.
+
+Source: `EngineArgs.create_speculative_config` in vllm/engine/arg_utils.py (0.33).
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mist_sim.scenario.from_vllm.flags import Flag
+from mist_sim.scenario.from_vllm.tables.honoured import mapping
+
+KEYS: Mapping[str, str] = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+"""Keys of the config, by flag."""
+
+_CONFIG = "--speculative-config"
+
+
+def merged(flags: Sequence[Flag]) -> list[Flag]:
+    """Return flags with these as entries of the config; a fault where the config says one, too."""
+    own = {KEYS[flag.name]: flag.value for flag in flags if flag.name in KEYS and not flag.fault}
+    if not own:
+        return list(flags)
+    configs = [flag for flag in flags if flag.name == _CONFIG and not flag.fault]
+    try:
+        config = mapping(configs[-1].value) if configs else {}
+    except (ArgumentTypeError, RecursionError):  # which its handler says
+        return [flag for flag in flags if flag.name not in KEYS or flag.fault]
+    others = [
+        replace(flag, fault=f"{_CONFIG} says {KEYS[flag.name]}, too; leave one out")
+        if KEYS.get(flag.name) in config
+        else flag
+        for flag in flags
+        if flag not in configs
+        and (flag.name not in KEYS or flag.fault or KEYS[flag.name] in config)
+    ]
+    entries = {key: int(said) if said.isdecimal() else said for key, said in own.items()}
+    return [*others, Flag(_CONFIG, (json.dumps({**config, **entries}),))]
