@@ -41,6 +41,7 @@ def test_a_draft_is_said_once():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (f"{SERVE} --spec-method ngram --spec-tokens 3 --spec-tokens 4", "given again behind it"),
         (f"{SERVE} -tp2", "-tp2: not known; write -tp 2"),
         (f"""{SERVE} --quantization-config '{{"moe": {{}}}}'""", "layer by layer"),
         ("vllm serve 'llama-3.1-8b -tp 2", "write ' where that ends which begins here: 'llama"),
@@ -96,3 +97,18 @@ def test_a_model_that_kserve_loads(more):
     found = from_vllm([KSERVE + more])
     assert found.keys["model"] == "meta-llama/Llama-3.1-8B-Instruct"
     assert ("scheduler" in found.keys["clients"][0]) is bool(more)
+
+
+@pytest.mark.parametrize(
+    ("flag", "lacking", "having"),
+    [
+        ("--moe-backend marlin", "vllm-0.12", "vllm-0.19"),
+        ("--spec-method ngram --spec-tokens 3", "vllm-0.19", "vllm-0.24"),
+    ],
+)
+def test_flags_that_a_version_lacks_are_refused(flag, lacking, having):
+    text = f"vllm serve gpt-oss-20b {flag}"
+    with pytest.raises(ScenarioError, match=f"{lacking} does not have it; leave it out, or name"):
+        from_vllm([text], gpu="h100-sxm", engine=lacking)
+    assert from_vllm([text], gpu="h100-sxm", engine=having)
+    assert from_vllm([text], gpu="h100-sxm")

@@ -25,6 +25,7 @@ from mist_sim.scenario.from_vllm.handlers import (
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
+from mist_sim.scenario.from_vllm.tables.newer import marked
 from mist_sim.scenario.from_vllm.tables.refused import REFUSED
 from mist_sim.scenario.from_vllm.tables.without_effect import SHORT_WITHOUT_EFFECT, WITHOUT_EFFECT
 from mist_sim.scenario.from_vllm.wrappers.charts import with_config
@@ -123,7 +124,8 @@ def read_server(
     said elsewhere. gpu: its name; empty if it is not known. engine: as in `Server`.
     """
     words, fault = with_config(words)
-    flags = spec_flags.merged(flags_of(words, ARITIES, SHORT, has_model=True))
+    flags = marked(flags_of(words, ARITIES, SHORT, has_model=True), engine)
+    flags = spec_flags.merged(flags)
     said = {flag.name: flag for flag in flags if not flag.fault}
     server = Server(said, variables, overrides, gpu, engine)
     _read_model(said, server)
