@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,16 +139,21 @@ def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -
     return Scenario.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
 
 
-def of_vllm(commands: list[str], overrides: Collection[str] = ()) -> dict[str, Any]:
+def of_vllm(commands: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a scenario that vLLM's command lines say.
 
-    overrides: keys that `--set` gives.
+    overrides: what `--set` gives. Raises ScenarioError for refused flags, and for values beside
+    them that no scenario can have.
     """
     if not commands:
         return {}
-    from mist_sim.scenario.from_vllm.commands import from_vllm
+    from mist_sim.scenario.from_vllm.account import faults_of
+    from mist_sim.scenario.from_vllm.commands import read_commands
+    from mist_sim.scenario.from_vllm.faults import check_all
 
-    found = from_vllm(commands, overrides=overrides)
+    found = read_commands(commands, overrides=overrides)
+    if faults_of(found.account):
+        check_all(found.account, found.keys, without=overrides)
     note(found)
     return found.overrides
 

@@ -67,3 +67,13 @@ def test_all_limits_of_a_benchmark(capsys):
     said = said_of(capsys, f"{BENCH} --goodput ttft:abc foo:3")
     assert "ttft:abc" in said[2]
     assert "foo:3" in said[3]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_run_says_them_too_unless_they_are_set_elsewhere(capsys, told):
+    text = f"{SERVE} --enable-dbo --max-num-seqs 0"
+    more = () if told else ("--set", "clients.0.scheduler.max_num_seqs=8")
+    assert exit_code("run", "demo", "--from-vllm", text, *more) == 2
+    said = capsys.readouterr().err
+    assert "--enable-dbo" in said
+    assert ("max_num_seqs: must be >= 1" in said) is told

@@ -41,6 +41,7 @@ def test_a_draft_is_said_once():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (f"{SERVE} --spec-method ngram --spec-tokens 3 --spec-tokens 4", "given again behind it"),
         (f"{SERVE} -tp2", "-tp2: not known; write -tp 2"),
         (f"""{SERVE} --quantization-config '{{"moe": {{}}}}'""", "layer by layer"),
         ("vllm serve 'llama-3.1-8b -tp 2", "write ' where that ends which begins here: 'llama"),

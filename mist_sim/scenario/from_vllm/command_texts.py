@@ -45,7 +45,10 @@ def read(text: str) -> tuple[list[Command], list[str]]:
         return found, others
     got = f"the file {path} with other text" if path else brief(text.strip())
     if path is None and _FILE_NAME.fullmatch(text.strip()):
-        raise ScenarioError(f"--from-vllm: there is no file {brief(text.strip())}")
+        raise ScenarioError(
+            f"--from-vllm: there is no file {brief(text.strip())}, and it is no command "
+            f"line of {' or '.join(COMMANDS)}"
+        )
     if text == _STDIN:
         got = "other text on standard input"
     raise ScenarioError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,11 +17,17 @@ _NUMBER = re.compile(r"-?[\w.]+")
 _OWN = "clients"  # keys of a client have defaults, those of a workload have none
 
 
-def check_all(statements: tuple[Statement, ...], data: Mapping[str, Any]) -> None:
+def check_all(
+    statements: tuple[Statement, ...], data: Mapping[str, Any], *, without: Collection[str] = ()
+) -> None:
     """Raise ScenarioError with the refused flags and the scenario's problems, if any.
 
-    data: the scenario's keys. What is only missing beside a refused flag is no fault of its own.
+    data: the scenario's keys. without: paths in it that are said elsewhere.
+    What is only missing beside a refused flag is no fault of its own.
     """
+    data = deepcopy(dict(data))
+    for path in without:
+        _mend(data, path.split("."))
     problems = _problems(data)
     if not faults_of(statements):
         if problems:

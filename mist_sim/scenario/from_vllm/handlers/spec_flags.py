@@ -33,13 +33,15 @@ def merged(flags: Sequence[Flag]) -> list[Flag]:
         config = mapping(configs[-1].value) if configs else {}
     except (ArgumentTypeError, RecursionError):  # which its handler says
         return [flag for flag in flags if flag.name not in KEYS or flag.fault]
-    others = [
-        replace(flag, fault=f"{_CONFIG} says {KEYS[flag.name]}, too; leave one out")
-        if KEYS.get(flag.name) in config
-        else flag
-        for flag in flags
-        if flag not in configs
-        and (flag.name not in KEYS or flag.fault or KEYS[flag.name] in config)
-    ]
+    last = {flag.name: flag for flag in flags}
+    others = []
+    for flag in flags:
+        key = None if flag.fault else KEYS.get(flag.name)
+        if key in config:
+            others.append(replace(flag, fault=f"{_CONFIG} says {key}, too; leave one out"))
+        elif key is not None and last[flag.name] is not flag:
+            others.append(replace(flag, fault="is given again behind it; leave one out"))
+        elif key is None and flag not in configs:
+            others.append(flag)
     entries = {key: int(said) if said.isdecimal() else said for key, said in own.items()}
     return [*others, Flag(_CONFIG, (json.dumps({**config, **entries}),))]
