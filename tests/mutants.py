@@ -404,7 +404,7 @@ MUTANTS = [
     Mutant(
         "blocks of an answer are entered when it is over",
         f"{CACHE}/prefix_manager.py",
-        "if num_tokens >= sequence.num_tokens - 1:",
+        "if is_last:",
         "if False:",
     ),
     Mutant(
@@ -788,7 +788,7 @@ MUTANTS = [
     ),
     Mutant(
         "an answer in a pipeline hides its blocks once its last token is on its way",
-        "clients/engine/queued/state.py",
+        "clients/engine/queued/in_flight.py",
         "if last.group is group and sequence in leaving:",
         "if False:",
     ),

@@ -38,7 +38,8 @@ class EngineRules:
         before one of them that is the oldest leaves it (`EngineCore.step_with_batch_queue` in
         `vllm/v1/engine/core.py`, in 0.24 and not in 0.19).
     drains_preempted: whether a request preempted in flight waits for all batches that compute it,
-        and other requests pass it (`Scheduler.schedule`, in 0.33 and not in 0.24).
+        and other requests pass it (`Scheduler.schedule`, in 0.33 and not in 0.24). Without it, it
+        waits for none where steps are planned ahead, and else for those that give it a token.
     caches_verified: whether the tokens that a step verified, of drafts, are cached as it ends, and
         not when the next one of their request is planned (`Scheduler.update_from_output`, in 0.33
         and not in 0.24). The two differ in what the last step of a request leaves.

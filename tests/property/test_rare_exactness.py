@@ -389,3 +389,77 @@ def test_plans_that_compute_nothing_leave_a_queue_when_they_are_the_oldest():
     assert prompt.batch.chunks == ((4, 0),)
     assert decode.batch.num_decodes == 1
     assert prompt.planned == decode.planned
+
+
+def chunks_of_pipeline(ranks, num_blocks, *jobs, **options):
+    """Return the later pieces of prompts, by batch, of a pipeline that plans ahead, as in 0.19."""
+    whole = EngineOptions(
+        "chunked",
+        *(num_blocks, 2, 2, 12),
+        batch_queue=True,
+        pipeline_parallel_size=ranks,
+        async_scheduling=True,
+        **options,
+    )
+    steps = assert_exact(Case(whole, jobs), AWKWARD).steps
+    return [step.batch.chunks for step in steps[1:] if step.batch.chunks]
+
+
+def test_who_is_preempted_in_flight_comes_back_before_its_token_has_come():
+    """Its first piece ends with the tokens that have come, 2 of 3; with 0.33 it waits for all."""
+    jobs = Job(0.0, 3, 2), Job(0.0, 1, 3)
+    assert chunks_of_pipeline(3, 4, *jobs) == [((2, 0),), ((1, 2),)]
+    assert chunks_of_pipeline(3, 4, *jobs, drains_preempted=True) == [((3, 0),)]
+
+
+def test_who_is_preempted_before_its_last_token_comes_back_in_vain():
+    jobs = Job(0.0, 1, 3), Job(0.0, 2, 3), Job(1.0, 2, 1)
+    assert chunks_of_pipeline(4, 5, *jobs) == [((4, 0),), ((2, 0),)]
+    assert chunks_of_pipeline(4, 5, *jobs, drains_preempted=True) == [((2, 0),)]
+
+
+def test_who_is_preempted_before_its_last_token_finds_its_own_blocks_again():
+    own = ((0, 1),)
+    jobs = Job(0.0, 1, 8, content=own), Job(0.0, 1, 1, content=own)
+    options = EngineOptions(
+        "chunked",
+        *(8, 1, 1, 1),
+        caching=True,
+        batch_queue=True,
+        pipeline_parallel_size=3,
+        async_scheduling=True,
+    )
+    in_vain = assert_exact(Case(options, jobs), AWKWARD).steps[-2]
+    assert in_vain.batch.chunks == ((1, 6),)
+
+
+def test_a_pipeline_plans_once_behind_its_last_request_while_steps_are_in_flight():
+    """That plan computes nothing and takes a place in the queue: a second batch has to wait."""
+    options = EngineOptions(
+        "chunked",
+        *(40, 4, 4, 12),
+        batch_queue=True,
+        pipeline_parallel_size=4,
+        async_scheduling=True,
+    )
+    jobs = Job(0.0, 4, 4), Job(0.0085, 4, 4), Job(0.0095, 12, 1)
+    first, second = assert_exact(Case(options, jobs), AWKWARD).steps[6:8]
+    assert first.batch.chunks == ((4, 0), (8, 0))
+    assert second.batch.chunks == ((4, 8),)
+    assert first.planned < second.planned
+
+
+def test_who_is_preempted_while_its_only_token_is_on_its_way_decodes_no_more():
+    """No gap between tokens is written for it."""
+    options = EngineOptions(
+        "chunked",
+        *(2, 1, 2, 2),
+        caching=True,
+        batch_queue=True,
+        fills_queue=True,
+        pipeline_parallel_size=2,
+        async_scheduling=True,
+    )
+    jobs = [Job(0.0, 1, number, content=((0, 1),)) for number in (1, 1, 2, 1)]
+    engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
+    assert engine.outcomes[3].gave_way

@@ -6,8 +6,9 @@ Beside the rules of `stepwise` and `parallel`:
 - Whenever the oldest batch has returned, or a request comes while nothing is in the queue, it plans
   the next one. It goes on to plan while there is room in the queue; otherwise it waits for the
   oldest. After a plan that computes nothing it waits, too, or (`fills`) not before such plans have
-  filled the queue. They take a place in it, and return with the batch before them; one that is
-  the oldest leaves the queue (without `fills`) before anything else is planned.
+  filled the queue. Behind a request that leaves it plans once, though nobody is there. Plans that
+  compute nothing take a place in the queue, and return with the batch before them; one that is the
+  oldest leaves it (without `fills`) before anything else is planned.
 - What a batch computes counts as computed when it is planned, so the next chunk of a prompt is
   planned without waiting for it. Blocks that it fills can be found then, as far as their tokens
   have come. Tokens come when it returns.
@@ -17,9 +18,11 @@ Beside the rules of `stepwise` and `parallel`:
 - The first rank begins a batch that was planned ahead when the tokens of another have come: those
   of the batch `stagger` plans before, where that gave any that are followed by others.
 - Who runs may be preempted although a batch computes it. The tokens on their way come all the
-  same. Neither it nor a request behind it is admitted before; or, with `drains`, others pass it,
-  and it waits for batches that give it none, too. One whose last token is on its way just gives its
-  blocks back.
+  same. Without `drains`, where plans are made ahead, it may be admitted before, as it would if
+  these were never to come: its first piece ends with the tokens that have come, and later ones go
+  on with those that have not, unless that is its last. Otherwise it is not admitted before, and
+  neither is a request behind it; or, with `drains`, others pass it, and it waits for batches that
+  give it none, too. One whose last token is on its way just gives its blocks back then.
 - Who gives up while it runs leaves when the next batch has returned.
 """
 
@@ -40,6 +43,7 @@ from tests.reference.stepwise import Live, Step, StepwiseChunked, StepwiseEngine
 class Pass:
     """A batch on its way: who is computed, and who gets a token at its end.
 
+    vain: who gets one behind its last.
     planned, ready: when it was planned, and when the first rank may begin it.
     """
 
@@ -52,6 +56,7 @@ class Pass:
     busy: float = 0.0
     num_used: int = 0
     decodes: list[Live] = field(default_factory=list)
+    vain: list[Live] = field(default_factory=list)
     chunks: list[tuple[Live, int]] = field(default_factory=list)
 
     def num_computed(self, live: Live) -> int:
@@ -78,6 +83,7 @@ class QueuedLane(StepwiseChunked):
     def reset(self) -> None:
         super().reset()
         self.number = 0  # of plans
+        self.some_left = False  # since the last plan
         self.passes: list[Pass] = []  # in flight
         self.eligible: dict[Live, int] = {}  # number of the plan that may have a decode again
         self.entered: dict[Live, int] = {}  # tokens of who runs that others find
@@ -99,7 +105,16 @@ class QueuedLane(StepwiseChunked):
 
     def num_vain(self, live: Live) -> int:
         """Tokens on their way behind its last one."""
-        return sum(live in each.decodes and live not in each.given for each in self.passes)
+        return sum(live in each.vain for each in self.passes)
+
+    def num_to_come(self, live: Live) -> int:
+        """Tokens on their way."""
+        return self.num_due(live) + self.num_vain(live)
+
+    @property
+    def readmits(self) -> bool:
+        """Tell whether one may be admitted again while its tokens are on their way."""
+        return self.stagger > 0 and not self.drains
 
     def is_over(self, live: Live) -> bool:
         """Tell whether no more of it is planned."""
@@ -115,6 +130,8 @@ class QueuedLane(StepwiseChunked):
 
     def is_stale(self, live: Live) -> bool:
         """Tell whether a waiting request has to wait for what is in flight."""
+        if self.readmits:
+            return False
         in_flight = any(live in each.members for each in self.passes)
         return in_flight if self.drains else self.num_due(live) > 0
 
@@ -131,6 +148,7 @@ class QueuedLane(StepwiseChunked):
     def next_batch(self) -> Pass | None:
         """Plan once; None where that computes nothing."""
         self.number += 1
+        self.some_left = False
         self.decodes = [
             live for live in self.running if live in self.all_decodes and self.is_ready(live)
         ]
@@ -148,18 +166,19 @@ class QueuedLane(StepwiseChunked):
         if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         given = [live for live in decodes if not self.is_ending(live)]
+        vain = [live for live in decodes if live not in given]
         for live in decodes:
             live.num_cached += 1
         for live, num_new in chunks:
             live.num_cached += num_new
-            if live.num_cached == live.num_known:
-                given.append(live)
+            if live.num_cached == live.num_known + self.num_to_come(live):
+                (vain if self.is_ending(live) else given).append(live)
                 live.decoding = True
                 self.all_decodes.append(live)
-        for live in [*decodes, *given]:
+        for live in [*given, *vain]:
             self.eligible[live] = self.number + self.stagger
         members = [*decodes, *(live for live, _ in chunks)]
-        found = Pass(members, given, batch, self.now, decodes=decodes, chunks=chunks)
+        found = Pass(members, given, batch, self.now, decodes=decodes, vain=vain, chunks=chunks)
         found.num_used = self.num_blocks - self.num_free
         self.memory.check(live.blocks for live in self.running)
         self.passes.append(found)
@@ -190,6 +209,18 @@ class QueuedLane(StepwiseChunked):
 
     def outgrows_pool(self, live: Live) -> bool:
         return self.blocks_alone(live.num_known + self.num_due(live)) > self.num_blocks
+
+    def to_compute(self, live: Live) -> int:
+        on_their_way = self.num_to_come(live) if live in self.running else 0
+        return super().to_compute(live) + on_their_way
+
+    def running_piece(self, live: Live, budget: int) -> int:
+        if (number := self.num_to_come(live)) and not live.decoding:
+            num_final = live.job.num_prompt_tokens + live.job.num_output_tokens
+            is_over = live.num_cached + 2 - number >= min(num_final, self.longest)
+            if is_over or self.number < self.eligible[live]:
+                return 0
+        return super().running_piece(live, budget)
 
     def take(
         self, served: list[tuple[Live, int, int]]
@@ -238,11 +269,11 @@ class QueuedLane(StepwiseChunked):
         number = self.entered.pop(victim, 0)
         if was_served:
             number = max(number, min(victim.num_cached, victim.num_known))
-        self.memory.leave(victim, number, preempted=not is_ending)
+        self.memory.leave(victim, number, preempted=self.readmits or not is_ending)
         victim.num_cached = 0
-        if is_ending:
+        if is_ending and not self.readmits:
             victim.outcome.gave_way = True
-        elif outgrows:
+        elif outgrows and not is_ending:
             self.reject(victim, self.now)
         else:
             victim.outcome.preempted_at.append(self.now)
@@ -267,8 +298,7 @@ class QueuedLane(StepwiseChunked):
             outcome.chunk_times.append(self.now)
             live.emit(self.now)
             if live in self.running:
-                num_coming = self.num_due(live) + self.num_vain(live)
-                self.enter_known(live, live.num_cached - num_coming)
+                self.enter_known(live, live.num_cached - self.num_to_come(live))
             if live.is_complete(self.longest):
                 complete.append(live)
         for live in complete:
@@ -280,14 +310,19 @@ class QueuedLane(StepwiseChunked):
 
     def leave(self, live: Live) -> None:
         self.stop(live)
+        self.some_left = True
         if live in self.running:
             self.running.remove(live)
             is_complete = live.is_complete(self.longest)
-            num_cached = live.num_cached - self.num_vain(live)
-            number = num_cached if is_complete else self.entered.get(live, 0)
+            number = self.entered.get(live, 0)
+            if is_complete:
+                number = max(number, live.num_cached - self.num_vain(live))
             self.memory.leave(live, number, preempted=False)
         elif live in self.queue:
             self.queue.remove(live)
+            if live.is_complete(self.longest):  # was preempted by a plan that did not know
+                live.outcome.preempted_at.pop()
+                live.outcome.gave_way = True
         if live.has_given_up:
             self.let_go(live, self.now)
 
@@ -359,7 +394,7 @@ class BatchQueue(StepwiseGroup):
         lane.now = now
         before = None
         while True:
-            if lane.num_inside:
+            if lane.num_inside or (self.queue and lane.some_left):
                 number_in_flight = len(lane.passes)
                 found = lane.next_batch()
                 if found:

@@ -151,12 +151,13 @@ class PrefixCachingManager(KvCacheManager):
         """Enter the blocks that a step fills; decodes' blocks of the same ids come first."""
         chain = sequence.chain
         if chain is not None and chain.is_entering:
+            is_last = num_tokens >= sequence.num_tokens - 1
             num_tokens = min(num_tokens, self.answers.num_hashed(sequence))
             num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
             if self.answers:
                 self.answers.catch_up(chain.keys_until(num_full))
             self.cache.enter(chain, num_full)
-            if num_tokens >= sequence.num_tokens - 1:
+            if is_last:
                 self.answers.begin(sequence)
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:

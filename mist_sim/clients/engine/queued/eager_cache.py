@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from mist_sim.clients.kv_cache.reusable_decodes import Answers
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.queued.state import QueuedState
+    from mist_sim.clients.engine.queued.in_flight import InFlight
     from mist_sim.clients.sequence_state import SequenceState
 
 
 class EagerAnswers(Answers):
     """The sequences that fill blocks of each content id; they are entered as they are filled."""
 
-    state: QueuedState
+    state: InFlight
 
     def catch_up(self, keys: Iterable[Hashable]) -> bool:
         """Return that nothing is left to enter."""
@@ -39,10 +39,12 @@ class EagerAnswers(Answers):
         """Enter blocks of sequences with so many tokens, without those on their way."""
         state = self.state
         for sequence in state.in_turn(list(contexts)) if len(contexts) > 1 else contexts:
-            chain = sequence.chain
-            if chain is None:
-                continue
-            num_tokens = contexts[sequence] - state.num_due(sequence)
+            self.enter(sequence, contexts[sequence] - state.num_due(sequence))
+
+    def enter(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Enter the blocks of so many tokens of a sequence, all of which are known."""
+        chain = sequence.chain
+        if chain is not None:
             num_full = min(num_tokens // self._block_size, chain.num_shared)
             if num_full > chain.num_held:
                 self.cache.enter(chain, num_full)

@@ -2,7 +2,9 @@
 
 When the oldest batch has returned, or work comes while there is none, the next batch is planned,
 and more as long as the queue has room; then the engine waits for the oldest (vLLM's
-`EngineCore.step_with_batch_queue`). On the ranks batches never overtake one another:
+`EngineCore.step_with_batch_queue`). If requests have left since the last plan, one more is made
+although nobody is there; it computes nothing (`Scheduler.has_finished_requests`). On the ranks
+batches never overtake one another:
 
     start[r] = max(end[r - 1] + delay between ranks, end of the batch before on r)
     end[r] = start[r] + time of the batch on rank r
@@ -105,7 +107,7 @@ class QueueEngine:
         queue, form, state = self._queue, self._form, self._lane.state
         before: object = None
         while True:
-            if state.running or state.waiting:
+            if state.running or state.waiting or (queue and self._lane.some_left):
                 found = self._next_batch()
                 queue.append(found)
                 if len(queue) < form.size:

@@ -17,8 +17,8 @@ class QueueForm:
     size: batches in it at most. stagger: if steps are planned ahead, the number of plans from one
     plan of a decode to its next; 0: a decode is planned when its last token has come. fills:
     whether plans that compute nothing fill the queue, and the oldest stays in it before the next
-    plan. drains: whether a preempted request waits for all batches that compute it, and not only
-    for those that give it a token.
+    plan. drains: whether a preempted request waits for all batches that compute it; otherwise it
+    waits for those that give it a token, or with stagger for none (`early.py`).
 
     With stagger 1 the first rank waits for the tokens of the batch before, so batches never
     overlap; otherwise for those of the batch `stagger` plans before, unless all its answers ended.
@@ -33,6 +33,11 @@ class QueueForm:
     stagger: int = 0
     fills: bool = False
     drains: bool = False
+
+    @property
+    def readmits(self) -> bool:
+        """Whether a preempted request may be admitted while its tokens are on their way."""
+        return self.stagger > 0 and not self.drains
 
 
 def queue_form(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -49,7 +50,9 @@ class Pass:
     completed: prompts of which it computes the last token. ending: sequences that get the last
     token of their answer. joined: decodes that were in another group before. left: sequences that
     get no token after this batch, because they were preempted or go to another group. released:
-    preempted sequences that wait for it.
+    preempted sequences that wait for it. early: for sequences in it that came back early, the
+    batches then in flight that give them tokens. vain: prompts of which it computes the last token
+    behind the end of an answer.
     ready: when the first rank may begin it; end: when it returns (seconds). busy: seconds of work.
     num_used: blocks that are taken when it is planned. num_gone: its decodes that have left.
     """
@@ -59,6 +62,7 @@ class Pass:
         "before",
         "busy",
         "completed",
+        "early",
         "end",
         "ending",
         "group",
@@ -72,6 +76,7 @@ class Pass:
         "released",
         "row",
         "step",
+        "vain",
     )
     completed: tuple[SequenceState, ...]
     ending: tuple[SequenceState, ...]
@@ -86,6 +91,8 @@ class Pass:
         self.batch = batch
         self.step = group.clock.steps
         self.completed = self.ending = self.joined = self.left = self.released = NOBODY
+        self.vain: tuple[SequenceState, ...] = NOBODY
+        self.early: dict[SequenceState, list[Pass]] = {}
         self.before: tuple[Pass, ...] = tuple(group.in_flight)
         group.in_flight.append(self)
         group.become_last(self)
@@ -105,6 +112,7 @@ class Pass:
         found.ready, found.end, found.busy, found.num_used = row[0], end, row[8], row[10]
         found.before = ()
         found.completed = found.ending = found.joined = found.left = found.released = NOBODY
+        found.vain, found.early = NOBODY, {}
         return found
 
     def gives(self, sequence: SequenceState) -> bool:
@@ -131,4 +139,28 @@ class Pass:
         """Whether any of its answers goes on after its tokens."""
         if self.plan.decodes:
             return True
-        return any(each.num_final_tokens > each.num_prompt_tokens + 1 for each in self.completed)
+        given = (*self.completed, *self.vain)
+        return any(each.num_final_tokens > each.num_prompt_tokens + 1 for each in given)
+
+
+@dataclass(slots=True)
+class Early:
+    """What is on its way for one that comes back early.
+
+    passes: the batches that give it tokens, in order. num_tokens: with all of these.
+    num_named: of the computed ones, in blocks that others may find; while it is in prefill.
+    """
+
+    passes: list[Pass]
+    num_tokens: int
+    num_named: int = 0
+
+    @property
+    def in_flight(self) -> list[Pass]:
+        """The batches that have not returned."""
+        return [each for each in self.passes if each in each.group.in_flight]
+
+    @property
+    def num_known(self) -> int:
+        """Its tokens that have come."""
+        return self.num_tokens - len(self.in_flight)

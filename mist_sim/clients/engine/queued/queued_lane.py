@@ -24,6 +24,8 @@ class QueuedLane(Lane):
     """Carries out a scheduler's plans while several of their batches are in flight.
 
     Every group of decodes has a track of records. `records` are those of the present group.
+
+    some_left: whether sequences have left since the last plan.
     """
 
     state: QueuedState
@@ -34,12 +36,14 @@ class QueuedLane(Lane):
         """form: how batches are queued. tracks: one for each group. Others: of `Lane`."""
         super().__init__(*arguments, records=tracks[0], **options)
         self.form = form
+        self.some_left = False
         state = self.state
         clocks = [state.clock, *map(state.new_clock, range(1, len(tracks)))]
         pairs = enumerate(zip(clocks, tracks, strict=True))
         state.groups = [Group(number, clock, records) for number, (clock, records) in pairs]
         state.group = state.groups[0]
-        state.ahead = form.stagger > 0
+        state.ahead, state.stagger = form.stagger > 0, form.stagger
+        state.readmits = form.readmits
         self._decodes_alone = DecodesAlone(self.scheduler, state)
         state.overshoots = form.stagger == 1 and form.size > 2
 
@@ -47,8 +51,8 @@ class QueuedLane(Lane):
 
     def send(self, number: int) -> Pass | None:
         """Plan the batch of a number; None if there is nothing to compute."""
-        state = self.state
-        for sequence in state.begin_plan(self._next_group(number)):
+        state, self.some_left = self.state, False
+        for sequence in state.begin_plan(self._next_group(number), number):
             self._leave_group(sequence)
             state.move(sequence)
         if self._sees_time:
@@ -57,6 +61,9 @@ class QueuedLane(Lane):
         if self._decodes_alone.take():
             return state.send(number, OF_DECODES)
         plan = self.scheduler.schedule(state, 1)
+        for sequence in state.gave_way:
+            self._note_preempted(sequence)
+        state.gave_way.clear()
         if plan is None:
             return None
         if plan.admitted:
@@ -85,16 +92,18 @@ class QueuedLane(Lane):
         """Note which sequences lost their memory; tokens on their way still come."""
         state = self.state
         for sequence in plan.preempted:
-            sequence.num_queued_tokens = num_to_compute(state, sequence)
-            sequence.become(WAITING)
-            sequence.visit.num_preemptions += 1
+            self._note_preempted(sequence)
             giving, computing = state.taken.get(sequence, ((), ()))
             if giving:
                 giving[-1].left += (sequence,)
             else:
                 state.records_of(sequence).evict(sequence)
             awaited = computing if self.form.drains else giving
-            if awaited:
+            if self.form.readmits:
+                state.taken.pop(sequence, None)
+                if giving:
+                    state.early.wait(sequence, giving, [])
+            elif awaited:
                 state.waiting.stale.add(sequence)
                 awaited[-1].released += (sequence,)
             else:
@@ -108,6 +117,11 @@ class QueuedLane(Lane):
             state.records_of(sequence).evict(sequence)
             sequence.visit.num_output_tokens = sequence.num_new_tokens
             self.leave(sequence.visit, reason)
+
+    def _note_preempted(self, sequence: SequenceState) -> None:
+        sequence.num_queued_tokens = num_to_compute(self.state, sequence)
+        sequence.become(WAITING)
+        sequence.visit.num_preemptions += 1
 
     def take_off(self, sequence: SequenceState) -> int:
         """Remove a running sequence before a change of layout."""
@@ -152,6 +166,7 @@ class QueuedLane(Lane):
             state.finish_with(sequence)
             state.home.pop(sequence)
             self.hand_back(sequence, end)
+            self.some_left = True
         if self.given_up:
             self.let_go(ended)
 
@@ -171,6 +186,8 @@ class QueuedLane(Lane):
         """
         self.records = records = found.group.records
         found.has_returned()
+        if self.state.early:
+            self.state.early.come(found)
         if (row := found.row) is not None and row[9] == num_waiting and not found.num_gone:
             records.rows((row,), (found.end,))
             return
@@ -205,3 +222,4 @@ class QueuedLane(Lane):
         self.records = self.state.records_of(sequence)
         super().abort(sequence, in_step=in_step)
         self.state.home.pop(sequence, None)
+        self.some_left = True

@@ -90,7 +90,7 @@ class Stretches:
         state = self._state
         if state.prefilling or state.awaiting or state.paused or state.taken or state.num_taken:
             return False
-        if state.beyond:
+        if state.beyond or state.early:
             return False
         if state.ends_with and (state.waiting or state.kv_cache.shares_blocks):
             return False

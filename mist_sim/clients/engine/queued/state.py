@@ -1,24 +1,20 @@
-"""The state of a pipeline with one scheduler: what is in flight, and what of it is known."""
+"""The state of a pipeline with one scheduler: its plans, who leaves, and what of it is known."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from mist_sim.clients.decode.clock import DecodeClock
-from mist_sim.clients.decode.clock_of_lane import clock_of_lane
+from mist_sim.clients.engine.queued.early import EarlyReturns
 from mist_sim.clients.engine.queued.fresh import FreshQueue
 from mist_sim.clients.engine.queued.groups import Group, Pass
-from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.engine.queued.in_flight import InFlight
 from mist_sim.clients.kv_cache import KvCacheManager
-from mist_sim.clients.scheduling import LaneState, StepPlan
+from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.scheduling.planned_steps import batch_of
 from mist_sim.clients.sequence_state import SequenceState
 
-_TICKETS = 1 << 40  # more than a clock ever gives, so that no two sequences have the same
 
-
-class QueuedState(LaneState):
+class QueuedState(InFlight):
     """A lane that plans batches before earlier ones have returned.
 
     Tokens of a batch count as computed when it is planned, and the tokens that it will give as
@@ -27,116 +23,33 @@ class QueuedState(LaneState):
 
     ahead: whether a decode is planned before its last token has come.
 
-    group: the one that is planned. group_of: the group of each sequence on a clock. home: the group
-    whose records have a sequence's latest tokens. awaiting: prompts whose first token is on its
-    way; they decode when it has come. ends_with: the batch that gives a sequence's last token.
-    taken: for a preempted sequence, the batches in flight that give it a token, and those that
-    compute part of it.
-    overshoots: whether a decode is planned while two of its tokens or more are on their way, even
-    where the last is among them. beyond: for sequences in such steps, the batches that give the
-    tokens, and those behind the last. longest: tokens behind which none is planned; None: no limit.
+    gave_way: those whose last token is on its way that a plan preempted.
     """
 
-    waiting: FreshQueue
+    early: EarlyReturns
 
     def __init__(self, kv_cache: KvCacheManager, waiting: FreshQueue, **options: Any) -> None:
         """options: of `LaneState`."""
         super().__init__(kv_cache, waiting, **options)
-        self.ahead = False
-        self.groups: list[Group] = []
-        self.group: Group
-        self.group_of: dict[SequenceState, Group] = {}
-        self.awaiting: dict[SequenceState, Pass] = {}
-        self.ends_with: dict[SequenceState, Pass] = {}
-        self.home: dict[SequenceState, Group] = {}
-        self.taken: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
-        self.overshoots = False
-        self.beyond: dict[SequenceState, tuple[list[Pass], list[Pass]]] = {}
-        self.longest: int | None = None
+        self.early = EarlyReturns(self)
+        self.gave_way: list[SequenceState] = []
         self._known = 0
         self._known_if_served = 0
-        if self.pages is not None:
-            self.pages.num_in_flight = self.num_in_flight
-
-    # --- what is on its way ---------------------------------------------------------------
-
-    def giving(self, sequence: SequenceState) -> list[Pass]:
-        """Return the batches in flight that give a sequence a token."""
-        noted = self.taken.get(sequence) or self.beyond.get(sequence)
-        if noted is not None:
-            return [each for each in noted[0] if each in each.group.in_flight]
-        last = self.ends_with.get(sequence) or self.awaiting.get(sequence)
-        if last is not None:
-            passes = [each for each in last.group.in_flight if each.number <= last.number]
-            return [each for each in passes if each is last or each.gives(sequence)]
-        group = self.group_of.get(sequence)
-        return [each for each in group.in_flight if each.gives(sequence)] if group else []
-
-    def is_busy(self, sequence: SequenceState) -> bool:
-        """Tell whether a sequence decodes in a group other than the one that is planned."""
-        if sequence in self.leaving or sequence in self.awaiting:
-            return True
-        group = self.group_of.get(sequence)
-        return group is not None and group is not self.group
-
-    def computing(self, sequence: SequenceState, giving: list[Pass]) -> list[Pass]:
-        """Return the batches in flight that compute part of a sequence.
-
-        giving: those that give it a token.
-        """
-        every = [each for group in self.groups for each in group.in_flight]
-        tokens = [*giving, *self._behind_last(sequence)]
-        found = [each for each in every if each in tokens or each.computes(sequence)]
-        return sorted(found, key=lambda each: each.number)
-
-    def num_due(self, sequence: SequenceState) -> int:
-        """Return the tokens of a sequence on their way, with those behind its last one."""
-        return len(self.giving(sequence)) + len(self._behind_last(sequence))
-
-    def _behind_last(self, sequence: SequenceState) -> list[Pass]:
-        """Return the batches in flight that compute a sequence behind its last token."""
-        return self.beyond[sequence][1] if sequence in self.beyond else []
-
-    def contexts(self, group: Group) -> dict[SequenceState, int]:
-        """Return the tokens that the cache holds for each answer of a group, as planned.
-
-        Answers whose last token is on its way are among them.
-        """
-        clock, leaving = group.clock, self.leaving
-        found = {each: clock.context(each) for each, its in self.group_of.items() if its is group}
-        for sequence, last in self.ends_with.items():
-            if last.group is group and sequence in leaving:
-                found[sequence] = leaving[sequence][1]
-        return found
-
-    def num_in_flight(self, sequence: SequenceState) -> int:
-        """Return the tokens of a sequence that batches in flight compute."""
-        found = self.computing(sequence, self.giving(sequence))
-        return sum(each.num_computed(sequence) for each in found)
-
-    def records_of(self, sequence: SequenceState) -> StepRecords:
-        """Return the track that has the latest tokens of a sequence."""
-        return self.home.get(sequence, self.groups[0]).records
-
-    def new_clock(self, number: int) -> DecodeClock:
-        """Return a clock like that of the lane, with its own tickets."""
-        clock = clock_of_lane(self.kv_cache, None, first_ticket=number * _TICKETS)
-        if self.clock.tells_longest:
-            clock.watch_longest()
-        clock.watch_prefixes(self.clock.reads_again)
-        return clock
 
     # --- a plan ---------------------------------------------------------------------------
 
-    def begin_plan(self, group: Group) -> list[SequenceState]:
+    def begin_plan(self, group: Group, number: int) -> list[SequenceState]:
         """Start the plan of a group, with all other decodes that are ready; return these.
 
         Their groups do not know of it yet.
         """
         self.group, self.clock = group, group.clock
         for sequence in self.beyond:
-            if sequence not in self.leaving and not self._goes_beyond(sequence):
+            is_decode = sequence in self.running and sequence not in self.prefilling
+            if is_decode and sequence not in self.leaving and not self._goes_beyond(sequence):
                 self._come_off(sequence)
+        if self.early:
+            self.early.begin_plan(number)
         joined = list(self.paused)
         if not self.ahead:
             for other in self.groups:
@@ -170,10 +83,14 @@ class QueuedState(LaneState):
             clock.advance(1)
             self.num_taken = 0
             self.count_ended(found)
+        if self.early:
+            self.early.admit(plan)
         for sequence, num_new in plan.prefills:
             sequence.num_computed_tokens += num_new
             if sequence.num_computed_tokens == sequence.num_tokens:
                 self._complete(sequence, found)
+        if self.early:
+            self.early.note(found)
         return found
 
     def count_ended(self, found: Pass) -> None:
@@ -205,7 +122,7 @@ class QueuedState(LaneState):
         """
         if sequence not in self.beyond or len(self.giving(sequence)) < 2:
             return False
-        num_tokens = sequence.num_final_tokens + len(self._behind_last(sequence))
+        num_tokens = sequence.num_final_tokens + len(self.behind_last(sequence))
         return self.longest is None or num_tokens < self.longest
 
     def _come_off(self, sequence: SequenceState) -> None:
@@ -220,11 +137,14 @@ class QueuedState(LaneState):
         self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
 
     def _complete(self, sequence: SequenceState, found: Pass) -> None:
-        """Note that the first token of an answer is on its way."""
+        """Note that the first token of an answer is on its way, or one after a preemption."""
         self.prefilling.remove(sequence)
-        found.completed += (sequence,)
         sequence.num_tokens += 1
         sequence.join_step = found.step + 1  # it was in no batch of the group before
+        if self.has_ended(sequence):
+            self._complete_beyond(sequence, found)
+            return
+        found.completed += (sequence,)
         if sequence.num_tokens == sequence.num_final_tokens:
             self._end(sequence, found, sequence.num_computed_tokens)
         elif self.ahead:
@@ -234,35 +154,52 @@ class QueuedState(LaneState):
 
     def _end(self, sequence: SequenceState, found: Pass, num_computed: int) -> None:
         """Note that the last token of an answer is on its way."""
-        self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
         self.ends_with[sequence] = found
         found.ending += (sequence,)
+        if self.overshoots and sequence in self.early:
+            self.beyond[sequence] = self.giving(sequence), []
+            if self._goes_beyond(sequence):
+                self.go_on(sequence, found.group)
+                return
+        self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
+
+    def _complete_beyond(self, sequence: SequenceState, found: Pass) -> None:
+        """Note that a token behind the last one of an answer is on its way, from a prompt."""
+        found.vain += (sequence,)
+        found.early[sequence] = [*self.giving(sequence), *self.behind_last(sequence)]
+        self.beyond[sequence][1].append(found)
+        self.early.forget(sequence)
+        if self._goes_beyond(sequence):
+            self.go_on(sequence, found.group)
+        else:
+            num_computed = sequence.num_computed_tokens
+            sequence.num_tokens = sequence.num_final_tokens
+            self.leaving[sequence] = self.pool.blocks_for(num_computed), num_computed
 
     def go_on(self, sequence: SequenceState, group: Group) -> None:
         """Let a sequence decode in a group."""
         group.clock.join(sequence)
         self.group_of[sequence] = group
 
-    def in_turn(self, sequences: Sequence[SequenceState]) -> list[SequenceState]:
-        """Return running sequences in the order of admission."""
-        wanted = set(sequences)
-        return [each for each in self.running if each in wanted]
-
     # --- who goes -------------------------------------------------------------------------
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Remove a running sequence; `taken` keeps what batches in flight do for it."""
         giving = self.giving(sequence)
-        found = self._stop(sequence, len(giving))
+        found = self._stop(sequence, self.num_due(sequence))
+        self.early.forget(sequence)
         if giving or any(group.in_flight for group in self.groups):
             self.taken[sequence] = giving, self.computing(sequence, giving)
         return found
 
     def _stop(self, sequence: SequenceState, num_due: int) -> tuple[int, int]:
-        if self.has_ended(sequence):
+        has_ended = self.has_ended(sequence)
+        if has_ended and sequence not in self.prefilling:
             if sequence not in self.leaving:
                 self._come_off(sequence)
-            self._known = self._entered(sequence, self.leaving[sequence][1])
+            num_computed = self.leaving[sequence][1]
+            self._known = self._entered(sequence, num_computed)
+            self._known_if_served = max(self._known, num_computed + 1 - num_due)
             del self.ends_with[sequence]
             self.beyond.pop(sequence, None)
             return self.leaving.pop(sequence)
@@ -270,6 +207,13 @@ class QueuedState(LaneState):
             if self.awaiting.pop(sequence, None) is None:
                 self.prefilling.remove(sequence)
             num_computed = self._known = self._known_if_served = sequence.num_computed_tokens
+            if (early := self.early.get(sequence)) is not None:
+                self._known = early.num_named
+                self._known_if_served = max(self._known, min(num_computed, early.num_known))
+                sequence.num_tokens = early.num_known + len(self.giving(sequence))
+            if has_ended:
+                del self.ends_with[sequence]
+                del self.beyond[sequence]
             return self.kv_cache.num_held(sequence, num_computed), num_computed
         context = self.group_of[sequence].clock.context(sequence)
         self._known = self._entered(sequence, context)
@@ -288,12 +232,11 @@ class QueuedState(LaneState):
         """Return the computed tokens of a sequence that the next plan knows and can cache."""
         return self._known_if_served if was_served else self._known
 
-    def has_ended(self, sequence: SequenceState) -> bool:
-        """Tell whether the last token of a running sequence is on its way."""
-        return sequence in self.ends_with
-
     def preempt_leaving(self, sequence: SequenceState, *, was_served: bool = False) -> None:
         """Free the blocks of a sequence whose last token is on its way."""
+        if self.readmits:
+            self._preempt_ended(sequence, was_served=was_served)
+            return
         if sequence not in self.leaving:
             self._come_off(sequence)
         num_blocks, num_computed = self.leaving.pop(sequence)
@@ -303,18 +246,36 @@ class QueuedState(LaneState):
         self.beyond.pop(sequence, None)
         self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
+    def _preempt_ended(self, sequence: SequenceState, *, was_served: bool) -> None:
+        """Let a sequence whose last token is on its way wait until it comes."""
+        last, giving = self.ends_with[sequence], self.giving(sequence)
+        behind = self.behind_last(sequence)
+        num_blocks, num_computed = self._stop(sequence, len(giving) + len(behind))
+        num_known = self._known_if_served if was_served else self._known
+        del self.running[sequence]
+        self.kv_cache.preempt(sequence, num_blocks, num_known, num_computed - num_known)
+        sequence.num_computed_tokens = 0
+        self.ends_with[sequence], self.beyond[sequence] = last, (giving, behind)
+        self.early.wait(sequence, giving, behind)
+        self.waiting.give_back(sequence)
+        self.gave_way.append(sequence)
+
     def _entered(self, sequence: SequenceState, context: int) -> int:
         """Return how many tokens of a decode others may have found by now.
 
         These are the tokens whose ids the plan of its latest batch knew, and those that came since.
         """
-        behind = self._behind_last(sequence)
+        behind = self.behind_last(sequence)
         last = behind[-1] if behind else self.ends_with.get(sequence)
         group = last.group if last is not None else self.group_of[sequence]
         last = last or group.last
-        if last is None or sequence in last.completed or not last.gives(sequence):
+        if last is None:
             return context
-        num_due_then = 1 + sum(each.gives(sequence) for each in last.before)
+        early = last.early.get(sequence, ())
+        if sequence in last.completed or not last.gives(sequence):
+            return context - len(early)
+        before = [each for each in last.before if each not in early and each.gives(sequence)]
+        num_due_then = 1 + len(early) + len(before)
         return max(context + 1 - num_due_then, context - self.num_due(sequence))
 
     def num_freed(self, found: Pass) -> int:
@@ -324,13 +285,32 @@ class QueuedState(LaneState):
 
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
+        if sequence not in self.running and self.readmits:
+            sequence.visit.num_preemptions -= 1  # it does not come back
+            self._forget_ended(sequence)
+            return
+        if sequence in self.prefilling:
+            num_blocks, num_computed = self._stop(sequence, 0)
+            self.early.forget(sequence)
+            sequence.num_tokens = sequence.num_final_tokens
+            self._free(sequence, num_blocks, self._known, num_computed - self._known)
+            return
         del self.ends_with[sequence]
+        self.early.forget(sequence)
         if sequence in self.beyond and sequence not in self.leaving:
             self._come_off(sequence)
         _, behind = self.beyond.pop(sequence, ((), ()))
         if sequence in self.leaving:
             num_blocks, num_computed = self.leaving.pop(sequence)
             self._free(sequence, num_blocks, num_computed - len(behind), len(behind))
+
+    def _forget_ended(self, sequence: SequenceState) -> None:
+        """Forget a sequence that waits and whose last token comes, or is no more asked for."""
+        del self.ends_with[sequence]
+        self.beyond.pop(sequence, None)
+        self.early.forget(sequence)
+        self.waiting.remove(sequence)
+        sequence.num_tokens = sequence.num_final_tokens
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, without the tokens that are on their way (see `LaneState.abort`)."""
@@ -343,10 +323,14 @@ class QueuedState(LaneState):
                 self.go_on(sequence, self.group)
             num_blocks, num_computed = self.stop(sequence)
             self._free(sequence, num_blocks, self._known, num_computed - self._known)
+        elif sequence in self.ends_with and self.readmits:
+            self._forget_ended(sequence)
         elif sequence in self.ends_with:
             del self.ends_with[sequence]
         else:
             self.waiting.remove(sequence)
+            if (early := self.early.forget(sequence)) is not None:
+                sequence.num_tokens = early.num_tokens
         self.taken.pop(sequence, None)
         sequence.num_tokens -= len(giving)
 
@@ -359,6 +343,10 @@ class QueuedState(LaneState):
                 self.clock.join(sequence)
                 self.group_of[sequence] = self.groups[0]
         self.group = self.groups[0]
+        for sequence in list(self.early):
+            if sequence in self.prefilling:
+                sequence.num_tokens = self.early[sequence].num_tokens
+            self.early.forget(sequence)
 
     # --- what others see ------------------------------------------------------------------
 
