@@ -439,4 +439,7 @@ class BatchQueue(StepwiseGroup):
 
     def goes_on(self, found: Pass) -> bool:
         """Tell whether tokens of a batch are needed for others."""
-        return bool(found.decodes) or any(live.job.num_output_tokens > 1 for live in found.given)
+        jobs, longest = [live.job for live in found.given], self.lane.longest
+        return bool(found.decodes) or any(
+            job.num_output_tokens > 1 and longest > job.num_prompt_tokens + 1 for job in jobs
+        )
