@@ -52,6 +52,6 @@ class DecodesAlone:
         state = self._state
         if not state.has_seat() or (head := state.head()) is None:
             return False
-        if not self._waits_for_all or head.is_brought:
-            return True
+        if not self._waits_for_all or head.is_brought or head.chain is not None:
+            return True  # a chain may need less behind the decodes: they enter and evict blocks
         return state.kv_cache.blocks_to_admit(head) <= state.num_admissible(num_blocks)
