@@ -57,26 +57,25 @@ class DraftPaths:
 class DraftPath:
     """The path of one request, and its present stay among the running decodes.
 
-    A preempted request goes on where it was: a step that was taken is not drawn again.
+    A preempted request goes on where it was: a step that was taken is not drawn again. A request
+    may leave the decodes and join them again with no record between; its steps add up.
 
     stay: tokens that it has got by 0, 1, 2, ... steps of the stay, the last cut at its target.
-    num_steps, num_accepted: steps of a stay that is over, and the drafts accepted in them; the
-    last step may have accepted more than the target had room for (vLLM counts so, too).
     """
 
-    __slots__ = ("_step", "_tokens", "num_accepted", "num_steps", "stay")
+    __slots__ = ("_recorded", "_step", "_target", "_tokens", "stay")
 
     def __init__(self, tokens: NDArray[np.int64]) -> None:
         self._tokens = tokens
         self._step = 0  # steps taken
+        self._recorded = 0  # of those
+        self._target = 0
         self.stay = tokens[:1]
-        self.num_steps = 0
-        self.num_accepted = 0
 
     def begin(self, num_tokens: int) -> NDArray[np.int64]:
         """Begin a stay for so many tokens; return `stay`."""
         tokens, step = self._tokens, self._step
-        target = tokens[step] + num_tokens
+        self._target = target = tokens.item(step) + num_tokens
         last = tokens.searchsorted(target)
         self.stay = tokens[step : last + 1] - tokens[step]
         self.stay[-1] = num_tokens
@@ -84,29 +83,41 @@ class DraftPath:
 
     def end(self, num_steps: int) -> int:
         """End a stay after so many steps; return the tokens that it gave."""
-        tokens, step = self._tokens, self._step
-        self._step = after = step + num_steps
-        self.num_steps = num_steps
-        self.num_accepted = int(tokens[after] - tokens[step]) - num_steps
+        self._step += num_steps
         return self.stay.item(num_steps)
 
     @property
+    def num_steps(self) -> int:
+        """Steps of stays that are over, and not recorded."""
+        return self._step - self._recorded
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafts accepted in them, in the last perhaps more than had room (vLLM counts so)."""
+        tokens = self._tokens
+        return tokens.item(self._step) - tokens.item(self._recorded) - self.num_steps
+
+    @property
     def num_last(self) -> int:
-        """Tokens that the last step of a stay that is over gave; 0 without any."""
-        stay, num_steps = self.stay, self.num_steps
-        return stay.item(num_steps) - stay.item(num_steps - 1) if num_steps else 0
+        """Tokens that the last of them gave; 0 without any."""
+        if not self.num_steps:
+            return 0
+        tokens, step = self._tokens, self._step
+        return tokens.item(step) - tokens.item(step - 1) - self.num_beyond
 
     @property
     def num_beyond(self) -> int:
         """Tokens of that step for which its target had no room."""
-        return self.num_steps + self.num_accepted - self.stay.item(self.num_steps)
+        return max(self._tokens.item(self._step) - self._target, 0)
 
     def forget_stay(self) -> None:
-        """Forget a stay that is recorded."""
-        self.num_steps = self.num_accepted = 0
+        """Forget stays that are recorded."""
+        self._recorded = self._step
 
     @property
     def step_tokens(self) -> NDArray[np.int64]:
-        """Tokens of each step of the stay that ended; they sum to the tokens emitted."""
-        stay = self.stay[: self.num_steps + 1]
-        return stay[1:] - stay[:-1]
+        """Tokens of each step that is over and not recorded; they sum to the tokens emitted."""
+        tokens = self._tokens[self._recorded : self._step + 1]
+        steps = tokens[1:] - tokens[:-1]
+        steps[-1:] -= self.num_beyond
+        return steps

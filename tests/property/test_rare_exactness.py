@@ -11,7 +11,8 @@ from tests.reference.comparison import Case, EngineOptions, assert_exact
 from tests.reference.host import Host
 from tests.reference.memory import Tier
 from tests.reference.predictors import AWKWARD, DYADIC
-from tests.reference.stepwise import Job
+from tests.reference.state_memory import Kept
+from tests.reference.stepwise import Job, Windows
 
 pytestmark = pytest.mark.exact
 
@@ -478,3 +479,21 @@ def test_who_is_preempted_while_its_only_token_is_on_its_way_decodes_no_more():
     jobs = [Job(0.0, 1, number, content=((0, 1),)) for number in (1, 1, 2, 1)]
     engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
     assert engine.outcomes[3].gave_way
+
+
+def test_drafts_of_who_pauses_in_a_plan_that_computes_nothing_are_counted():
+    """It leaves the decodes and joins them again, though it misses no step."""
+    kept = Kept(waits=True, shared="always", goes_on=True)
+    options = EngineOptions(
+        "chunked",
+        *(34, 26, 4, 78),
+        order="priority",
+        windows=Windows(2, 1, 3, 3, kept),
+        caching=True,
+        drafting=SpeculativeConfig(method="ngram", num_speculative_tokens=1, acceptance_rate=0.0),
+        async_scheduling=True,
+    )
+    jobs = Job(0.0, 1, 23), Job(0.0, 1, 22), Job(1e-9, 9, 43), Job(1e-9, 3, 24)
+    engine = assert_exact(Case(options, jobs), DYADIC)
+    assert len(engine.outcomes[2].preempted_at) == 4
+    assert not engine.outcomes[3].num_sat_out

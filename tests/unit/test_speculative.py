@@ -158,9 +158,23 @@ def test_a_preempted_request_goes_on_with_its_path():
     assert path.begin(9).tolist() == [0, 2, 3, 7, 8, 9]
     assert path.end(2) == 3
     assert (path.step_tokens.tolist(), path.num_accepted) == ([2, 1], 1)
+    path.forget_stay()
     assert path.begin(5).tolist() == [0, 4, 5]  # its prefill gave one
     assert path.end(2) == 5
     assert (path.step_tokens.tolist(), path.num_accepted) == ([4, 1], 3)
+
+
+def test_steps_add_up_until_they_are_recorded():
+    path = DraftPath(np.array([0, 2, 3, 7, 8, 12]))
+    path.begin(9)
+    path.end(2)
+    assert path.begin(6).tolist() == [0, 4, 5, 6]
+    path.end(0)
+    assert (path.step_tokens.tolist(), path.num_last) == ([2, 1], 1)
+    path.begin(6)
+    path.end(3)
+    assert (path.step_tokens.tolist(), path.num_last) == ([2, 1, 4, 1, 1], 1)
+    assert (path.num_steps, path.num_accepted, path.num_beyond) == (5, 7, 3)
 
 
 # --- time -------------------------------------------------------------------------------------

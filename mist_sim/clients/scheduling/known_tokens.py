@@ -63,7 +63,7 @@ class KnownTokens:
         path = sequence.path
         if not self._is_late or path is None or not path.num_steps:
             return num_computed
-        return min(num_computed, sequence.num_tokens - path.step_tokens.item(-1))
+        return min(num_computed, sequence.num_tokens - path.num_last)
 
 
 def _num_last(sequence: SequenceState) -> int:
