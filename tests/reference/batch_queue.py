@@ -279,6 +279,13 @@ class QueuedLane(StepwiseChunked):
             victim.outcome.preempted_at.append(self.now)
             self.queue.insert(0, victim)
 
+    @property
+    def apart(self) -> list[Live]:
+        """Those that gave way while their last token is on its way, and do not come back."""
+        on_their_way = [live for found in self.passes for live in found.given]
+        gone = [live for live in on_their_way if live.outcome.gave_way and not self.readmits]
+        return [live for live in dict.fromkeys(gone) if not live.has_given_up]
+
     # --- a batch returns ----------------------------------------------------------------------
 
     def give(self, found: Pass) -> None:
