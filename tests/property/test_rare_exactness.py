@@ -404,7 +404,8 @@ def test_who_was_preempted_before_its_last_token_came_may_give_up():
     one = Job(0.0, 1, 1)
     jobs = one, one, Job(0.0, 7, 2), Job(0.0, 9, 1, timeout=2**-9), one
     engine = assert_exact(Case(options, jobs), AWKWARD)
-    assert engine.outcomes[3].gave_way and engine.outcomes[3].status == "timed_out"
+    assert engine.outcomes[3].gave_way
+    assert engine.outcomes[3].status == "timed_out"
 
 
 def test_plans_that_compute_nothing_leave_a_queue_when_they_are_the_oldest():
