@@ -52,6 +52,8 @@ class DecodesAlone:
         state = self._state
         if not state.has_seat() or (head := state.head()) is None:
             return False
-        if not self._waits_for_all or head.is_brought or head.chain is not None:
-            return True  # a chain may need less behind the decodes: they enter and evict blocks
+        if not self._waits_for_all or head.is_brought:
+            return True
+        if head.chain is not None and head.chain.num_shared:
+            return True  # it may need less behind the decodes, which enter and evict blocks
         return state.kv_cache.blocks_to_admit(head) <= state.num_admissible(num_blocks)
