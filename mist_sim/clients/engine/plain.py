@@ -40,10 +40,11 @@ class PlainEngine(Engine):
 
     scheduler: of the lane. Without a role (`plain_role.py`), the engine becomes general for good
     with the first request that brings KV entries or leaves some to another client.
-    has_role: whether its client has a role.
+    has_role: whether its client has a role. takes_entries: whether other clients' entries come.
     """
 
     has_role = False
+    takes_entries = False
 
     def __init__(
         self,
@@ -91,15 +92,17 @@ class PlainEngine(Engine):
             or (state.leaving and state.waiting)
         ):
             limit = self._hear(ahead)
+        if self.takes_entries:
+            limit = self._join(limit)
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
         if (
             num_free < 0
-            or (self.has_role and self._awaits_entries())
+            or not limit
             or (state.prefilling and not self._go_on(prefills, num_free, budget))
         ):
-            self._plan_rarely(event, limit)  # it preempts, or begins with entries of others
+            self._plan_rarely(event, limit)  # it preempts, or entries of others come
             return
         state.num_taken = num_blocks
         if shares and num_decodes:
@@ -109,6 +112,8 @@ class PlainEngine(Engine):
             pool.num_free = num_free
         if prefills:
             budget -= self._take(prefills)
+        if self.takes_entries and state.waiting and budget:
+            limit, num_free = self._bring(limit), pool.num_free
         if state.waiting and budget:
             budget -= admit_prompts(state, prefills, budget, now, whole=self._whole_must_fit)
         if not (num_decodes or prefills):
@@ -189,9 +194,13 @@ class PlainEngine(Engine):
         event.callbacks = [self._at_end]
         heappush(env.agenda, (end, self._step_end, env.next_number(), event))
 
-    def _awaits_entries(self) -> bool:
-        """Tell whether the next plan depends on entries of other clients."""
-        return False
+    def _join(self, limit: int) -> int:
+        """Let decodes join whose entries have come; return the most steps, 0: plan generally."""
+        return limit
+
+    def _bring(self, limit: int) -> int:
+        """Let entries come to the head of the queue; return the most steps of the plan."""
+        return limit
 
     def _hear(self, ahead: PlanAhead) -> int:
         """Make known what a plan made ahead may know; return the most steps that it may have."""

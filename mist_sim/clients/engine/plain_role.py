@@ -1,7 +1,7 @@
 """The plain lane of a client with role prefill or decode.
 
-A prefill client keeps entries of finished prompts; a decode client admits requests with entries.
-Plans that entries of other clients change are made by the general planner; all steps are plain.
+A prefill client keeps entries of finished prompts; a decode client lets entries come, and requests
+join whose entries have come. Plans short of memory for them are made by the general planner.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling.admission import bring_entries
+from mist_sim.clients.scheduling.resuming import join
 
 if TYPE_CHECKING:
     from simpy.events import Event
@@ -20,25 +23,17 @@ if TYPE_CHECKING:
 class PlainRoleEngine(PlainEngine):
     """One lane of a client with role prefill or decode.
 
-    takes_entries: whether other clients' entries come to it. If not, it becomes general for good
-    with the first request that brings some.
+    It becomes general for good with the first request that brings entries to a prefill client, or
+    none to a decode client.
     """
 
     has_role = True
-    takes_entries = False
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; from the first unexpected entries on, use the general loop."""
-        if sequence.visit.kv is not None and not self.takes_entries:
+        if (sequence.visit.kv is not None) is not self.takes_entries or sequence.has_rest:
             self._do_as_general()
         super().add_request(sequence)
-
-    def _awaits_entries(self) -> bool:
-        """Whether entries of others decide about the next plan: they come, or are waited for."""
-        coming = self._state.coming
-        if coming.moved or coming.loaded or coming.forgotten or self._only.records.awaits_first:
-            return True
-        return bool(self._state.waiting) and self.takes_entries
 
     def _hear(self, ahead: PlanAhead) -> int:
         state, latest = self._state, ahead.latest
@@ -80,3 +75,23 @@ class PlainDecodeEngine(PlainRoleEngine):
     """One lane of a client with role decode."""
 
     takes_entries = True
+
+    def _join(self, limit: int) -> int:
+        state, lane = self._state, self._only
+        coming, waiting = state.coming, state.waiting
+        if coming.forgotten or coming.loaded or (waiting and waiting.head().visit.num_preemptions):
+            return 0
+        if coming.moved:
+            if state.prefilling or state.clock.blocks_needed_now() > state.pool.num_free:
+                return 0
+            found = StepPlan()
+            join(state, found)
+            lane.note(found)
+        return 1 if lane.records.awaits_first else limit
+
+    def _bring(self, limit: int) -> int:
+        found = StepPlan(limit)
+        bring_entries(self._state, found)
+        if found.moves:
+            self._only.note(found)
+        return found.num_steps
