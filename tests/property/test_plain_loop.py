@@ -31,6 +31,7 @@ from tests.property.strategies import (
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
+from tests.property.test_flowing import crowds, flowing
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
@@ -232,7 +233,11 @@ def test_each_hard_feature_is_reached():
 @st.composite
 def roles(draw: st.DrawFn) -> ClusterCase:
     """Clients of prompts and of answers, with users who give up, each stepped by the plain loop."""
-    case = draw(apart())
+    return stepped_plainly(draw, draw(apart()))
+
+
+def stepped_plainly(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
+    """Return a case without what the plain loop does not have, planned ahead or not."""
     clients = []
     for options in case.clients:
         most = max(options.max_num_batched_tokens or 64, options.max_num_seqs)
@@ -246,6 +251,23 @@ def roles(draw: st.DrawFn) -> ClusterCase:
 @examples(300)
 @given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
 def test_loops_give_the_same_bits_apart(case, predictor):
+    with general_loops():
+        expected = case.simulate(predictor)
+    assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
+    for feature in features(expected):
+        event(feature)
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> ClusterCase:
+    """Clients between which answers flow, each stepped by the plain loop."""
+    return stepped_plainly(draw, draw(flowing() | crowds()))
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=flows(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
+def test_loops_give_the_same_bits_where_answers_flow(case, predictor):
     with general_loops():
         expected = case.simulate(predictor)
     assert_same(all_bits(case.simulate(predictor)), all_bits(expected))

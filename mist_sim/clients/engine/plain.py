@@ -41,10 +41,12 @@ class PlainEngine(Engine):
     scheduler: of the lane. Without a role (`plain_role.py`), the engine becomes general for good
     with the first request that brings KV entries or leaves some to another client.
     has_role: whether its client has a role. takes_entries: whether other clients' entries come.
+    flows: whether decodes may leave for other clients while they run (`plain_flowing.py`).
     """
 
     has_role = False
     takes_entries = False
+    flows = False
 
     def __init__(
         self,
@@ -83,17 +85,18 @@ class PlainEngine(Engine):
         elif env.plan_phase < phase:
             env.plan_phase = phase
         limit, shares = lane.run_length.limit, state.kv_cache.shares_blocks
-        if ahead is not None and (
-            ahead.latest is None
-            or ahead.arrived
-            or ahead.given_up
-            or shares
-            or self.has_role
-            or (state.leaving and state.waiting)
+        if self.takes_entries or (
+            ahead is not None
+            and (
+                ahead.latest is None
+                or ahead.arrived
+                or ahead.given_up
+                or shares
+                or self.has_role
+                or (state.leaving and state.waiting)
+            )
         ):
             limit = self._hear(ahead)
-        if self.takes_entries:
-            limit = self._join(limit)
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
@@ -112,8 +115,8 @@ class PlainEngine(Engine):
             pool.num_free = num_free
         if prefills:
             budget -= self._take(prefills)
-        if self.takes_entries and state.waiting and budget:
-            limit, num_free = self._bring(limit), pool.num_free
+        if self.takes_entries and state.waiting:
+            limit, num_free = self._bring(limit, budget), pool.num_free
         if state.waiting and budget:
             budget -= admit_prompts(state, prefills, budget, now, whole=self._whole_must_fit)
         if not (num_decodes or prefills):
@@ -188,23 +191,26 @@ class PlainEngine(Engine):
                 end = now + line.step(context_sum + num_decodes - num_read_again)
             run.ends = run.end = end
         run.num_steps = num_steps
+        if self.flows:
+            self._until_flow()
         if ahead is not None:
             ahead.latest = run
         self._run, self._wake = run, event
         event.callbacks = [self._at_end]
-        heappush(env.agenda, (end, self._step_end, env.next_number(), event))
+        heappush(env.agenda, (run.end, self._step_end, env.next_number(), event))
 
-    def _join(self, limit: int) -> int:
-        """Let decodes join whose entries have come; return the most steps, 0: plan generally."""
+    def _until_flow(self) -> None:
+        """Cut the run that begins where decodes may leave for other clients."""
+
+    def _bring(self, limit: int, budget: int) -> int:
+        """Let entries of others come; return the most steps of the plan. budget: tokens left."""
         return limit
 
-    def _bring(self, limit: int) -> int:
-        """Let entries come to the head of the queue; return the most steps of the plan."""
-        return limit
-
-    def _hear(self, ahead: PlanAhead) -> int:
-        """Make known what a plan made ahead may know; return the most steps that it may have."""
+    def _hear(self, ahead: PlanAhead | None) -> int:
+        """Make known what a plan may know; return the most steps that it may have, 0: unknown."""
         state = self._state
+        if ahead is None:
+            return self._only.run_length.limit
         latest, arrived = ahead.latest, ahead.arrived
         if latest is None:
             ahead.halt()  # nothing is in flight: it may know everything
@@ -284,7 +290,7 @@ class PlainEngine(Engine):
         for sequence, num_new in prefills:
             if self._has_prompt(sequence, num_steps * num_new, end):
                 finished.append(sequence)
-        if finished or lane.given_up or state.leaving:
+        if finished or lane.given_up or state.leaving or self.flows:
             self._hand_back(finished, end)
         if num_steps == lane.run_length.limit or num_steps < plan.num_steps:
             lane.run_length.adapt(num_steps, plan.num_steps)

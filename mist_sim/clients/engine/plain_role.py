@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.engine.plain_admission import Prefills
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.scheduling.admission import bring_entries
 from mist_sim.clients.scheduling.resuming import join
@@ -31,11 +32,17 @@ class PlainRoleEngine(PlainEngine):
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; from the first unexpected entries on, use the general loop."""
-        if (sequence.visit.kv is not None) is not self.takes_entries or sequence.has_rest:
+        if not self._expects(sequence):
             self._do_as_general()
         super().add_request(sequence)
 
-    def _hear(self, ahead: PlanAhead) -> int:
+    def _expects(self, sequence: SequenceState) -> bool:
+        """Tell whether it may run plainly."""
+        return sequence.visit.kv is None
+
+    def _hear(self, ahead: PlanAhead | None) -> int:
+        if ahead is None:
+            return self._only.run_length.limit
         state, latest = self._state, ahead.latest
         if latest is None:
             ahead.halt()
@@ -76,20 +83,37 @@ class PlainDecodeEngine(PlainRoleEngine):
 
     takes_entries = True
 
+    def _expects(self, sequence: SequenceState) -> bool:
+        return sequence.waits_to_decode
+
+    def _hear(self, ahead: PlanAhead | None) -> int:
+        return self._join(super()._hear(ahead))
+
     def _join(self, limit: int) -> int:
-        state, lane = self._state, self._only
-        coming, waiting = state.coming, state.waiting
+        """Let decodes join whose entries have come; return the most steps of the next plan.
+
+        0: the general planner has to make it.
+        """
+        lane, state = self._only, self._state
+        coming, waiting, clock = state.coming, state.waiting, state.clock
         if coming.forgotten or coming.loaded or (waiting and waiting.head().visit.num_preemptions):
             return 0
         if coming.moved:
-            if state.prefilling or state.clock.blocks_needed_now() > state.pool.num_free:
+            num_blocks = 0
+            if state.prefilling:
+                pieces: Prefills = []
+                self._go_on(pieces, 0, self._most_tokens - clock.num_decodes)
+                num_blocks = sum([state.needs.of_piece(*piece) for piece in pieces])
+            if num_blocks + clock.blocks_needed_now() > state.pool.num_free:
                 return 0
             found = StepPlan()
-            join(state, found)
+            join(state, found, num_blocks)
             lane.note(found)
         return 1 if lane.records.awaits_first else limit
 
-    def _bring(self, limit: int) -> int:
+    def _bring(self, limit: int, budget: int) -> int:
+        if not budget:
+            return limit
         found = StepPlan(limit)
         bring_entries(self._state, found)
         if found.moves:
