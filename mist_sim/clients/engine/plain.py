@@ -96,7 +96,7 @@ class PlainEngine(Engine):
                 or (state.leaving and state.waiting)
             )
         ):
-            limit = self._hear(ahead)
+            limit, shares = self._hear(ahead), state.kv_cache.shares_blocks
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
