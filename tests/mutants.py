@@ -861,14 +861,14 @@ MUTANTS = [
     Mutant(
         "an arrival does not cut a plain run",
         f"{ENGINE}/plain.py",
-        "self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)",
+        "self._end_after(run, run.num_begun(env.now) + 1 if env.now > run.start else 1)",
         "pass",
     ),
     Mutant(
         "an arrival cuts a plain run before the plan that may know of it",
         f"{ENGINE}/plain.py",
-        "self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)",
-        "self._end_after(run, self._num_begun(run))",
+        "self._end_after(run, run.num_begun(env.now) + 1 if env.now > run.start else 1)",
+        "self._end_after(run, run.num_begun(env.now))",
     ),
     Mutant(
         "a plain step planned ahead knows who comes later",

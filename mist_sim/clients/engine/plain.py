@@ -360,7 +360,7 @@ class PlainEngine(Engine):
         env, state = self.env, self._state
         ahead.arrived.append((env.now, sequence))
         if run is not None and run.num_steps > 1 and len(state.running) < state.max_num_seqs:
-            self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)
+            self._end_after(run, run.num_begun(env.now) + 1 if env.now > run.start else 1)
 
     def _do_as_general(self) -> None:
         """Use the general loop from now on, also for the end of the run in flight."""
