@@ -24,11 +24,13 @@ FEW_CLIENTS = {
 
 def test_thresholds_are_as_before_afterwards() -> None:
     before = gc.get_threshold()
-    with pytest.raises(KeyError), rare_collections():
+    with rare_collections():
         assert gc.get_threshold()[0] > 100 * before[0]
         with rare_collections():
             pass
         assert gc.get_threshold()[0] > 100 * before[0]
+    assert gc.get_threshold() == before
+    with pytest.raises(KeyError), rare_collections():
         raise KeyError
     assert gc.get_threshold() == before
 
