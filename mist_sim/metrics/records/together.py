@@ -74,15 +74,16 @@ def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> 
     first = num_steps = 0
     for place, length in enumerate([*lengths, _MOST + 1]):
         if num_steps + length > _MOST and first < place:
-            yield _joined(recorder, numbers[first:place], lengths[first:place])
+            yield joined_tracks(recorder, numbers[first:place])
             first, num_steps = place, 0
         num_steps += length
 
 
-def _joined(recorder: ColumnRecorder, numbers: Sequence[int], lengths: Sequence[int]) -> Tracks:
+def joined_tracks(recorder: ColumnRecorder, numbers: Sequence[int]) -> Tracks:
+    """Return some tracks of a run, one at least, as if they were one."""
     runs = JoinedColumns([recorder.steps[number] for number in numbers])
     ends = [recorder.step_ends[number] for number in numbers]
-    cuts = [list(accumulate(each, initial=0)) for each in (runs.num_rows, lengths)]
+    cuts = [list(accumulate(each, initial=0)) for each in (runs.num_rows, map(len, ends))]
     return Tracks(numbers, runs, ends, *cuts)
 
 
