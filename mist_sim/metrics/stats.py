@@ -53,7 +53,6 @@ def _between(low: float, high: float, share: float) -> float:
     return high - (high - low) * (1 - share)
 
 
-
 class Weighted(NamedTuple):
     """Values, not negative, and how often each occurs.
 

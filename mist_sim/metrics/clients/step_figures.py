@@ -93,14 +93,15 @@ def _by_tracks(
         rows = {name: column[first:last] for name, column in columns.items()}
         rows["place"] = place = np.repeat(np.arange(len(tracks.numbers)), np.diff(cuts))
         before = np.array(tracks.step_cuts)[place]
-        rows["first_step"], rows["end_step"] = rows["first_step"] + before, rows["end_step"] + before
+        rows["first_step"], rows["end_step"] = (
+            rows["first_step"] + before,
+            rows["end_step"] + before,
+        )
         rows["begin"] = tracks.number_until(sent[first:last], (cuts - first).tolist())
         yield tracks, rows
 
 
-def _chunks(
-    tracks: Tracks, rows: Mapping[str, Any]
-) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+def _chunks(tracks: Tracks, rows: Mapping[str, Any]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
     """Yield some steps at a time: their ends, and to how many of some requests each gave output.
 
     rows: of the tokens, on those tracks.

@@ -47,7 +47,8 @@ class Tracks(NamedTuple):
         last_steps = np.cumsum(self.runs["num_steps"]) - 1
         if len(self.ends) == 1:
             return self.ends[0].of(last_steps)
-        return self.between(0, self.step_cuts[-1])[last_steps]
+        ends: Ends = self.between(0, self.step_cuts[-1])[last_steps]
+        return ends
 
     def number_until(self, times: Ends, cuts: Sequence[int]) -> NDArray[np.int64]:
         """Return, for some times of each track, the first step that has not ended then.

@@ -244,7 +244,11 @@ class Ledger:
         steps = joined.runs["num_steps"], joined.runs["num_decodes"]
         for track, (first, last) in zip(tracks, pairwise(joined.run_cuts), strict=True):
             yield [
-                Runs(track, number, *(each[first:last] for each in (*periods, *part, decodes, *steps)))
+                Runs(
+                    track,
+                    number,
+                    *(each[first:last] for each in (*periods, *part, decodes, *steps)),
+                )
                 for number, part in enumerate(spent)
             ]
 
