@@ -60,7 +60,7 @@ def test_a_file_has_the_bytes_that_pandas_writes(tmp_path, num_rows):
     ]
     write_parquet(columns_of(rows), tmp_path / "ours")
     frame = frame_of(columns_of(rows))
-    repeating = list(frame.columns[frame.dtypes != float])
+    repeating = frame.select_dtypes(exclude="floating").columns.tolist()
     frame.to_parquet(tmp_path / "theirs", index=False, use_dictionary=repeating)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
