@@ -87,8 +87,10 @@ def _by_tracks(
         for name in ("track", "first_step", "end_step", "first_count", "resumed")
     }
     sent = sent_at[np.searchsorted(request_ids, tokens["request_id"][places])]
-    for tracks in together(recorder, np.unique(columns["track"]).tolist()):
-        cuts = np.searchsorted(columns["track"], [*tracks.numbers, tracks.numbers[-1] + 1])
+    numbers, firsts = np.unique(columns["track"], return_index=True)
+    rest = [*firsts.tolist(), len(places)]
+    for tracks in together(recorder, numbers.tolist()):
+        cuts, rest = np.array(rest[: len(tracks.numbers) + 1]), rest[len(tracks.numbers) :]
         first, last = int(cuts[0]), int(cuts[-1])
         rows = {name: column[first:last] for name, column in columns.items()}
         rows["place"] = place = np.repeat(np.arange(len(tracks.numbers)), np.diff(cuts))
