@@ -96,7 +96,7 @@ class PlainEngine(Engine):
                 or (state.leaving and state.waiting)
             )
         ):
-            limit, shares = self._hear(ahead), state.kv_cache.shares_blocks
+            limit, shares = self._hear(ahead, limit), state.kv_cache.shares_blocks
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
@@ -124,11 +124,11 @@ class PlainEngine(Engine):
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes = prefills, num_decodes > 0
-        if prefills or shares:
-            plan.num_steps = steps_of(state, plan, limit, budget)
+        if prefills or (shares and state.waiting):
+            plan.num_steps = num_steps = steps_of(state, plan, limit, budget)
         else:
-            plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
-        self._start_plain(event, prefills, num_decodes, plan.num_steps)
+            plan.num_steps = num_steps = clock.steps_until(num_free + num_blocks, limit)
+        self._start_plain(event, prefills, num_decodes, num_steps)
 
     def _plan_rarely(self, event: Event, limit: int) -> None:
         """Let other planners make the next plan; its steps are timed and ended as any."""
@@ -206,12 +206,11 @@ class PlainEngine(Engine):
         """Let entries of others come; return the most steps of the plan. budget: tokens left."""
         return limit
 
-    def _hear(self, ahead: PlanAhead | None) -> int:
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
         """Make known what a plan may know; return the most steps that it may have, 0: unknown."""
-        state = self._state
         if ahead is None:
-            return self._only.run_length.limit
-        latest, arrived = ahead.latest, ahead.arrived
+            return limit
+        state, latest, arrived = self._state, ahead.latest, ahead.arrived
         if latest is None:
             ahead.halt()  # nothing is in flight: it may know everything
         else:
@@ -224,9 +223,7 @@ class PlainEngine(Engine):
                 state.kv_cache.answers.is_ahead = True
             if ahead.given_up:
                 ahead.let_in(latest.last_start)
-        if arrived or ahead.given_up or (state.leaving and state.waiting):
-            return 1
-        return self._only.run_length.limit
+        return 1 if arrived or ahead.given_up or (state.leaving and state.waiting) else limit
 
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""

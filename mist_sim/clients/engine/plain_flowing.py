@@ -36,8 +36,8 @@ class PlainFlowingEngine(PlainDecodeEngine):
     def _expects(self, sequence: SequenceState) -> bool:
         return not sequence.has_rest
 
-    def _hear(self, ahead: PlanAhead | None) -> int:
-        limit = super()._hear(ahead)
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
+        limit = super()._hear(ahead, limit)
         return 1 if limit and self._flowing.is_due else limit
 
     def _bring(self, limit: int, budget: int) -> int:

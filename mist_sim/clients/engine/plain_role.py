@@ -40,9 +40,9 @@ class PlainRoleEngine(PlainEngine):
         """Tell whether it may run plainly."""
         return sequence.visit.kv is None
 
-    def _hear(self, ahead: PlanAhead | None) -> int:
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
         if ahead is None:
-            return self._only.run_length.limit
+            return limit
         state, latest = self._state, ahead.latest
         if latest is None:
             ahead.halt()
@@ -51,7 +51,7 @@ class PlainRoleEngine(PlainEngine):
             state.kv_cache.answers.is_ahead = True
             ahead.let_in(latest.last_start)
         waits_for_room = state.leaving and (state.coming.moved or state.head())
-        return 1 if ahead.comes_next or waits_for_room else self._only.run_length.limit
+        return 1 if ahead.comes_next or waits_for_room else limit
 
     def _free_leaving(self) -> None:
         self._state.free_leaving()
@@ -85,8 +85,8 @@ class PlainDecodeEngine(PlainRoleEngine):
     def _expects(self, sequence: SequenceState) -> bool:
         return sequence.waits_to_decode
 
-    def _hear(self, ahead: PlanAhead | None) -> int:
-        return self._join(super()._hear(ahead))
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
+        return self._join(super()._hear(ahead, limit))
 
     def _join(self, limit: int) -> int:
         """Let decodes join whose entries have come; return the most steps of the next plan.
