@@ -23,9 +23,8 @@ def admit_prompts(
         sequence = waiting.head()
         if sequence.is_brought:
             break
-        num_free = pool.num_free - state.coming.num_promised
-        if running:
-            num_free -= pool.num_reserved
+        num_free = pool.num_free - pool.num_reserved if running else pool.num_free
+        num_free -= state.coming.num_promised
         if sequence.chain is not None:
             num_new = _take_shared(state, sequence, num_free, budget, whole=whole)
         else:
