@@ -999,7 +999,7 @@ MUTANTS = [
     Mutant(
         "a plain lane forgets which answers leave after the next step",
         f"{ENGINE}/plain_flowing.py",
-        "return 1 if limit and self._flowing.is_due else limit",
+        "return 1 if limit and ahead is not None and self._flowing.is_due else limit",
         "return limit",
     ),
     Mutant(

@@ -38,7 +38,7 @@ class PlainFlowingEngine(PlainDecodeEngine):
 
     def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
         limit = super()._hear(ahead, limit)
-        return 1 if limit and self._flowing.is_due else limit
+        return 1 if limit and ahead is not None and self._flowing.is_due else limit
 
     def _bring(self, limit: int, budget: int) -> int:
         """Let entries come even in steps that are full of prompts."""

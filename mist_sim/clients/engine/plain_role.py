@@ -86,13 +86,9 @@ class PlainDecodeEngine(PlainRoleEngine):
         return sequence.waits_to_decode
 
     def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
-        return self._join(super()._hear(ahead, limit))
-
-    def _join(self, limit: int) -> int:
-        """Let decodes join whose entries have come; return the most steps of the next plan.
-
-        0: the general planner has to make it.
-        """
+        """Let decodes join whose entries have come."""
+        if ahead is not None:
+            limit = super()._hear(ahead, limit)
         lane, state = self._only, self._state
         coming, waiting, clock = state.coming, state.waiting, state.clock
         if coming.forgotten or coming.loaded or (waiting and waiting.head().visit.num_preemptions):
