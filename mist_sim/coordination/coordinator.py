@@ -130,7 +130,9 @@ class Coordinator:
                 failure = yield from self._follow(request, client, visit, later, ahead)
         request.kv = None
         _drop(kv)
-        yield from _cancel(ahead, failure, visits)
+        if ahead is not None and failure is not None:
+            yield from ahead.cancel(failure, visits)
+            failure = visits[-1].failure or failure  # the one there may have come first
         return failure
 
     def choose(
@@ -289,15 +291,6 @@ def _kept(
         _drop(kv)
         request.kv = kv = visit.held_kv
     return kv
-
-
-def _cancel(
-    ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
-) -> Iterable[Event]:
-    """Cancel the place taken ahead if the request failed before it got there."""
-    if ahead is None or failure is None:
-        return ()
-    return ahead.cancel(failure, visits)
 
 
 def _drop(kv: HeldKv | None) -> None:
