@@ -7,7 +7,7 @@ queue of the algorithm is SimPy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from simpy.events import Event
