@@ -374,6 +374,40 @@ def test_pipelines_plan_steps_behind_the_end_of_an_answer(ranks, num_tokens, lon
     assert len(engine.outcomes[0].token_times) == num_tokens
 
 
+@pytest.mark.exact
+def test_who_waits_may_fit_behind_the_step_of_decodes():
+    """Of three blocks the decode takes the first copy of what it holds, and the next one finds it.
+
+    Then the next one needs one block in place of two, and the plan is not of decodes alone.
+    """
+    options = EngineOptions(
+        "chunked", *(3, 1, 3, 3), caching=True, batch_queue=True, pipeline_parallel_size=2
+    )
+    short, other = Job(0.0, 1, 1, content=((0, 1),)), Job(0.0, 1, 1, content=((5, 1),))
+    pair = Job(0.0, 1, 2, content=((0, 1),)), Job(0.0, 2, 1, content=((0, 2),))
+    engine = assert_exact(Case(options, (*[short] * 7, other, *pair, *[short] * 3)), AWKWARD)
+    assert any(step.batch.num_decodes and step.batch.chunks for step in engine.steps)
+
+
+@pytest.mark.exact
+def test_who_was_preempted_before_its_last_token_came_may_give_up():
+    """0.33 lets it wait for that token, and its sender does not wait so long."""
+    options = EngineOptions(
+        "chunked",
+        *(5, 8, 4, 10),
+        pipeline_parallel_size=3,
+        async_scheduling=True,
+        batch_queue=True,
+        fills_queue=True,
+        drains_preempted=True,
+    )
+    one = Job(0.0, 1, 1)
+    jobs = one, one, Job(0.0, 7, 2), Job(0.0, 9, 1, timeout=2**-9), one
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[3].gave_way
+    assert engine.outcomes[3].status == "timed_out"
+
+
 def test_plans_that_compute_nothing_leave_a_queue_when_they_are_the_oldest():
     """Before 0.24: so there is room for a decode beside a prompt in two pieces and another."""
     options = EngineOptions(

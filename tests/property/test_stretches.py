@@ -82,29 +82,34 @@ def test_stretches_change_nothing(scenario: dict[str, Any]) -> None:
     assert_alike(scenario)
 
 
+def one_client(lengths: dict[str, Any], arrivals: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return a scenario of one pipeline. options: of its client, and `timeout` of the workload."""
+    timeout = {"timeout": options.pop("timeout")} if "timeout" in options else {}
+    scheduler = {"type": "chunked", "max_num_seqs": 64}
+    client = {"name": "llm", "gpu": "h100-sxm", "tensor_parallel_size": 2, "scheduler": scheduler}
+    workload = {"lengths": lengths, "arrivals": arrivals, **timeout}
+    return {"model": "llama-3.1-70b", "workload": workload, "clients": [client | options]}
+
+
 @pytest.mark.exact
-def test_the_first_who_gives_way_behind_a_stretch_leaves_the_blocks_that_are_known() -> None:
-    """Nobody has shared a block before, but what is in flight of it must be known then."""
+def test_the_first_to_give_way_behind_a_stretch_leaves_the_blocks_that_are_known() -> None:
+    """No block was shared before; the tokens in flight must be known by then."""
     lengths = {
         "type": "synthetic",
         "num_requests": 76,
         "prompt": {"type": "uniform", "low": 1, "high": 1200},
         "output": {"type": "uniform", "low": 1, "high": 600},
     }
-    client = {
-        "name": "llm",
-        "gpu": "h100-sxm",
-        "tensor_parallel_size": 2,
-        "pipeline_parallel_size": 2,
-        "async_scheduling": True,
-        "engine": "vllm-0.24",
-        "kv_cache": {"num_gpu_blocks_override": 900},
-        "scheduler": {"type": "chunked", "max_num_seqs": 64},
-    }
-    arrivals = {"type": "constant", "rate": "3 /s"}
-    workload = {"lengths": lengths, "arrivals": arrivals, "timeout": "10 s"}
-    scenario = {"model": "llama-3.1-70b", "seed": 604293, "workload": workload, "clients": [client]}
-    assert_alike(scenario)
+    scenario = one_client(
+        lengths,
+        {"type": "constant", "rate": "3 /s"},
+        timeout="10 s",
+        pipeline_parallel_size=2,
+        async_scheduling=True,
+        engine="vllm-0.24",
+        kv_cache={"num_gpu_blocks_override": 900},
+    )
+    assert_alike(scenario | {"seed": 604293})
 
 
 @pytest.mark.exact
@@ -118,16 +123,8 @@ def test_a_stretch_ends_where_memory_comes_back_that_others_hold() -> None:
         "suffix": {"type": "uniform", "low": 1, "high": 300},
         "output": {"type": "uniform", "low": 1, "high": 300},
     }
-    client = {
-        "name": "llm",
-        "gpu": "h100-sxm",
-        "tensor_parallel_size": 2,
-        "pipeline_parallel_size": 2,
-        "kv_cache": {"num_gpu_blocks_override": 300},
-        "scheduler": {"type": "chunked", "max_num_seqs": 64},
-    }
-    workload = {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "4 /s"}}
-    assert_alike({"model": "llama-3.1-70b", "workload": workload, "clients": [client]})
+    arrivals, memory = {"type": "poisson", "rate": "4 /s"}, {"num_gpu_blocks_override": 300}
+    assert_alike(one_client(lengths, arrivals, pipeline_parallel_size=2, kv_cache=memory))
 
 
 @pytest.mark.exact
@@ -138,17 +135,9 @@ def test_a_stretch_ends_before_answers_that_plans_go_beyond() -> None:
         "prompt": {"type": "uniform", "low": 1, "high": 600},
         "output": {"type": "uniform", "low": 1, "high": 100},
     }
-    client = {
-        "name": "llm",
-        "gpu": "h100-sxm",
-        "tensor_parallel_size": 2,
-        "pipeline_parallel_size": 4,
-        "async_scheduling": True,
-        "engine": "vllm-0.19",
-        "scheduler": {"type": "chunked", "max_num_seqs": 64},
-    }
-    workload = {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "4 /s"}}
-    assert_alike({"model": "llama-3.1-70b", "workload": workload, "clients": [client]})
+    arrivals, ranks = {"type": "poisson", "rate": "4 /s"}, {"pipeline_parallel_size": 4}
+    options = ranks | {"async_scheduling": True, "engine": "vllm-0.19"}
+    assert_alike(one_client(lengths, arrivals, **options))
 
 
 def test_most_batches_are_computed_ahead() -> None:

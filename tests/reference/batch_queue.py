@@ -6,7 +6,7 @@ Beside the rules of `stepwise` and `parallel`:
 - Whenever the oldest batch has returned, or a request comes while nothing is in the queue, it plans
   the next one. It goes on to plan while there is room in the queue; otherwise it waits for the
   oldest. After a plan that computes nothing it waits, too, or (`fills`) not before such plans have
-  filled the queue. Behind a request that leaves it plans once, though nobody is there. Plans that
+  filled the queue. Behind a request that leaves it plans once, though none is left. Plans that
   compute nothing take a place in the queue, and return with the batch before them; one that is the
   oldest leaves it (without `fills`) before anything else is planned.
 - What a batch computes counts as computed when it is planned, so the next chunk of a prompt is
@@ -43,7 +43,7 @@ from tests.reference.stepwise import Live, Step, StepwiseChunked, StepwiseEngine
 class Pass:
     """A batch on its way: who is computed, and who gets a token at its end.
 
-    vain: who gets one behind its last.
+    vain: requests that get one behind their last.
     planned, ready: when it was planned, and when the first rank may begin it.
     """
 
@@ -279,6 +279,13 @@ class QueuedLane(StepwiseChunked):
             victim.outcome.preempted_at.append(self.now)
             self.queue.insert(0, victim)
 
+    @property
+    def apart(self) -> list[Live]:
+        """Those that gave way while their last token is on its way, and do not come back."""
+        on_their_way = [live for found in self.passes for live in found.given]
+        gone = [live for live in on_their_way if live.outcome.gave_way and not self.readmits]
+        return [live for live in dict.fromkeys(gone) if not live.has_given_up]
+
     # --- a batch returns ----------------------------------------------------------------------
 
     def give(self, found: Pass) -> None:
@@ -439,4 +446,7 @@ class BatchQueue(StepwiseGroup):
 
     def goes_on(self, found: Pass) -> bool:
         """Tell whether tokens of a batch are needed for others."""
-        return bool(found.decodes) or any(live.job.num_output_tokens > 1 for live in found.given)
+        jobs, longest = [live.job for live in found.given], self.lane.longest
+        return bool(found.decodes) or any(
+            job.num_output_tokens > 1 and longest > job.num_prompt_tokens + 1 for job in jobs
+        )

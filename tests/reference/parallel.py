@@ -387,7 +387,7 @@ class StepwiseClient:
             (group, lane, live)
             for group in self.groups
             for lane in group.lanes
-            for live in lane.waiting + lane.active
+            for live in lane.waiting + lane.active + lane.apart
         ]
         return sorted(found, key=lambda place: place[1].arrival(place[2]))
 

@@ -448,6 +448,11 @@ class StepwiseEngine(ABC):
         return self.num_waiting + len(self.active)
 
     @property
+    def apart(self) -> list[Live]:
+        """Those that neither wait nor run, but have tokens on their way."""
+        return []
+
+    @property
     def tracks(self) -> list[StepwiseEngine]:
         """Itself; a group of engines has several."""
         return [self]

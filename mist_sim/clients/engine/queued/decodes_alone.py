@@ -54,4 +54,6 @@ class DecodesAlone:
             return False
         if not self._waits_for_all or head.is_brought:
             return True
+        if head.chain is not None and head.chain.num_shared:
+            return True  # it may need less behind the decodes, which enter and evict blocks
         return state.kv_cache.blocks_to_admit(head) <= state.num_admissible(num_blocks)

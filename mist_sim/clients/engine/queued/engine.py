@@ -3,8 +3,8 @@
 When the oldest batch has returned, or work comes while there is none, the next batch is planned,
 and more as long as the queue has room; then the engine waits for the oldest (vLLM's
 `EngineCore.step_with_batch_queue`). If requests have left since the last plan, one more is made
-although nobody is there; it computes nothing (`Scheduler.has_finished_requests`). On the ranks
-batches never overtake one another:
+although no request is left; the plan computes nothing (`Scheduler.has_finished_requests`). On the
+ranks batches never overtake one another:
 
     start[r] = max(end[r - 1] + delay between ranks, end of the batch before on r)
     end[r] = start[r] + time of the batch on rank r

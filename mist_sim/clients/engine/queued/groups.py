@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 NOBODY: tuple[SequenceState, ...] = ()
-OF_DECODES = StepPlan(decodes=True)  # which nobody changes
+OF_DECODES = StepPlan(decodes=True)  # never changed
 
 
 class Group:
@@ -145,7 +145,7 @@ class Pass:
 
 @dataclass(slots=True)
 class Early:
-    """What is on its way for one that comes back early.
+    """The tokens on their way for a sequence that comes back early.
 
     passes: the batches that give it tokens, in order. num_tokens: with all of these.
     num_named: of the computed ones, in blocks that others may find; while it is in prefill.

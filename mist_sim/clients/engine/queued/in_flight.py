@@ -1,4 +1,4 @@
-"""What is in flight in a pipeline with one scheduler: who gets tokens from which batches."""
+"""Sequences in flight in a pipeline with one scheduler, and batches that give them tokens."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Stretches:
         last = found.pass_at(place)
         clock = last.group.clock
         clock.count(found.step_at(place) + 1 - clock.steps)
-        if self._state.kv_cache.caches_prefixes:  # else nobody asks
+        if self._state.kv_cache.caches_prefixes:  # else never asked for
             num_flight, num_groups = len(found.flight), len(found.groups)
             before = range(place - num_groups, place - num_flight, -num_groups)
             last.before = tuple([found.pass_at(each) for each in before])

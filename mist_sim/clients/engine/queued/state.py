@@ -1,4 +1,4 @@
-"""The state of a pipeline with one scheduler: its plans, who leaves, and what of it is known."""
+"""The state of a pipeline with one scheduler: plans, sequences that leave, known tokens."""
 
 from __future__ import annotations
 
