@@ -130,10 +130,7 @@ class Coordinator:
                 failure = yield from self._follow(request, client, visit, later, ahead)
         request.kv = None
         _drop(kv)
-        if ahead is not None and failure is not None:
-            yield from ahead.cancel(failure, visits)
-            failure = visits[-1].failure or failure  # the one there may have come first
-        return failure
+        return (yield from _cancelled(ahead, failure, visits))
 
     def choose(
         self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
@@ -291,6 +288,19 @@ def _kept(
         _drop(kv)
         request.kv = kv = visit.held_kv
     return kv
+
+
+def _cancelled(
+    ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
+) -> Generator[Event, Any, Failure | None]:
+    """Cancel the place taken ahead if the request failed before it got there; return the failure.
+
+    That of the place may have come first.
+    """
+    if ahead is None or failure is None:
+        return failure
+    yield from ahead.cancel(failure, visits)
+    return visits[-1].failure or failure
 
 
 def _drop(kv: HeldKv | None) -> None:
