@@ -49,8 +49,8 @@ def calls_of_set_up(num_clients: int) -> int:
         profile.disable()
         raise InterruptedError
 
+    profile.enable()
     with mock.patch.object(Environment, "run", stop), pytest.raises(InterruptedError):
-        profile.enable()
         result_of(num_clients)
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 

@@ -131,10 +131,10 @@ class LaidOutClient(Client):
             check_domain(self.name, self._machine, self.predictor)
         self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
         times = self.traits.times
-        if ways is None and times is not None:
-            if more := in_one_node(self._machine, self.predictor):
-                times = replace(times, assumed=times.assumed + more)
-                self.traits = replace(self.traits, times=times)
+        more = in_one_node(self._machine, self.predictor) if ways is None else ()
+        if times is not None and more:
+            times = replace(times, assumed=times.assumed + more)
+            self.traits = replace(self.traits, times=times)
 
     def lie_on(self, spans: Spans) -> None:
         """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
