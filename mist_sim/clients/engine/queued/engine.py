@@ -216,19 +216,23 @@ class QueueEngine:
             self._enter(rest, rest.num_given, rest.num_planned)
         if found is None:
             return
-        ends, now = found.ends, env.now
-        num_planned = num_over = bisect_left(ends, now, found.num_given, self._event)
-        is_boundary = num_over < self._event and ends[num_over] == now
-        if is_boundary and env.phase > self._step_end:
-            num_over += 1
-            num_planned += env.phase > self._plan_phase
+        num_over, num_planned = self._by_now(found)
         self._enter(found, num_over, num_planned)
         self._wake.callbacks.clear()
         if num_planned < num_over:
-            self._wake = env.at(now, self._plan_phase)
+            self._wake = env.at(env.now, self._plan_phase)
             self._wake.callbacks.append(self._plan)
         else:
             self._sleep()
+
+    def _by_now(self, found: Stretch) -> tuple[int, int]:
+        """Return how many returns and plans of a stretch have happened by now."""
+        ends, env = found.ends, self.env
+        num_over = bisect_left(ends, env.now, found.num_given, self._event)
+        is_boundary = num_over < self._event and ends[num_over] == env.now
+        if is_boundary and env.phase > self._step_end:
+            return num_over + 1, num_over + (env.phase > self._plan_phase)
+        return num_over, num_over
 
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Bring the queue to the state after so many returns and plans of a stretch."""
@@ -273,7 +277,11 @@ class QueueEngine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; the next plan may admit it."""
-        self._cut_stretch()
+        found = self._stretch
+        if found is None or self._stretches is None or not self._stretches.keeps_waiting(sequence):
+            self._cut_stretch()
+        else:
+            found.waits.append((self._by_now(found)[0], self._lane.load.num_waiting))
         sequence.lane = self._lane
         self._lane.state.add_request(sequence)
         self._wake_up()

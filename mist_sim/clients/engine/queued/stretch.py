@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from typing import Literal
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -61,7 +61,7 @@ class Stretch:
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
     before: the queue at the beginning; shape: which of its places had a batch. flight: these.
-    num_waiting: requests that wait.
+    waits: requests that wait, each number with the place of the first return that finds so many.
     ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
     in the records, and when it leaves each rank. steps: of the clock of each group, before it.
     endings: places of batches computed ahead that give the last tokens of answers.
@@ -75,7 +75,7 @@ class Stretch:
     rhythm: Rhythm
     flight: list[Pass]
     groups: list[Group]
-    num_waiting: int
+    waits: list[tuple[int, int]]
     ends: list[float]
     rows: list[Row]
     rank_ends: list[tuple[float, ...]]
@@ -90,6 +90,20 @@ class Stretch:
     def num_over(self) -> int:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
+
+    def num_waiting_at(self, place: int) -> int:
+        """Return how many requests wait when the batch at a place returns."""
+        return next(number for first, number in reversed(self.waits) if first <= place)
+
+    def rows_between(self, begin: int, end: int) -> list[Row]:
+        """Return the rows of batches computed ahead, from one place up to another."""
+        num_flight = len(self.flight)
+        rows = self.rows[begin - num_flight : end - num_flight]
+        for (first, number), (stop, _) in pairwise([*self.waits[1:], (end, 0)]):
+            for place in range(max(first, begin), min(stop, end)):
+                row = rows[place - begin]
+                rows[place - begin] = (*row[:9], number, *row[10:])
+        return rows
 
     def goes_on(self) -> bool:
         """Compute more of it; return whether there is more."""
@@ -155,7 +169,19 @@ class StretchLoop:
             return None
         ends, steps = [each.end for each in flight], [group.clock.steps for group in turns]
         return Stretch(
-            now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {}, [], iter(())
+            now,
+            shape,
+            rhythm,
+            flight,
+            turns,
+            [(0, num_waiting)],
+            ends,
+            [],
+            [],
+            steps,
+            {},
+            [],
+            iter(()),
         )
 
     def _is_gapless(self, now: EngineQueue, num_flight: int, num_groups: int) -> bool:
@@ -176,7 +202,7 @@ class StretchLoop:
         batch in flight frees.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
-        num_flight, num_groups, num_waiting = len(ends), len(groups), found.num_waiting
+        num_flight, num_groups, num_waiting = len(ends), len(groups), found.waits[0][1]
         (num_free, num_blocks), block_size = free, groups[0].clock.block_size
         num_used, ranks = num_blocks - num_free, list(found.before.rank_ends)
         frees = dict(enumerate(freed)) if any(freed) else {}
