@@ -36,7 +36,7 @@ class QueueEngine:
     """The lane of a pipeline, and the ranks that compute its batches.
 
     phases: in which its batches return and in which it plans (see `engine_phases`).
-    is_alone: whether its client has no other engine, whose waiting requests would count, too.
+    is_alone: whether all requests that wait at its client are in its queue.
     """
 
     def __init__(
@@ -199,10 +199,13 @@ class QueueEngine:
         if found is None or self._stretches is None:
             return
         if place < found.num_over:
-            self._stretches.settle(found, place, place)
+            returned = found.pass_at(place)
+            is_known = place == found.num_given < len(found.flight)
+            if returned.ending or not is_known:  # else it asks for nothing that is not entered
+                self._stretches.settle(found, place, place)
             found.num_given = place + 1
             self._stretch, self._rest = None, found
-            self._give(found.pass_at(place), event)
+            self._give(returned, event)
         elif found.goes_on():
             self._sleep_through(place)
         else:
@@ -213,7 +216,7 @@ class QueueEngine:
         """Enter the part of a stretch that has happened by now, and go on batch by batch."""
         found, rest, env, self._rest = self._stretch, self._rest, self.env, None
         if rest is not None:  # what has happened of it is entered
-            self._enter(rest, rest.num_given, rest.num_planned)
+            self._enter(rest, rest.num_given, rest.num_given - 1)
         if found is None:
             return
         num_over, num_planned = self._by_now(found)
@@ -277,11 +280,11 @@ class QueueEngine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; the next plan may admit it."""
-        found = self._stretch
-        if found is None or self._stretches is None or not self._stretches.keeps_waiting(sequence):
-            self._cut_stretch()
-        else:
+        found, stretches = self._stretch, self._stretches
+        if found and stretches and found.waits[0][1] and stretches.keeps_waiting(sequence):
             found.waits.append((self._by_now(found)[0], self._lane.load.num_waiting))
+        else:
+            self._cut_stretch()
         sequence.lane = self._lane
         self._lane.state.add_request(sequence)
         self._wake_up()

@@ -168,8 +168,7 @@ class Stretches:
         """Write down returns up to so many, without those of batches that were in flight."""
         groups, num_flight = found.groups, len(found.flight)
         num_groups, begin = len(groups), max(found.num_given, num_flight)
-        rows = found.rows_between(begin, num_over)
-        ends = found.ends[begin:num_over]
+        rows, ends = found.rows_between(begin, num_over), found.ends[begin:num_over]
         for first in range(min(num_groups, len(rows))):
             records = groups[(begin + first) % num_groups].records
             records.rows(rows[first::num_groups], ends[first::num_groups])
@@ -193,7 +192,7 @@ class Stretches:
         """Let a group's clock count the batch at a place, and those before it; return it."""
         last = found.pass_at(place)
         clock = last.group.clock
-        clock.count(found.step_at(place) + 1 - clock.steps)
+        clock.count(last.step + 1 - clock.steps)
         if self._state.kv_cache.caches_prefixes:  # else never asked for
             num_flight, num_groups = len(found.flight), len(found.groups)
             before = range(place - num_groups, place - num_flight, -num_groups)

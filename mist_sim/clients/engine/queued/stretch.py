@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count
 from typing import Literal
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -32,6 +32,7 @@ Until = Literal["before_end", "end", "any"]
 that batch, or on and on."""
 
 _FIRST = 32  # batches that are computed at first; then twice as many, and so on
+_FIRST_IF_SOME_WAIT = 512  # then an arrival seldom cuts the stretch
 
 
 @dataclass(slots=True)
@@ -93,16 +94,22 @@ class Stretch:
 
     def num_waiting_at(self, place: int) -> int:
         """Return how many requests wait when the batch at a place returns."""
-        return next(number for first, number in reversed(self.waits) if first <= place)
+        number = 0
+        for first, later in self.waits:
+            if first <= place:
+                number = later
+        return number
 
     def rows_between(self, begin: int, end: int) -> list[Row]:
         """Return the rows of batches computed ahead, from one place up to another."""
         num_flight = len(self.flight)
         rows = self.rows[begin - num_flight : end - num_flight]
-        for (first, number), (stop, _) in pairwise([*self.waits[1:], (end, 0)]):
-            for place in range(max(first, begin), min(stop, end)):
+        stop = end
+        for first, number in reversed(self.waits[1:]):
+            for place in range(max(first, begin), stop):
                 row = rows[place - begin]
                 rows[place - begin] = (*row[:9], number, *row[10:])
+            stop = min(first, stop)
         return rows
 
     def goes_on(self) -> bool:
@@ -210,7 +217,7 @@ class StretchLoop:
         del found  # which holds this generator, and would be kept by it
         # of each group, as they are planned
         turns = [self._turn_of(groups[(num_flight + n) % num_groups]) for n in range(num_groups)]
-        place, last, enough = 0, -1, _FIRST
+        place, last, enough = 0, -1, _FIRST_IF_SOME_WAIT if num_waiting else _FIRST
         if until == "before_end":
             last = min([each[3] * num_groups + turn for turn, each in enumerate(turns)])
         for more in count():
