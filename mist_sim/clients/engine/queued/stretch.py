@@ -3,10 +3,12 @@
 While plans find no prompt, no answer ends and memory suffices, a pipeline repeats itself:
 the oldest batch returns, and the next one is planned. A stretch computes such batches in one loop,
 as `QueueEngine` would one by one, and keeps a row of each. Batches that were in flight before may
-give first and last tokens; each of their returns is an event, and the stretch goes on behind it.
-Nothing outside sees the other returns until the stretch ends, when a plan does something else, or
-is cut by an arrival or a query. Then `settled.py` enters what has happened by that time, as if
-every batch had had its own events. The bits are the same (`tests/property/test_exactness.py`).
+give first and last tokens, or those of sequences that gave way; each of these returns is an event,
+and the stretch goes on behind it. So it does where a request comes that waits behind others: later
+rows tell of one more. Nothing outside sees the other returns until the stretch ends, when a plan
+does something else, or is cut by another arrival or a query. Then `settled.py` enters what has
+happened by that time, as if every batch had had its own events. The bits are the same
+(`tests/property/test_exactness.py`, `tests/property/test_stretches.py`).
 """
 
 from __future__ import annotations
