@@ -24,10 +24,10 @@ class Table:
     """
 
     def __init__(self, **columns: str) -> None:
-        self.row, self._pack_row, kinds = _layout(tuple(columns.items()))
+        self.row, self._pack_row, self._kinds = _layout(tuple(columns.items()))
         self._packed = bytearray()  # rows that are packed and not yet in columns
         self._length = 0  # rows in columns
-        self._columns = {name: NarrowColumn(kind) for name, kind in kinds}
+        self._columns: dict[str, NarrowColumn] = {}  # made for the first rows in them
         self.rows: list[tuple[object, ...]] = []
 
     @property
@@ -63,6 +63,8 @@ class Table:
 
     def _split(self) -> None:
         """Move the packed rows into the columns."""
+        if not self._columns:
+            self._columns = {name: NarrowColumn(kind) for name, kind in self._kinds}
         if self._packed:
             rows = np.frombuffer(self._packed, self.row)
             self._length += len(rows)
