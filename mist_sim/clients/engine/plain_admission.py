@@ -14,14 +14,17 @@ def admit_prompts(
     """Admit prompts within a budget; return its tokens that they take.
 
     prefills: gets the prompts with their tokens. now: seconds. whole: whether an admission needs
-    memory for a whole prompt.
+    memory for a whole prompt. Stops at a sequence whose entries come from another client.
     """
     before = budget
     pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
     take = kv_cache.grow if kv_cache.shares_blocks else pool.allocate
     while budget and waiting and len(running) < state.max_num_seqs:
         sequence = waiting.head()
+        if sequence.is_brought:
+            break
         num_free = pool.num_free - pool.num_reserved if running else pool.num_free
+        num_free -= state.coming.num_promised
         if sequence.chain is not None:
             num_new = _take_shared(state, sequence, num_free, budget, whole=whole)
         else:
