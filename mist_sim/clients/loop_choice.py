@@ -32,9 +32,10 @@ def option_for_general(
     ):
         if is_set:
             return option
-    for name, plain in (("order", "fcfs"), ("preemption", "recompute")):
-        if (value := getattr(scheduler, name)) != plain:
-            return f"scheduler.{name} {value}"
+    if scheduler.order != "fcfs":
+        return f"scheduler.order {scheduler.order}"
+    if scheduler.swaps and (config.role or scheduler.swaps_overlap):
+        return f"scheduler.preemption {scheduler.preemption}"
     if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
         return "scheduler.long_prefill_token_threshold"
     holds_prompts = rules.local_cadence and interval_of(scheduler) > 1

@@ -28,6 +28,7 @@ from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     alike,
     cases,
+    some_swap_space,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -74,6 +75,16 @@ def engines(draw: st.DrawFn, longest: int = 120) -> Case:
             caching=draw(st.booleans()),
         ),
     )
+
+
+@st.composite
+def swapping(draw: st.DrawFn) -> Case:
+    """The same with swap space, mostly without content, so that no blocks are shared at first."""
+    case = draw(engines())
+    options = replace(case.options, swap=draw(some_swap_space(case.options.num_blocks, 1)))
+    if draw(st.integers(0, 3)):
+        return Case(options, tuple(replace(job, content=()) for job in case.jobs))
+    return Case(options, case.jobs)
 
 
 def client(case: Case, predictor: Predictor, loop: str, name: str = "engine") -> LlmClient:
@@ -131,7 +142,7 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 @pytest.mark.exact
 @examples(300)
 @given(
-    case=engines(),
+    case=engines() | swapping(),
     predictor=st.sampled_from([AWKWARD, DYADIC, LINES, SHARING, HOSTED]),
     data=st.data(),
 )
@@ -208,6 +219,7 @@ def features(result: Result) -> set[str]:
         found.add("prompts beside decodes")
     if ((steps["num_chunks"] > 0) & (steps["num_steps"] > 1)).any():
         found.add("several steps with a prompt")
+    found |= set(result.transfers["kind"])
     return found | {f"status {status}" for status in requests["status"].unique()}
 
 

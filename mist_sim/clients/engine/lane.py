@@ -175,7 +175,7 @@ class Lane:
             if plan.admitted:
                 self._begin(plan.admitted)
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
-                num_copied += self._note(plan)
+                num_copied += self.note(plan)
             if plan.prefills or plan.decodes:
                 if num_copied or self._serves_more:
                     self._delay(plan, num_copied)
@@ -203,7 +203,7 @@ class Lane:
                 f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
             )
 
-    def _note(self, plan: StepPlan) -> int:
+    def note(self, plan: StepPlan) -> int:
         """Record which sequences leave, go on or move; return the blocks that the step awaits."""
         if plan.preempted or plan.dropped:
             self.evict(plan)

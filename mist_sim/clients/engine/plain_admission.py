@@ -9,19 +9,25 @@ Prefills = list[tuple[SequenceState, int]]
 
 
 def admit_prompts(
-    state: LaneState, prefills: Prefills, budget: int, now: float, *, whole: bool
+    state: LaneState,
+    prefills: Prefills,
+    budget: int,
+    now: float,
+    *,
+    whole: bool,
+    needed: int = 0,
 ) -> int:
     """Admit prompts within a budget; return its tokens that they take.
 
     prefills: gets the prompts with their tokens. now: seconds. whole: whether an admission needs
-    memory for a whole prompt.
+    memory for a whole prompt. needed: blocks that the decodes have not taken for this step yet.
     """
-    before = budget
+    before, by_piece = budget, state.by_piece
     pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
     take = kv_cache.grow if kv_cache.shares_blocks else pool.allocate
     while budget and waiting and len(running) < state.max_num_seqs:
         sequence = waiting.head()
-        num_free = pool.num_free - pool.num_reserved if running else pool.num_free
+        num_free = (pool.num_free - pool.num_reserved if running else pool.num_free) - needed
         if sequence.chain is not None:
             num_new = _take_shared(state, sequence, num_free, budget, whole=whole)
         else:
@@ -30,7 +36,7 @@ def admit_prompts(
             size = pool.block_size
             if -((num_tokens if whole else num_new) // -size) > num_free:
                 break
-            take(-(num_new // -size))
+            take(-((num_new if by_piece else num_tokens) // -size))
         if not num_new:
             break
         waiting.take()

@@ -42,7 +42,7 @@ class StagedLane(Lane):
         if self.phases.stage == "decode":
             set_brought_aside(self.state, plan)
         if plan.moves:
-            self._note(plan)
+            self.note(plan)
 
     def evict(self, plan: StepPlan) -> None:
         """Record evictions; sequences that wait in the buffer for their stage lose nothing."""

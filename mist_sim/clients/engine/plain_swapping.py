@@ -1,0 +1,107 @@
+"""The plain lane where who gives way is copied to host memory (`preemption: swap`).
+
+Prompts take all their blocks when they are admitted, and decodes theirs in the step that fills
+them. While blocks are shared, the general planner makes the plans; all steps are plain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.engine.plain_admission import Prefills, admit_prompts
+from mist_sim.clients.scheduling.admission import steps_until_join
+from mist_sim.clients.scheduling.planned_steps import steps_of
+from mist_sim.clients.scheduling.preemption import preempt
+from mist_sim.clients.scheduling.resuming import swap_in
+
+if TYPE_CHECKING:
+    from simpy.events import Event
+
+    from mist_sim.clients.engine.plan_ahead import PlanAhead
+
+
+class PlainSwappingEngine(PlainEngine):
+    """One lane with swap space; a step waits for the copies before it."""
+
+    def _plan(self, event: Event) -> None:
+        if not self._is_plain:
+            super()._plan(event)
+            return
+        env, lane, state, clock, pool, ahead = self._parts
+        env.note_plan(self._plan_phase)
+        limit, plan = lane.run_length.limit, self._plain_plan
+        num_blocks = clock.phases[clock.steps % clock.block_size]
+        if ahead is not None and (
+            num_blocks > pool.num_free
+            or ahead.latest is None
+            or ahead.arrived
+            or ahead.given_up
+            or state.kv_cache.shares_blocks
+            or (state.leaving and (state.swapped or state.waiting))
+        ):
+            limit = self._hear(ahead)
+        gives_way = num_blocks > pool.num_free
+        if state.kv_cache.shares_blocks or (
+            gives_way and (state.prefilling or clock.num_decodes == 1)
+        ):
+            self._plan_rarely(event, limit)  # perhaps nothing is left to compute
+            return
+        if gives_way:
+            self._give_way()
+        elif state.swapped:
+            swap_in(state, plan)
+        prefills: Prefills = []
+        budget = self._most_tokens - clock.num_decodes
+        if state.prefilling:
+            budget = self._go_on_whole(prefills, budget)
+        if gives_way:
+            if budget or state.swapped:
+                limit = steps_until_join(state, limit)
+        elif budget and state.waiting and not state.swapped:
+            needed = clock.blocks_needed_now()
+            budget -= admit_prompts(state, prefills, budget, env.now, whole=True, needed=needed)
+        num_decodes = clock.num_decodes
+        if not (num_decodes or prefills):
+            self._plan_rarely(event, limit)
+            return
+        plan.prefills, plan.decodes, plan.wait_time = prefills, num_decodes > 0, 0.0
+        if prefills or state.kv_cache.shares_blocks:
+            plan.num_steps = steps_of(state, plan, limit, budget)
+        else:
+            plan.num_steps = clock.steps_until(pool.num_free, limit)
+        if plan.preempted or plan.moves or plan.dropped:
+            plan.wait_time = state.swaps.copy_time(lane.note(plan))
+            plan.preempted = plan.resumed = plan.moves = plan.dropped = ()
+        self._start_plain(event, prefills, num_decodes, plan.num_steps)
+
+    def _give_way(self) -> None:
+        """Preempt, of two decodes and more, until the others have blocks for their next step."""
+        state, clock, pool = self._state, self._state.clock, self._state.pool
+        while clock.blocks_needed_now() > pool.num_free:
+            preempt(state, self._plain_plan, state.waiting.victim(state.running))
+
+    def _go_on_whole(self, prefills: Prefills, budget: int) -> int:
+        """Plan the next pieces of prompts that have all their blocks; return the budget left."""
+        state = self._state
+        for sequence in state.prefilling:
+            num_computed = sequence.num_computed_tokens
+            if num_new := min(sequence.num_tokens - num_computed, budget):
+                prefills.append((sequence, num_new))
+                state.kv_cache.compute(sequence, num_computed + num_new)
+                budget -= num_new
+        return budget
+
+    def _hear(self, ahead: PlanAhead) -> int:
+        state, latest, limit = self._state, ahead.latest, super()._hear(ahead)
+        if latest is not None:  # without room on the host, blocks are shared from now on
+            state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+            state.kv_cache.answers.is_ahead = True
+        return 1 if state.leaving and state.swapped else limit
+
+    def _end(self, event: Event) -> None:
+        run, state = self._run, self._state
+        if run is self._plain_run and run.num_steps == 1:  # the base class takes those of later ones
+            if self._batch.num_decodes and (num_blocks := state.clock.blocks_needed_now()):
+                state.kv_cache.grow(num_blocks)
+        super()._end(event)
