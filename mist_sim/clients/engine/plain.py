@@ -40,10 +40,12 @@ class PlainEngine(Engine):
 
     scheduler: of the lane. Without a role (`plain_role.py`), the engine becomes general for good
     with the first request that brings KV entries or leaves some to another client.
-    has_role: whether its client has a role.
+    has_role: whether its client has a role. takes_in_step: whether decodes take blocks in the step
+    that fills them, and not in its plan.
     """
 
     has_role = False
+    takes_in_step = False
 
     def __init__(
         self,
@@ -207,13 +209,18 @@ class PlainEngine(Engine):
                 while arrived and arrived[0][0] <= known_until:
                     state.add_request(arrived.popleft()[1])
             if state.kv_cache.shares_blocks:
-                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-                state.kv_cache.answers.is_ahead = True
+                self._know_less(latest, ahead)
             if ahead.given_up:
                 ahead.let_in(latest.last_start)
         if arrived or ahead.given_up or (state.leaving and state.waiting):
             return 1
         return self._only.run_length.limit
+
+    def _know_less(self, latest: Run, ahead: PlanAhead) -> None:
+        """Note which tokens the next plan does not know, since the latest run is in flight."""
+        state = self._state
+        state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+        state.kv_cache.answers.is_ahead = True
 
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""
@@ -263,8 +270,9 @@ class PlainEngine(Engine):
             compute_more(state, plan, num_steps)
         finished: list[SequenceState] = []
         if num_decodes:
-            if num_steps > 1 and (more := clock.blocks_needed(num_steps) - state.num_taken):
-                state.kv_cache.grow(more)
+            if num_steps > 1 or self.takes_in_step:
+                if more := clock.blocks_needed(num_steps) - state.num_taken:
+                    state.kv_cache.grow(more)
             state.num_taken = 0
             clock.steps = steps = clock.steps + num_steps
             clock.context_sum = context_sum + num_steps * num_decodes

@@ -47,8 +47,7 @@ class PlainRoleEngine(PlainEngine):
         else:
             ahead.let_in(latest.last_start)
             if state.kv_cache.shares_blocks:
-                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-                state.kv_cache.answers.is_ahead = True
+                self._know_less(latest, ahead)
         waits_for_room = state.leaving and (state.coming.moved or state.head())
         return 1 if ahead.comes_next or waits_for_room else self._only.run_length.limit
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class PlainSwappingEngine(PlainEngine):
     """One lane with swap space; a step waits for the copies before it."""
 
+    takes_in_step = True
+
     def _plan(self, event: Event) -> None:
         if not self._is_plain:
             super()._plan(event)
@@ -31,24 +33,18 @@ class PlainSwappingEngine(PlainEngine):
         env, lane, state, clock, pool, ahead = self._parts
         env.note_plan(self._plan_phase)
         limit, plan = lane.run_length.limit, self._plain_plan
-        num_blocks = clock.phases[clock.steps % clock.block_size]
-        if ahead is not None and (
-            num_blocks > pool.num_free
-            or ahead.latest is None
-            or ahead.arrived
-            or ahead.given_up
-            or state.kv_cache.shares_blocks
-            or (state.leaving and (state.swapped or state.waiting))
-        ):
-            limit = self._hear(ahead)
-        gives_way = num_blocks > pool.num_free
-        if state.kv_cache.shares_blocks or (
-            gives_way and (state.prefilling or clock.num_decodes == 1)
-        ):
+        shares = state.kv_cache.shares_blocks
+        if ahead is not None:
+            if ahead.latest is None or ahead.arrived or ahead.given_up or shares:
+                limit = self._hear(ahead)
+            if state.leaving and (state.swapped or state.waiting):
+                limit = 1  # their memory is free then
+        gives_way = clock.phases[clock.steps % clock.block_size] > pool.num_free
+        if shares or (gives_way and clock.num_decodes == 1):
             self._plan_rarely(event, limit)  # perhaps nothing is left to compute
             return
         if gives_way:
-            self._give_way()
+            self._give_way(ahead)
         elif state.swapped:
             swap_in(state, plan)
         prefills: Prefills = []
@@ -75,9 +71,11 @@ class PlainSwappingEngine(PlainEngine):
             plan.preempted = plan.resumed = plan.moves = plan.dropped = ()
         self._start_plain(event, prefills, num_decodes, plan.num_steps)
 
-    def _give_way(self) -> None:
+    def _give_way(self, ahead: PlanAhead | None) -> None:
         """Preempt, of two decodes and more, until the others have blocks for their next step."""
         state, clock, pool = self._state, self._state.clock, self._state.pool
+        if ahead is not None and ahead.latest is not None:  # without room on the host, all shares
+            self._know_less(ahead.latest, ahead)
         while clock.blocks_needed_now() > pool.num_free:
             preempt(state, self._plain_plan, state.waiting.victim(state.running))
 
@@ -91,17 +89,3 @@ class PlainSwappingEngine(PlainEngine):
                 state.kv_cache.compute(sequence, num_computed + num_new)
                 budget -= num_new
         return budget
-
-    def _hear(self, ahead: PlanAhead) -> int:
-        state, latest, limit = self._state, ahead.latest, super()._hear(ahead)
-        if latest is not None:  # without room on the host, blocks are shared from now on
-            state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-            state.kv_cache.answers.is_ahead = True
-        return 1 if state.leaving and state.swapped else limit
-
-    def _end(self, event: Event) -> None:
-        run, state = self._run, self._state
-        if run is self._plain_run and run.num_steps == 1:  # the base class takes those of later ones
-            if self._batch.num_decodes and (num_blocks := state.clock.blocks_needed_now()):
-                state.kv_cache.grow(num_blocks)
-        super()._end(event)
