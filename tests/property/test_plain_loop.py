@@ -89,10 +89,10 @@ def crowd(number: int) -> Case:
     later = sorted(rng.uniform(0.0, 0.1) for _ in range(rng.randint(0, 3)))
     jobs += [Job(time, rng.randint(1, 8), rng.randint(1, 12)) for time in later]
     longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
-    swap = SwapSpace(rng.randint(1, 3 * longest), 2.0**-9)
+    swap = SwapSpace(rng.randint(1, rng.choice([1, 3]) * longest), 2.0**-9)
     options = EngineOptions(
         "chunked",
-        num_blocks=longest + rng.randint(0, longest),
+        num_blocks=longest + rng.randint(-1, longest),
         block_size=size,
         max_num_seqs=8,
         max_num_batched_tokens=rng.choice([8, 16, 64]),
@@ -105,6 +105,8 @@ def crowd(number: int) -> Case:
     for _ in range(rng.randint(0, 4)):
         who = rng.randrange(3)
         jobs[who] = replace(jobs[who], timeout=rng.choice(ends))
+    if rng.random() < 0.3:  # the same conversation, answers included
+        jobs = [replace(job, content=((0, 60),)) for job in jobs]
     return Case(options, tuple(jobs))
 
 
