@@ -879,8 +879,8 @@ MUTANTS = [
     Mutant(
         "a plain run goes on although who waits may have the room of who leaves",
         f"{ENGINE}/plain.py",
-        "if arrived or ahead.given_up or (state.leaving and state.waiting):",
-        "if arrived:",
+        "return 1 if arrived or ahead.given_up or (state.leaving and state.waiting) else limit",
+        "return 1 if arrived else limit",
     ),
     Mutant(
         "a plain run that was planned on the spot hides the host's time",
@@ -987,8 +987,8 @@ MUTANTS = [
     Mutant(
         "a decode client does not look again at what has come when a run begins",
         f"{ENGINE}/plain_role.py",
-        "return 1 if ahead.comes_next or waits_for_room else self._only.run_length.limit",
-        "return self._only.run_length.limit",
+        "return 1 if ahead.comes_next or waits_for_room else limit",
+        "return limit",
     ),
     Mutant(
         "re-sharding: prompts go on while entries wait in the buffer",

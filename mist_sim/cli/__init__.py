@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 from mist_sim.cli.signals import interruption_of, stopping_signals, take_leave
 
-_OBJECTS_BETWEEN_COLLECTIONS = 100_000  # imports make so many that stay; looks for garbage are vain
+_OBJECTS_BETWEEN_COLLECTIONS = 500_000  # imports make so many that stay; looks for garbage are vain
 
 
 def main(args: Sequence[str] | None = None) -> None:

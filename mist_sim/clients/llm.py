@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from typing import ClassVar
 
 from simpy.events import Event
@@ -134,8 +134,7 @@ class LlmClient(LaidOutClient):
         """The option for which its steps take the general loop; empty where the plain one does.
 
         Without a role also that one does as the general loop from the first request on that brings
-        KV entries or leaves some to other clients; and so do all in a layout that the client
-        changes to.
+        KV entries or leaves some to others; and so do all in a layout that the client changes to.
         """
         num_ranks = len(self.predictor.ranks)
         return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
@@ -250,9 +249,9 @@ class LlmClient(LaidOutClient):
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[int, Visit], None]
     ) -> None:
-        """Serve a request whole; without content or delays it enters an engine with one call."""
+        """Serve a request whole; without delays it enters an engine with one call."""
         first = stages[0]
-        if request.content or not self._enters_at_once or type(first) is not Prefill:
+        if not self._enters_at_once or type(first) is not Prefill:
             super().serve_whole(request, stages, leaves)
             return
         num_output_tokens = 1  # of the prompt
@@ -263,12 +262,14 @@ class LlmClient(LaidOutClient):
         self.stays[visit] = sequence
         sequence.leaves = leaves
         sequence.enter(self.view)
-        longest = self.max_model_len
-        is_too_long = longest is not None and sequence.num_final_tokens > longest
-        if is_too_long or sequence.num_tokens > self.memory.num_tokens:
+        longest = self.max_model_len or inf
+        if sequence.num_final_tokens > longest or sequence.num_tokens > self.memory.num_tokens:
             self.accept(visit)
-        else:
-            self._engines.add_request(sequence)
+            return
+        if request.content:
+            self._kv_state.accept(request)
+            self._meet(sequence)
+        self._engines.add_request(sequence)
 
     def accept(self, visit: Visit) -> None:
         """Refuse a visit that can never be served or finds the engines too busy, or queue it."""
@@ -285,21 +286,22 @@ class LlmClient(LaidOutClient):
         if reason is not None:
             self.reject(visit, reason)
             return
-        gate = self._gate
-        if gate is not None:
-            busy = gate.refusal(sequence, self.view.num_waiting - 1, self.env.now)
+        if self._gate is not None:
+            busy = self._gate.refusal(sequence, self.view.num_waiting - 1, self.env.now)
             if busy is not None:
                 self.reject(visit, busy, is_busy=True)
                 return
-        is_prompt = not visit.stages[0].continues
-        if content and self.history and self.memory.caches_prefixes and is_prompt:
-            known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
-            visit.num_known_tokens = known - known % self.memory.block_size
-        delay = self._time_to_enter(sequence)
-        if delay:
+        if content and not visit.stages[0].continues:
+            self._meet(sequence)
+        if delay := self._time_to_enter(sequence):
             self.env.start(self._enter_later(sequence, delay))
         else:
             self._engines.add_request(sequence)
+
+    def _meet(self, sequence: SequenceState) -> None:
+        """Note a prompt's content, and what of it was known before."""
+        if self.history and self.memory.caches_prefixes:
+            self.history.meet_prompt(sequence, self.memory.block_size)
 
     def _time_to_enter(self, sequence: SequenceState) -> float:
         """Return the seconds from arrival until a sequence can be scheduled."""

@@ -92,7 +92,7 @@ class PlainEngine(Engine):
             or self.has_role
             or (state.leaving and state.waiting)
         ):
-            limit = self._hear(ahead)
+            limit = self._hear(ahead, limit)
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
@@ -118,11 +118,11 @@ class PlainEngine(Engine):
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes = prefills, num_decodes > 0
-        if prefills or shares:
-            plan.num_steps = steps_of(state, plan, limit, budget)
+        if prefills or (shares and state.waiting):
+            plan.num_steps = num_steps = steps_of(state, plan, limit, budget)
         else:
-            plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
-        self._start_plain(event, prefills, num_decodes, plan.num_steps)
+            plan.num_steps = num_steps = clock.steps_until(num_free + num_blocks, limit)
+        self._start_plain(event, prefills, num_decodes, num_steps)
 
     def _plan_rarely(self, event: Event, limit: int) -> None:
         """Let other planners make the next plan; its steps are timed and ended as any."""
@@ -197,10 +197,9 @@ class PlainEngine(Engine):
         """Tell whether the next plan depends on entries of other clients."""
         return False
 
-    def _hear(self, ahead: PlanAhead) -> int:
+    def _hear(self, ahead: PlanAhead, limit: int) -> int:
         """Make known what a plan made ahead may know; return the most steps that it may have."""
-        state = self._state
-        latest, arrived = ahead.latest, ahead.arrived
+        state, latest, arrived = self._state, ahead.latest, ahead.arrived
         if latest is None:
             ahead.halt()  # nothing is in flight: it may know everything
         else:
@@ -212,9 +211,7 @@ class PlainEngine(Engine):
                 self._know_less(latest, ahead)
             if ahead.given_up:
                 ahead.let_in(latest.last_start)
-        if arrived or ahead.given_up or (state.leaving and state.waiting):
-            return 1
-        return self._only.run_length.limit
+        return 1 if arrived or ahead.given_up or (state.leaving and state.waiting) else limit
 
     def _know_less(self, latest: Run, ahead: PlanAhead) -> None:
         """Note which tokens the next plan does not know, since the latest run is in flight."""

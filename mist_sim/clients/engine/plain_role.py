@@ -40,7 +40,7 @@ class PlainRoleEngine(PlainEngine):
             return True
         return bool(self._state.waiting) and self.takes_entries
 
-    def _hear(self, ahead: PlanAhead) -> int:
+    def _hear(self, ahead: PlanAhead, limit: int) -> int:
         state, latest = self._state, ahead.latest
         if latest is None:
             ahead.halt()
@@ -49,7 +49,7 @@ class PlainRoleEngine(PlainEngine):
             if state.kv_cache.shares_blocks:
                 self._know_less(latest, ahead)
         waits_for_room = state.leaving and (state.coming.moved or state.head())
-        return 1 if ahead.comes_next or waits_for_room else self._only.run_length.limit
+        return 1 if ahead.comes_next or waits_for_room else limit
 
     def _free_leaving(self) -> None:
         self._state.free_leaving()

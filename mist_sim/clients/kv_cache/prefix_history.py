@@ -57,3 +57,14 @@ class ContentHistory:
             if end > known_end:
                 ends[content_id] = end
         return num_known
+
+    def meet_prompt(self, sequence: SequenceState, block_size: int) -> None:
+        """Note a prompt's content, and in its visit the tokens known before, in whole blocks.
+
+        The last token of a prompt is always computed.
+        """
+        visit = sequence.visit
+        num_known = self.meet(visit.request.content)
+        if num_known >= sequence.num_prompt_tokens:
+            num_known = sequence.num_prompt_tokens - 1
+        visit.num_known_tokens = num_known - num_known % block_size

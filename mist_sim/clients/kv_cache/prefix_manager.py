@@ -197,9 +197,10 @@ class PrefixCachingManager(KvCacheManager):
 
     def grow(self, num_blocks: int) -> None:
         """Give the decodes new blocks, and evict as many cached ones if blocks are shared."""
-        self.pool.allocate(num_blocks)
-        if num_blocks and self.shares_blocks:
-            self.cache.evict(num_blocks)
+        if num_blocks:
+            self.pool.allocate(num_blocks)
+            if self.shares_blocks:
+                self.cache.evict(num_blocks)
 
     def give_back(self, num_blocks: int) -> None:
         """Take back empty blocks; they are the first to be used again."""
