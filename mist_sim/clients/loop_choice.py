@@ -32,10 +32,10 @@ def option_for_general(
     ):
         if is_set:
             return option
-    if scheduler.order != "fcfs":
-        return f"scheduler.order {scheduler.order}"
-    if scheduler.swaps and (config.role or scheduler.swaps_overlap):
-        return f"scheduler.preemption {scheduler.preemption}"
+    preemptions = ("recompute",) if config.role else ("recompute", "swap")
+    for name, plain in (("order", ("fcfs",)), ("preemption", preemptions)):
+        if (value := getattr(scheduler, name)) not in plain:
+            return f"scheduler.{name} {value}"
     if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
         return "scheduler.long_prefill_token_threshold"
     holds_prompts = rules.local_cadence and interval_of(scheduler) > 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
@@ -19,6 +18,7 @@ from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.rng import Streams
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -29,7 +29,6 @@ from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     alike,
     cases,
-    some_swap_space,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -83,28 +82,32 @@ def crowd(number: int) -> Case:
 
     Drawn evenly from a number, since few of Hypothesis's small cases get so far.
     """
-    rng = random.Random(number)
-    size = rng.choice([1, 2, 4])
-    jobs = [Job(0.0, rng.randint(1, 12), rng.randint(10, 40)) for _ in range(rng.randint(3, 6))]
-    later = sorted(rng.uniform(0.0, 0.1) for _ in range(rng.randint(0, 3)))
-    jobs += [Job(time, rng.randint(1, 8), rng.randint(1, 12)) for time in later]
+    rng = Streams(number).generator("crowd")
+
+    def draw(least: int, most: int) -> int:
+        return int(rng.integers(least, most + 1))
+
+    size = 2 ** draw(0, 2)
+    jobs = [Job(0.0, draw(1, 12), draw(10, 40)) for _ in range(draw(3, 6))]
+    later = sorted(rng.uniform(0.0, 0.1, draw(0, 3)))
+    jobs += [Job(float(time), draw(1, 8), draw(1, 12)) for time in later]
     longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
-    swap = SwapSpace(rng.randint(1, rng.choice([1, 3]) * longest), 2.0**-9)
+    swap = SwapSpace(draw(1, draw(1, 3) * longest), 2.0**-9)
     options = EngineOptions(
         "chunked",
-        num_blocks=longest + rng.randint(-1, longest),
+        num_blocks=longest + draw(-1, longest),
         block_size=size,
         max_num_seqs=8,
-        max_num_batched_tokens=rng.choice([8, 16, 64]),
+        max_num_batched_tokens=8 * draw(1, 4),
         caching=rng.random() < 0.5,
         uncached_first=rng.random() < 0.5,
         async_scheduling=rng.random() < 0.7,
         swap=swap if rng.random() < 0.7 else None,
     )
     ends = [step.end for step in Case(options, tuple(jobs)).stepwise(DYADIC).steps]
-    for _ in range(rng.randint(0, 4)):
-        who = rng.randrange(3)
-        jobs[who] = replace(jobs[who], timeout=rng.choice(ends))
+    for _ in range(draw(0, 4)):
+        who = draw(0, 2)
+        jobs[who] = replace(jobs[who], timeout=ends[draw(0, len(ends) - 1)])
     if rng.random() < 0.3:  # the same conversation, answers included
         jobs = [replace(job, content=((0, 60),)) for job in jobs]
     return Case(options, tuple(jobs))
@@ -183,6 +186,7 @@ def test_loops_give_the_same_bits(case, predictor, data):
 @pytest.mark.exact
 @examples(500)
 @given(number=st.integers(0, 2**32))
+@example(number=20770)  # without room on the host, a preempted one finds its own blocks
 def test_crowds_get_the_same_bits(number):
     case = crowd(number)
     expected = run_case(case, DYADIC, "general")
@@ -220,6 +224,34 @@ def test_loops_leave_the_same_blocks_to_those_who_run():
     expected = run_case(case, AWKWARD, "general")
     assert_same(all_bits(run_case(case, AWKWARD, "plain")), all_bits(expected))
     assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
+
+
+@pytest.mark.exact
+def test_who_gave_way_finds_what_others_fill_in_the_same_step():
+    """All have one conversation, and a block filled by that step lets one back in after it."""
+    lengths = ((8, 27), (9, 37), (5, 21), (12, 18))
+    jobs = [Job(0.0, *each, content=((0, 60),)) for each in lengths]
+    jobs.append(Job(0.016835274803812507, 6, 12, content=((0, 60),)))
+    options = EngineOptions(
+        "chunked", 11, 4, 8, 8, caching=True, uncached_first=True, async_scheduling=True
+    )
+    case = Case(options, tuple(jobs))
+    expected = run_case(case, DYADIC, "general")
+    assert_same(all_bits(run_case(case, DYADIC, "plain")), all_bits(expected))
+    assert expected.summary["num_preemptions"]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("swap", [None, SwapSpace(3, 2.0**-9)])
+def test_a_lone_answer_leaves_no_step_when_it_outgrows_memory(swap, ahead):
+    options = EngineOptions(
+        "chunked", 3, 4, 8, 64, caching=swap is None, swap=swap, async_scheduling=ahead
+    )
+    case = Case(options, (Job(0.0, 8, 10, content=((0, 8),)), Job(0.0, 2, 2)))
+    expected = run_case(case, DYADIC, "general")
+    assert_same(all_bits(run_case(case, DYADIC, "plain")), all_bits(expected))
+    assert expected.requests["status"].tolist() == ["rejected", "finished"]
 
 
 @pytest.mark.exact

@@ -267,9 +267,9 @@ class PlainEngine(Engine):
             compute_more(state, plan, num_steps)
         finished: list[SequenceState] = []
         if num_decodes:
-            if num_steps > 1 or self.takes_in_step:
-                if more := clock.blocks_needed(num_steps) - state.num_taken:
-                    state.kv_cache.grow(more)
+            takes_more = num_steps > 1 or self.takes_in_step
+            if takes_more and (more := clock.blocks_needed(num_steps) - state.num_taken):
+                state.kv_cache.grow(more)
             state.num_taken = 0
             clock.steps = steps = clock.steps + num_steps
             clock.context_sum = context_sum + num_steps * num_decodes

@@ -32,14 +32,14 @@ class PlainSwappingEngine(PlainEngine):
             return
         env, lane, state, clock, pool, ahead = self._parts
         env.note_plan(self._plan_phase)
-        limit, plan = lane.run_length.limit, self._plain_plan
+        plan, limit = self._plain_plan, lane.run_length.limit
         shares = state.kv_cache.shares_blocks
         if ahead is not None:
             if ahead.latest is None or ahead.arrived or ahead.given_up or shares:
-                limit = self._hear(ahead)
+                limit = self._hear(ahead, limit)
             if state.leaving and (state.swapped or state.waiting):
                 limit = 1  # their memory is free then
-        gives_way = clock.phases[clock.steps % clock.block_size] > pool.num_free
+        gives_way = clock.blocks_needed_now() > pool.num_free
         if shares or (gives_way and clock.num_decodes == 1):
             self._plan_rarely(event, limit)  # perhaps nothing is left to compute
             return
@@ -47,25 +47,15 @@ class PlainSwappingEngine(PlainEngine):
             self._give_way(ahead)
         elif state.swapped:
             swap_in(state, plan)
-        prefills: Prefills = []
-        budget = self._most_tokens - clock.num_decodes
-        if state.prefilling:
-            budget = self._go_on_whole(prefills, budget)
-        if gives_way:
-            if budget or state.swapped:
-                limit = steps_until_join(state, limit)
-        elif budget and state.waiting and not state.swapped:
-            needed = clock.blocks_needed_now()
-            budget -= admit_prompts(state, prefills, budget, env.now, whole=True, needed=needed)
-        num_decodes = clock.num_decodes
+        budget = self._plan_prompts(admits=not gives_way)
+        prefills, num_decodes = plan.prefills, clock.num_decodes
         if not (num_decodes or prefills):
             self._plan_rarely(event, limit)
             return
-        plan.prefills, plan.decodes, plan.wait_time = prefills, num_decodes > 0, 0.0
-        if prefills or state.kv_cache.shares_blocks:
-            plan.num_steps = steps_of(state, plan, limit, budget)
-        else:
-            plan.num_steps = clock.steps_until(pool.num_free, limit)
+        if gives_way and (budget or state.swapped):
+            limit = steps_until_join(state, limit)
+        plan.decodes, plan.wait_time = num_decodes > 0, 0.0
+        plan.num_steps = steps_of(state, plan, limit, budget)
         if plan.preempted or plan.moves or plan.dropped:
             plan.wait_time = state.swaps.copy_time(lane.note(plan))
             plan.preempted = plan.resumed = plan.moves = plan.dropped = ()
@@ -79,13 +69,19 @@ class PlainSwappingEngine(PlainEngine):
         while clock.blocks_needed_now() > pool.num_free:
             preempt(state, self._plain_plan, state.waiting.victim(state.running))
 
-    def _go_on_whole(self, prefills: Prefills, budget: int) -> int:
-        """Plan the next pieces of prompts that have all their blocks; return the budget left."""
+    def _plan_prompts(self, *, admits: bool) -> int:
+        """Plan the next pieces of prompts that run, and of new ones; return the budget left."""
+        prefills: Prefills = []
         state = self._state
+        budget = self._most_tokens - state.clock.num_decodes
         for sequence in state.prefilling:
             num_computed = sequence.num_computed_tokens
             if num_new := min(sequence.num_tokens - num_computed, budget):
                 prefills.append((sequence, num_new))
                 state.kv_cache.compute(sequence, num_computed + num_new)
                 budget -= num_new
+        if admits and budget and state.waiting and not state.swapped:
+            needed, now = state.clock.blocks_needed_now(), self.env.now
+            budget -= admit_prompts(state, prefills, budget, now, whole=True, needed=needed)
+        self._plain_plan.prefills = prefills
         return budget
