@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from simpy.events import Event
@@ -23,6 +21,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
@@ -58,7 +57,6 @@ Requests are those of the workload; children that they wait for are not counted.
 """
 
 _PROGRESS_EVERY = 0.1  # seconds of the user's time
-_OBJECTS_BETWEEN_COLLECTIONS = 500_000
 
 
 class Simulation:
@@ -183,7 +181,7 @@ class Simulation:
 
         coordinator.spawn = spawn
         load.start(conservation.entering())
-        with _rare_collections():
+        with rare_collections():
             came_to_its_end = _run_until(env, load.all_ended)
         broken = conservation.broken_law(load, recorder, self.clients)
         if not came_to_its_end:
@@ -384,17 +382,3 @@ def _now_and_then(progress: Progress) -> Progress:
             next_call = time + _PROGRESS_EVERY
 
     return tell
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Let Python look for cyclic garbage less often than after every 700 new objects.
-
-    Processes and their events refer to one another, so a run makes such garbage, but little.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

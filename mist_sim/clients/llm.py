@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
+from copy import copy
 from dataclasses import replace
 from math import inf, nan
 from typing import ClassVar
@@ -128,6 +129,12 @@ class LlmClient(LaidOutClient):
             raise ScenarioError(
                 f"{name}: step_loop must not be plain with {option}; auto takes the general loop"
             )
+
+    def named(self, name: str) -> LlmClient:
+        """Return a client like this one, which has joined no run, with another name."""
+        other = copy(self)
+        other.name = name
+        return other
 
     @property
     def needs_general_loop(self) -> str:

@@ -7,7 +7,7 @@ queue of the algorithm is SimPy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from simpy.events import Event
@@ -130,8 +130,7 @@ class Coordinator:
                 failure = yield from self._follow(request, client, visit, later, ahead)
         request.kv = None
         _drop(kv)
-        yield from _cancel(ahead, failure, visits)
-        return failure
+        return (yield from _cancelled(ahead, failure, visits))
 
     def choose(
         self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
@@ -291,13 +290,17 @@ def _kept(
     return kv
 
 
-def _cancel(
+def _cancelled(
     ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
-) -> Iterable[Event]:
-    """Cancel the place taken ahead if the request failed before it got there."""
+) -> Generator[Event, Any, Failure | None]:
+    """Cancel the place taken ahead if the request failed before it got there; return the failure.
+
+    That of the place may have come first.
+    """
     if ahead is None or failure is None:
-        return ()
-    return ahead.cancel(failure, visits)
+        return failure
+    yield from ahead.cancel(failure, visits)
+    return visits[-1].failure or failure
 
 
 def _drop(kv: HeldKv | None) -> None:

@@ -88,8 +88,12 @@ def expected_errors(
     settings: as in `Result`. load: the run's kind of load, one of `mist_sim.metrics.load`;
     None: unknown, before a run or if no request finishes.
     """
+    shown = cache(_shown)  # many clients have one setting
     return {
-        name: {metric: _shown(setting, metric, load) for metric, setting in of_client.items()}
+        name: {
+            metric: (bar := shown(setting, metric, load)) and dict(bar)
+            for metric, setting in of_client.items()
+        }
         for name, of_client in settings.items()
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.together import together
 from mist_sim.metrics.requests.window_rates import Mask
 
 LONG_PROMPTS, LOW_LOAD = "long prompts", "low load"
@@ -58,8 +59,8 @@ def mean_batch(recorder: ColumnRecorder, after: float = 0.0) -> float:
     after: runs of steps that begin before this time do not count (seconds).
     """
     num_tokens = num_steps = 0
-    for table in recorder.steps:
-        rows = table.columns()
+    for tracks in together(recorder):
+        rows = tracks.runs
         counted = (rows["start"] >= after) & (rows["num_decodes"] > 0)
         steps = rows["num_steps"][counted].astype(np.int64)
         num_steps += int(steps.sum())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.garbage import rare_collections
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
@@ -131,7 +132,8 @@ class Result(Findings):
     @cached_property
     def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
-        return cast("Summary", self._summarised())
+        with rare_collections():
+            return cast("Summary", self._summarised())
 
     def _summarised(self) -> dict[str, Any]:
         engines: dict[str, Any] = {"engines": dict(self.engines)} if self.engines else {}

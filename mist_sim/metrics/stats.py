@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +53,16 @@ def _between(low: float, high: float, share: float) -> float:
     return high - (high - low) * (1 - share)
 
 
-Weighted = tuple[Array, NDArray[np.integer]]
-"""Values, not negative, and how often each occurs."""
+class Weighted(NamedTuple):
+    """Values, not negative, and how often each occurs.
+
+    cuts: where parts begin that are summed apart, and where the last one ends; None: one part.
+    """
+
+    values: Array
+    counts: NDArray[np.integer]
+    cuts: Sequence[int] | None = None
+
 
 # Values are put into bins by the leading bits of their float pattern: 4,096 a factor of two.
 _SHIFT = 40
@@ -66,10 +76,10 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
     """
     counts_by_bin: Array = np.zeros(1)
     total, weighted_sum = 0, 0.0
-    for values, counts in parts():
+    for values, counts, cuts in parts():
         counts_by_bin = accumulate_bins(counts_by_bin, _bins(values), counts)
         total += int(counts.sum())
-        weighted_sum += _sum_weighted(values, counts)
+        weighted_sum = _add_weighted(weighted_sum, values, counts, cuts)
     if not total:
         return describe(np.empty(0))
     mean = weighted_sum / total
@@ -81,8 +91,8 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
     is_wanted = np.zeros(len(up_to), dtype=bool)
     is_wanted[bins] = True
     squares, chosen = 0.0, []
-    for values, counts in parts():
-        squares += _sum_weighted(np.square(values - mean), counts)
+    for values, counts, cuts in parts():
+        squares = _add_weighted(squares, np.square(values - mean), counts, cuts)
         inside = is_wanted[_bins(values)]
         chosen.append((values[inside], counts[inside]))
     values, counts = (np.concatenate(arrays) for arrays in zip(*chosen, strict=True))
@@ -97,9 +107,17 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
     }
 
 
-def _sum_weighted(values: Array, counts: NDArray[np.integer]) -> float:
-    """Sum values that occur so often; unlike `np.dot`, the same on any number of threads."""
-    return float((values * counts).sum())
+def _add_weighted(
+    total: float, values: Array, counts: NDArray[np.integer], cuts: Sequence[int] | None
+) -> float:
+    """Add values that occur so often; unlike `np.dot`, the same on any number of threads.
+
+    Part by part, so that the sum is the same however many parts are put together.
+    """
+    weighted = values * counts
+    for first, last in pairwise(cuts or (0, len(weighted))):
+        total += float(weighted[first:last].sum())
+    return total
 
 
 def accumulate_bins(total: Array, bins: NDArray[np.int64], counts: NDArray[np.integer]) -> Array:

@@ -17,6 +17,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.records.together import together
 from mist_sim.metrics.recoveries import recoveries
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_group import by_group
@@ -255,7 +256,7 @@ def _moves_of(recorder: ColumnRecorder, kind: str, request_ids: Any) -> tuple[in
 
 def _extrapolated(recorder: ColumnRecorder) -> float:
     """Return the share of steps outside the range that their predictor was measured in."""
-    runs = [table.columns() for table in recorder.steps]
+    runs = [tracks.runs for tracks in together(recorder)]
     num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)
     num_outside = sum(int(rows["num_extrapolated"].sum()) for rows in runs)
     return num_outside / num_steps if num_steps else 0.0

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
@@ -41,8 +42,8 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
             f"replications must be 1 where one run is asked for, got {scenario.replications}; "
             "call replicate(scenario)"
         )
-    simulation = build(scenario)
-    result = simulation.run(progress)
+    with rare_collections():  # many clients are many objects that stay
+        result = build(scenario).run(progress)
     groups = [client.name for client in scenario.clients for _ in client.names]
     text = later_text(scenario)
     return replace(result, title=scenario.headline, scenario_text=text, client_groups=groups)

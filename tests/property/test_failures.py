@@ -168,7 +168,7 @@ def assert_same_gaps(result: Result, reference: Outages) -> None:
         for before, after in zip(fate.chunk_times, fate.chunk_times[1:], strict=False)
     )
     pooled: Counter[float] = Counter()
-    for gaps, counts in pooled_gaps(result.recorder):
+    for gaps, counts, _ in pooled_gaps(result.recorder):
         for gap, count in zip(gaps.tolist(), counts.tolist(), strict=True):
             pooled[gap] += count
     assert +pooled == expected

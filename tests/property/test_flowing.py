@@ -457,6 +457,46 @@ def test_blocks_that_come_back_to_a_client_that_plans_nothing_are_free_at_once()
     assert assert_exact(case, EVEN).cluster.moves[-1].client == 0
 
 
+@pytest.mark.exact
+def test_a_prompt_that_begins_when_its_time_was_up_before_ends_when_it_was_up():
+    """The D-heavy client, which plans ahead, makes room for it before it knows."""
+    p = flowing_engine("p_heavy", 16, 2, max_num_batched_tokens=32)
+    d = flowing_engine("d_heavy", 10, 5, max_num_batched_tokens=32, async_scheduling=True)
+    case = ClusterCase(
+        (p, d),
+        (Job(0.0, 20, 2), Job(0.0, 1, 17), Job(STEP, 21, 1, timeout=6.5 * STEP)),
+        "round_robin",
+        link=(2.0**21, 0.0),
+        first_token="decode",
+        transfer="push",
+        flows=FlowingPolicy(tpot=1.0),
+    )
+    cluster = assert_exact(case, EVEN).cluster
+    prompt, answer = cluster.visits[2]
+    assert answer.finished_at == 7.5 * STEP < prompt.finished_at < answer.left_at
+
+
+@pytest.mark.exact
+def test_who_gave_up_waits_as_others_see_it_until_a_plan_knows():
+    """Meanwhile it gets memory, and others choose between its engine and the other one."""
+    p = flowing_engine("p_heavy", 12, 2, max_num_batched_tokens=32)
+    d = flowing_engine(
+        "d_heavy", 16, 5, max_num_batched_tokens=16, async_scheduling=True, data_parallel_size=2
+    )
+    jobs = [(0, 14, 8, inf), (0, 1, 1, inf), (2, 14, 10, 15), (6, 1, 4, inf)]
+    jobs += [(6, 2, 2, inf), (7, 6, 3, inf), (7, 1, 11, inf)]
+    case = ClusterCase(
+        (p, d),
+        tuple(Job(at * STEP, *tokens, timeout=wait * STEP) for at, *tokens, wait in jobs),
+        "random",
+        link=(2.0**25, 0.0),
+        first_token="decode",
+        flows=FlowingPolicy(tpot=STEP, approach_factor=1.0, watermark=0.25),
+    )
+    visits = assert_exact(case, EVEN).cluster.visits[2]
+    assert any(each.finished_at < each.started_at for each in visits)
+
+
 def one_that_flows(*, ahead: bool, tpot: float = 1.0) -> ClusterCase:
     """One answer, longer than the D-heavy client's watermark of 16 tokens."""
     more: dict[str, Any] = {"async_scheduling": ahead}

@@ -211,7 +211,8 @@ class Awaited:
         if self.is_dropped:
             self.cluster.follow(self.number, self.prompt)
             return
-        self.cluster.cancel(self.live, self.prompt)
+        if not self.live.has_given_up:  # else it leaves when its lane knows
+            self.cluster.cancel(self.live, self.prompt)
 
     def drop(self) -> None:
         if self.held:
@@ -333,12 +334,17 @@ class StepwiseCluster:
                 client.end_steps(now)
                 self.note_who_left()
             self.move()
-            for client in self.clients:
-                while client.reach_limit(now):
-                    self.note_who_left()
-                    self.move()
+            self.reach_limits()
             while group := next((g for g in self.groups if g.can_plan(now)), None):
                 group.plan(now)
+                self.note_who_left()
+                self.move()
+                self.reach_limits()  # of who came when its time was up
+
+    def reach_limits(self) -> None:
+        """Let all give up whose time is up."""
+        for client in self.clients:
+            while client.reach_limit(self.now):
                 self.note_who_left()
                 self.move()
 

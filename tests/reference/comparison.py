@@ -715,7 +715,7 @@ def assert_same_gaps(result: Result, engines: Iterable[Reference]) -> None:
         for before, after in zip(outcome.chunk_times, outcome.chunk_times[1:], strict=False)
     )
     pooled: Counter[float] = Counter()
-    for gaps, counts in pooled_gaps(result.recorder):
+    for gaps, counts, _ in pooled_gaps(result.recorder):
         assert (counts >= 0).all()
         for gap, count in zip(gaps.tolist(), counts.tolist(), strict=True):
             pooled[gap] += count

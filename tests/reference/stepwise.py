@@ -270,6 +270,10 @@ class Live:
         return self.outcome.finished_at == self.outcome.finished_at
 
     @property
+    def has_left(self) -> bool:
+        return self.outcome.left_at == self.outcome.left_at
+
+    @property
     def has_token(self) -> bool:
         """Tell whether its first token is there, or was before it came."""
         if self.elsewhere is not None and not self.outcome.token_times:
@@ -427,7 +431,7 @@ class StepwiseEngine(ABC):
     @property
     def waiting(self) -> list[Live]:
         arrived = [live for _, live in self.arrived]
-        coming = [live for live in self.coming if not live.has_given_up]
+        coming = [live for live in self.coming if not live.has_left]
         return [*self.queue, *arrived, *coming, *self.loaded, *self.moved, *self.swapped]
 
     @property

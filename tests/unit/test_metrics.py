@@ -171,7 +171,10 @@ def test_weighted_statistics_are_those_of_the_repeated_values(pairs, cut):
     values = np.array([value for value, _ in pairs])
     counts = np.array([count for _, count in pairs], dtype=np.int64)
     found = stats.describe_weighted(
-        lambda: [(values[:cut], counts[:cut]), (values[cut:], counts[cut:])]
+        lambda: [
+            stats.Weighted(values[:cut], counts[:cut]),
+            stats.Weighted(values[cut:], counts[cut:]),
+        ]
     )
     expected = stats.describe(np.repeat(values, counts))
     rounding = 1e-12 * max(1.0, values.max(initial=0.0))  # of a spread that should be 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mist_sim import Result, simulate
-from mist_sim.metrics.records import columns, recorder, step_ends
+from mist_sim.metrics.records import columns, recorder, step_ends, together
 from mist_sim.metrics.requests import breakdown
 from tests.reference.scenarios import PRESSED, scenario
 
@@ -22,6 +22,7 @@ FEW = (
     (columns, "_MOST_ROWS", 3),
     (recorder, "_MOST_ROWS", 4),
     (breakdown, "_TOGETHER", 3),
+    (together, "_MOST", 0),
 )
 TABLES = ("requests", "stages", "steps", "clients", "transfers", "breakdown", "over_time")
 ENGINE = "clients__0__"

@@ -131,9 +131,10 @@ class LaidOutClient(Client):
             check_domain(self.name, self._machine, self.predictor)
         self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
         times = self.traits.times
-        if ways is None and times is not None:
-            assumed = times.assumed + in_one_node(self._machine, self.predictor)
-            self.traits = replace(self.traits, times=replace(times, assumed=assumed))
+        more = in_one_node(self._machine, self.predictor) if ways is None else ()
+        if times is not None and more:
+            times = replace(times, assumed=times.assumed + more)
+            self.traits = replace(self.traits, times=times)
 
     def lie_on(self, spans: Spans) -> None:
         """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
@@ -142,7 +143,8 @@ class LaidOutClient(Client):
         `collectives` describes the choice. Raises ScenarioError for a hierarchical all-reduce of
         ranks on one node.
         """
-        self.traits = replace(self.traits, times=self._times)
+        if self.traits.times is not self._times:
+            self.traits = replace(self.traits, times=self._times)
         self.predictor, self.collectives = self._predictor_inside, ""
         if self.config.all_reduce == "hierarchical" and not spans.tensor:
             raise ScenarioError(

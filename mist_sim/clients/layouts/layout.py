@@ -91,12 +91,12 @@ class EngineLayout:
         (group, *_), machine = traits.engines, self.machine
         tensor = machine.cluster.gpus_a_stage if machine is not None else group.tensor
         form = traits.entries
-        return replace(
-            traits,
-            engines=(EngineGroup(self.data_parallel_size, self.num_ranks, tensor),),
-            entries=form and replace(form, block_bytes=self.kv_block_bytes),
-            machine=machine,
-        )
+        if form is not None and form.block_bytes != self.kv_block_bytes:
+            form = replace(form, block_bytes=self.kv_block_bytes)
+        engines = (EngineGroup(self.data_parallel_size, self.num_ranks, tensor),)
+        if traits.engines == engines and traits.entries is form and traits.machine is machine:
+            return traits  # many clients share them
+        return replace(traits, engines=engines, entries=form, machine=machine)
 
     def period(self, start: float, ready: float) -> LayoutPeriod:
         """Return the record of the layout. start, ready: seconds."""

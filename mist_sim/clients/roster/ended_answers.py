@@ -16,7 +16,7 @@ class EndedAnswers:
     """
 
     def __init__(self) -> None:
-        self._states: list[ClientState] = []
+        self._states: dict[ClientState, None] = {}
         self._listens = False
         self._lengths: dict[tuple[str | None, str | None], AnswerLengths] = {}
 
@@ -25,7 +25,7 @@ class EndedAnswers:
         if state in self._states:
             return
         state.answers = partial(self._of, state)
-        self._states.append(state)
+        self._states[state] = None
         if self._listens:
             state.watch_ends(self._note)
 

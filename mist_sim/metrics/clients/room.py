@@ -7,7 +7,8 @@ number of tokens or sequences, or that leave fewer KV blocks free than a prompt 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import islice, pairwise
 from math import ceil, nan
 from typing import Any, NamedTuple
 
@@ -15,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.step_limits import StepLimits
-from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.together import Tracks, together
 from mist_sim.metrics.tables.tabular import Columns, column
 
 
@@ -62,9 +63,19 @@ def rooms(
         return [Room()] * len(limits)
     begin, end = float(arrival.min()), float(arrival.max())
     prompt_tokens = float(requests["num_prompt_tokens"][counted].mean())
-    return [
-        Room() if each is None else _room(recorder, client_id, each, prompt_tokens, begin, end)
+    needed = [0 if each is None else _blocks_of(prompt_tokens, each) for each in limits]
+    all_tracks = [
+        _LimitedTrack(track, client_id, each, sequences, needed[client_id])
         for client_id, each in enumerate(limits)
+        if each is not None
+        for track, sequences in zip(recorder.tracks_of(client_id), each.sequences, strict=True)
+    ]
+    sums = _seconds_at_limits(recorder, all_tracks, len(limits), begin, end)
+    return [
+        Room()
+        if each is None
+        else _room(each, blocks, seconds / (len(each.sequences) * (end - begin)))
+        for each, blocks, seconds in zip(limits, needed, sums, strict=True)
     ]
 
 
@@ -87,43 +98,64 @@ def room_columns(found: Sequence[Room]) -> Columns:
     return {name: column(getattr(each, name) for each in found) for name in Room._fields}
 
 
-def _room(
+class _LimitedTrack(NamedTuple):
+    """A track, and the limits of its steps. needed: KV blocks that a prompt takes."""
+
+    number: int
+    client_id: int
+    limits: StepLimits
+    sequences: int
+    needed: int
+
+
+def _seconds_at_limits(
     recorder: ColumnRecorder,
-    client_id: int,
-    limits: StepLimits,
-    prompt_tokens: float,
+    all_tracks: Sequence[_LimitedTrack],
+    num_clients: int,
     begin: float,
     end: float,
-) -> Room:
-    """Return the room of a client between two times."""
-    needed = _blocks_of(prompt_tokens, limits)
-    tracks = recorder.tracks_of(client_id)
-    sums = np.zeros(4)
-    for track, sequences in zip(tracks, limits.sequences, strict=True):
-        starts, ends = run_periods(recorder, track)
-        inside = np.maximum(np.minimum(ends, end) - np.maximum(starts, begin), 0.0)
-        at = _at_limits(recorder.steps[track].columns(), limits, sequences, needed)
-        sums += [float(inside[each].sum()) for each in (at.any(axis=0), *at)]
-    shares = sums / (len(tracks) * (end - begin))
+) -> Array:
+    """Return the seconds between two times that each client's steps were at any limit, and at each.
+
+    They are summed over its tracks.
+    """
+    sums = np.zeros((num_clients, 1 + len(_LIMITS)))
+    rest = iter(all_tracks)
+    for tracks in together(recorder, [track.number for track in all_tracks]):
+        mine = list(islice(rest, len(tracks.numbers)))
+        inside = np.minimum(tracks.run_ends(), end) - np.maximum(tracks.runs["start"], begin)
+        inside = np.maximum(inside, 0.0)
+        at = _at_limits(tracks, mine)
+        at = np.vstack([at.any(axis=0), at])
+        for track, (first, last) in zip(mine, pairwise(tracks.run_cuts), strict=True):
+            here = slice(first, last)
+            sums[track.client_id] += [float(inside[here][each[here]].sum()) for each in at]
+    return sums
+
+
+def _at_limits(tracks: Tracks, limited: Sequence[_LimitedTrack]) -> NDArray[np.bool_]:
+    """Return which runs of steps of some tracks are at which limit, a row a limit."""
+    limits = [
+        (*track.limits[:2], track.sequences, track.limits.num_blocks, track.needed)
+        for track in limited
+    ]
+    of_runs = np.repeat(np.array(limits).T, np.diff(tracks.run_cuts), axis=1)
+    most_tokens, tokens_a_decode, most_sequences, num_blocks, needed = of_runs
+    decodes = tracks.runs["num_decodes"].astype(np.int64)
+    return np.array(
+        [
+            tracks.runs["num_prefill_tokens"] + decodes * tokens_a_decode >= most_tokens,
+            tracks.runs["num_chunks"] + decodes >= most_sequences,
+            num_blocks - tracks.runs["num_used_blocks"] < needed,
+        ]
+    )
+
+
+def _room(limits: StepLimits, needed: int, shares: Array) -> Room:
+    """Return the room of a client. shares: of its time, at any limit, and at each."""
     if needed > limits.num_blocks:
         shares[[0, 3]] = 1.0  # also while it has nothing to do
     return Room(1 - shares[0], *shares[1:].tolist())
-
-
-def _at_limits(
-    steps: Mapping[str, Any], limits: StepLimits, sequences: int, needed: int
-) -> NDArray[np.bool_]:
-    """Return which runs of steps are at which limit, a row a limit."""
-    decodes = steps["num_decodes"].astype(np.int64)
-    tokens = steps["num_prefill_tokens"] + decodes * limits.tokens_a_decode
-    free = limits.num_blocks - steps["num_used_blocks"]
-    return np.array(
-        [
-            tokens >= limits.tokens,
-            steps["num_chunks"] + decodes >= sequences,
-            free < needed,
-        ]
-    )
 
 
 def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:

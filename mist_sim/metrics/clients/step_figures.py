@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.together import Tracks, sum_each, together
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
 
@@ -23,27 +24,28 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
     """
     extra = recorder.gaps.columns()
     counted = extra["time"] >= after
-    yield extra["gap"][counted], extra["count"][counted]
-    for track in range(len(recorder.steps)):
-        for rows, ends in _pieces(recorder, track):
+    yield stats.Weighted(extra["gap"][counted], extra["count"][counted])
+    for tracks in together(recorder):
+        for rows, ends in _pieces(tracks):
             gaps, counts = latency.step_gaps(
                 rows["start"], rows["num_steps"], rows["num_decodes"], rows["num_gaps"], ends
             )
-            counts[: np.searchsorted(ends, after)] = 0
-            yield gaps, counts
+            counts[ends < after] = 0
+            one = len(tracks.ends) == 1  # whose pieces count as parts
+            yield stats.Weighted(gaps, counts, None if one else tracks.step_cuts)
 
 
-def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, Any], Array]]:
-    """Yield the rows of some runs of a track, and the ends of their steps, in order."""
-    columns, ends = recorder.steps[track].columns(), recorder.step_ends[track]
-    rows = {name: columns[name] for name in ("start", "num_steps", "num_decodes", "num_gaps")}
+def _pieces(tracks: Tracks) -> Iterator[tuple[dict[str, Any], Array]]:
+    """Yield the rows of some runs of tracks, and the ends of their steps, in order."""
+    names, num_steps = ("start", "num_steps", "num_decodes", "num_gaps"), tracks.step_cuts[-1]
+    rows = {name: tracks.runs[name] for name in names}
     up_to = np.cumsum(rows["num_steps"])
-    cuts = np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE))
+    cuts = np.searchsorted(up_to, np.arange(_PIECE, num_steps, _PIECE))
     for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
         if first < last:
             piece = {name: column[first:last] for name, column in rows.items()}
             begin = int(up_to[first] - rows["num_steps"][first])
-            yield piece, ends[begin : int(up_to[last - 1])]
+            yield piece, tracks.between(begin, int(up_to[last - 1]))
 
 
 def peak_token_rate(
@@ -59,8 +61,8 @@ def peak_token_rate(
     first second begins, seconds.
     """
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
-    for track, rows in _by_track(recorder, request_ids, sent_at):
-        for ends, chunks in _chunks(recorder, track, rows):
+    for tracks, rows in _by_tracks(recorder, request_ids, sent_at):
+        for ends, chunks in _chunks(tracks, rows):
             seconds = np.floor(ends - begin)
             starts = np.flatnonzero(np.diff(seconds, prepend=np.nan))
             all_seconds.append(seconds[starts])
@@ -69,41 +71,50 @@ def peak_token_rate(
     return float(np.bincount(places, np.concatenate(all_counts)).max(initial=0.0))
 
 
-def _by_track(
+def _by_tracks(
     recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the tokens of some requests track by track, in their order there.
+) -> Iterator[tuple[Tracks, dict[str, Any]]]:
+    """Yield the tokens of some requests by tracks put together, in their order there.
 
-    The parameters are those of `peak_token_rate`. begin: the first step after each was sent.
+    The parameters are those of `peak_token_rate`. Steps are numbered over the tracks together.
+    begin: the first step after each was sent. place: of its track in them.
     """
     tokens = recorder.tokens.columns()
     places = np.flatnonzero(np.isin(tokens["request_id"], request_ids))
     places = places[np.argsort(tokens["track"][places], kind="stable")]
-    tracks, firsts = np.unique(tokens["track"][places], return_index=True)
     columns = {
-        name: tokens[name][places] for name in ("first_step", "end_step", "first_count", "resumed")
+        name: tokens[name][places]
+        for name in ("track", "first_step", "end_step", "first_count", "resumed")
     }
     sent = sent_at[np.searchsorted(request_ids, tokens["request_id"][places])]
-    cuts = pairwise([*firsts.tolist(), len(places)])
-    for track, (first, last) in zip(tracks.tolist(), cuts, strict=True):
+    numbers, firsts = np.unique(columns["track"], return_index=True)
+    rest = [*firsts.tolist(), len(places)]
+    for tracks in together(recorder, numbers.tolist()):
+        cuts, rest = np.array(rest[: len(tracks.numbers) + 1]), rest[len(tracks.numbers) :]
+        first, last = int(cuts[0]), int(cuts[-1])
         rows = {name: column[first:last] for name, column in columns.items()}
-        yield track, rows | {"begin": recorder.step_ends[track].number_until(sent[first:last])}
+        rows["place"] = place = np.repeat(np.arange(len(tracks.numbers)), np.diff(cuts))
+        before = np.array(tracks.step_cuts)[place]
+        rows["first_step"], rows["end_step"] = (
+            rows["first_step"] + before,
+            rows["end_step"] + before,
+        )
+        rows["begin"] = tracks.number_until(sent[first:last], (cuts - first).tolist())
+        yield tracks, rows
 
 
-def _chunks(
-    recorder: ColumnRecorder, track: int, rows: Mapping[str, Any]
-) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+def _chunks(tracks: Tracks, rows: Mapping[str, Any]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
     """Yield some steps at a time: their ends, and to how many of some requests each gave output.
 
-    rows: of the tokens, on that track.
+    rows: of the tokens, on those tracks.
     """
-    runs, begin = recorder.steps[track].columns(), rows["begin"]
+    runs, begin = tracks.runs, rows["begin"]
     up_to, is_decode = np.cumsum(runs["num_steps"]), runs["num_decodes"] > 0
     joins = np.sort(np.clip(begin, rows["first_step"], rows["end_step"]))
     leaves = np.sort(rows["end_step"])
     prompts = np.sort((rows["first_step"] - 1)[~rows["resumed"] & (rows["first_step"] > begin)])
     inside = 0
-    for first, ends in recorder.step_ends[track].pieces():
+    for first, ends in tracks.pieces():
         last = first + len(ends)
         begun, ended = np.searchsorted(up_to, (first, last - 1), "right")
         here = slice(begun, ended + 1)  # the runs that these steps are of
@@ -138,21 +149,23 @@ def output_tokens_before(
     request_ids: in order. sent_at: last sending of each, seconds. A token without a known step,
         from a client without steps, does not count.
     """
-    num_tokens, before = 0, np.array([np.nextafter(time, -np.inf)])
-    for track, rows in _by_track(recorder, request_ids, sent_at):
-        begin, end = rows["begin"], recorder.step_ends[track].number_until(before)
+    num_tokens, before = 0, np.nextafter(time, -np.inf)
+    for tracks, rows in _by_tracks(recorder, request_ids, sent_at):
+        times = np.full(len(tracks.numbers), before)
+        ends = tracks.number_until(times, range(len(times) + 1))
+        begin, end = rows["begin"], ends[rows["place"]]
         by_prompt = rows["first_step"] - 1
         is_first = ~rows["resumed"] & (by_prompt >= begin) & (by_prompt < end)
         num_tokens += int(np.count_nonzero(is_first))
-        num_tokens += _decoded_between(recorder, track, rows, begin, end)
+        num_tokens += _decoded_between(recorder, tracks, rows, begin, end)
     return num_tokens
 
 
 def _decoded_between(
-    recorder: ColumnRecorder, track: int, rows: Mapping[str, Any], begin: Any, end: Any
+    recorder: ColumnRecorder, tracks: Tracks, rows: Mapping[str, Any], begin: Any, end: Any
 ) -> int:
-    """Return how many tokens the decode steps [begin, end) of a track gave in some token rows."""
-    runs = recorder.steps[track].columns()
+    """Return how many tokens the decode steps [begin, end) of tracks gave in some token rows."""
+    runs = tracks.runs
     is_decode = (runs["num_decodes"] > 0).astype(np.int64)
     first, last = rows["first_step"], rows["end_step"]
     low = np.clip(begin, first, last)
@@ -181,13 +194,13 @@ def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
         return float("nan")
     begin, end = float(arrival.min()), float(arrival.max())
     busy = 0.0
-    for track in range(len(recorder.steps)):
-        starts, ends = run_periods(recorder, track)
+    for tracks in together(recorder):
+        starts, ends, work = tracks.runs["start"], tracks.run_ends(), tracks.runs["busy"]
         inside = np.maximum(np.minimum(ends, end) - np.maximum(starts, begin), 0.0)
-        work: Any = recorder.steps[track].columns()["busy"]
         period = ends - starts
         share = np.divide(work, period, out=np.zeros(len(work)), where=period > 0)
-        busy += float((inside * share).sum())
+        for seconds in sum_each(inside * share, tracks.run_cuts):
+            busy += seconds
     clients = set(recorder.track_clients)
     num_tracks = sum(recorder.mean_tracks(client_id, begin, end) for client_id in clients)
     return busy / (end - begin) / num_tracks

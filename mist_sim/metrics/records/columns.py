@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -20,13 +20,14 @@ class Table:
 
     columns: name to numpy dtype, in the order of a row's values.
     rows: rows added since the latest `pack`, as tuples of values in the order of the columns.
+    row: how packed rows lie.
     """
 
     def __init__(self, **columns: str) -> None:
-        self._row, self._pack_row, kinds = _layout(tuple(columns.items()))
+        self.row, self._pack_row, self._kinds = _layout(tuple(columns.items()))
         self._packed = bytearray()  # rows that are packed and not yet in columns
         self._length = 0  # rows in columns
-        self._columns = {name: NarrowColumn(kind) for name, kind in kinds}
+        self._columns: dict[str, NarrowColumn] = {}  # made for the first rows in them
         self.rows: list[tuple[object, ...]] = []
 
     @property
@@ -54,10 +55,18 @@ class Table:
         self._split()
         return TableColumns(self._columns, self._length)
 
+    @property
+    def packed(self) -> bytearray | None:
+        """All rows, packed as `row`; None if some are in columns."""
+        self.pack()
+        return None if self._length else self._packed
+
     def _split(self) -> None:
         """Move the packed rows into the columns."""
+        if not self._columns:
+            self._columns = {name: NarrowColumn(kind) for name, kind in self._kinds}
         if self._packed:
-            rows = np.frombuffer(self._packed, self._row)
+            rows = np.frombuffer(self._packed, self.row)
             self._length += len(rows)
             for name, column in self._columns.items():
                 column.extend(rows[name])
@@ -76,6 +85,11 @@ class TableColumns(Mapping[str, Any]):
         self._length = length
         self._others: dict[str, NDArray[Any]] = {}
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table as it was."""
+        return self._length
+
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name in self._others:
             return self._others[name]
@@ -93,6 +107,40 @@ class TableColumns(Mapping[str, Any]):
         found = TableColumns(self._columns, self._length)
         found._others = self._others | others
         return found
+
+
+class JoinedColumns(Mapping[str, Any]):
+    """The columns of tables of one kind, one table after the other; made as those of a table.
+
+    tables: one at least. Short ones are read as they are packed, many at once.
+    num_rows: of each table.
+    """
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        packed = [rows for table in tables if (rows := table.packed) is not None]
+        self._rows: NDArray[np.void] | None = None
+        self._columns: list[TableColumns] = []
+        if len(packed) == len(tables):
+            kind = tables[0].row
+            self._rows = np.frombuffer(b"".join(packed), kind)
+            self.num_rows = [len(rows) // kind.itemsize for rows in packed]
+        else:
+            self._columns = [table.columns() for table in tables]
+            self.num_rows = [columns.num_rows for columns in self._columns]
+        self._names = tables[0].row.names or ()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if self._rows is not None:
+            return np.ascontiguousarray(self._rows[name])
+        if len(self._columns) == 1:
+            return self._columns[0][name]
+        return np.concatenate([columns[name] for columns in self._columns])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class _Layout(NamedTuple):

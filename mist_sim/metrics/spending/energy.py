@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +22,9 @@ from mist_sim.core.states import State
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, MachineByTrack
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
-from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.together import Tracks, joined_tracks
 from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import Watts
@@ -207,11 +208,12 @@ class Ledger:
                 continue
             for track in self._recorder.tracks_of(client_id):
                 its = self._machine_of(track, machine)
-                if not found or its != found[-1][0] or num_steps > _PIECE:
+                length = len(self._recorder.step_ends[track])
+                if not found or its != found[-1][0] or num_steps + length > _PIECE:
                     found.append((its, []))
                     num_steps = 0
                 found[-1][1].append(track)
-                num_steps += len(self._recorder.step_ends[track])
+                num_steps += length
         return found
 
     @cached_property
@@ -230,35 +232,36 @@ class Ledger:
 
     def _of_tracks(self, tracks: Sequence[int], machine: GpuMachine) -> Iterator[list[Runs]]:
         """Yield the runs of each of some tracks, one item for each group."""
-        tables = [self._recorder.steps[track].columns() for track in tracks]
-        rows: dict[str, Any] = {
-            name: np.concatenate([table[name] for table in tables]).astype(float) for name in _WORK
-        }
-        given = np.concatenate(list(map(self._tokens_given, tracks)))
+        joined = joined_tracks(self._recorder, tracks)
+        rows: dict[str, Any] = {name: joined.runs[name].astype(float) for name in _WORK}
+        given = self._tokens_given(joined, rows)
         counts = _step_counts(rows, given, machine.num_drafts)
         tokens = counts.num_queries + counts.num_prefill_tokens
         decodes = counts.num_queries / np.maximum(tokens, 1)
         works = [group.work(counts, rows["busy"]) for group in machine.groups]
         spent = [(each.seconds, self._watts(each.watts) * each.seconds) for each in works]
-        first = 0
-        for track, table in zip(tracks, tables, strict=True):
-            start, end = run_periods(self._recorder, track)
-            here = slice(first, first := first + len(start))
-            steps = table["num_steps"], table["num_decodes"]
-            parts = [(seconds[here], energy[here]) for seconds, energy in spent]
+        periods = joined.runs["start"], joined.run_ends()
+        steps = joined.runs["num_steps"], joined.runs["num_decodes"]
+        for track, (first, last) in zip(tracks, pairwise(joined.run_cuts), strict=True):
             yield [
-                Runs(track, number, start, end, *part, decodes[here], *steps)
-                for number, part in enumerate(parts)
+                Runs(
+                    track,
+                    number,
+                    *(each[first:last] for each in (*periods, *part, decodes, *steps)),
+                )
+                for number, part in enumerate(spent)
             ]
 
-    def _tokens_given(self, track: int) -> Array:
-        """Return the tokens that each run of a track gave its decodes in all."""
-        rows = self._recorder.steps[track].columns()
-        num_steps = rows["num_steps"].astype(float)
-        if not self._recorder.step_tokens[track]:
-            return np.asarray(num_steps * rows["num_decodes"].astype(float))
-        given = np.concatenate([[0], np.cumsum(self._recorder.decode_tokens(track))])
-        ends = np.cumsum(num_steps).astype(np.int64)
+    def _tokens_given(self, joined: Tracks, rows: Mapping[str, Any]) -> Array:
+        """Return the tokens that each run of some tracks gave its decodes in all.
+
+        rows: their columns as decimal numbers.
+        """
+        if not any(self._recorder.step_tokens[track] for track in joined.numbers):
+            return np.asarray(rows["num_steps"] * rows["num_decodes"])
+        each = np.concatenate([self._recorder.decode_tokens(track) for track in joined.numbers])
+        given = np.concatenate([[0], np.cumsum(each)])
+        ends = np.cumsum(rows["num_steps"]).astype(np.int64)
         return np.diff(given[ends].astype(float), prepend=0.0)
 
     def _spent(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:

@@ -76,14 +76,16 @@ def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any)
 def llm_clients(
     names: Sequence[str], config: EngineConfig, spans: Spans = ONE_NODE
 ) -> list[LlmClient]:
-    """Return clients with equal engines; they share predictor and scheduler.
+    """Return clients with equal engines; they share predictor, scheduler and traits.
 
     spans: the groups of ranks that lie on several nodes.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     as_said = config
     make = _making(config, spans)
-    clients = [make(name) for name in names]
+    first = make(names[0])
+    others = first.named if type(first) is LlmClient else make
+    clients = [first, *map(others, names[1:])]
     timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
     for client in clients:
         client.timed_across = timed if is_made_here(config) else None

@@ -1,0 +1,96 @@
+"""Tracks put together: many clients have few steps each, and NumPy is called more than it works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.metrics.records.columns import JoinedColumns
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.step_ends import Ends, StepEnds
+
+_MOST = 65_536  # steps put together: few enough for a processor's cache
+
+
+class Tracks(NamedTuple):
+    """Successive tracks as if they were one: their runs and steps, one track after the other.
+
+    numbers: of the tracks. runs: columns of their runs. ends: of the steps of each. run_cuts,
+    step_cuts: where each track begins in the runs and the steps, and where the last one ends.
+    """
+
+    numbers: Sequence[int]
+    runs: JoinedColumns
+    ends: Sequence[StepEnds]
+    run_cuts: list[int]
+    step_cuts: list[int]
+
+    def pieces(self) -> Iterator[tuple[int, Ends]]:
+        """Yield the ends of some successive steps, each time with the number of the first one."""
+        if len(self.ends) == 1:
+            yield from self.ends[0].pieces()
+        elif self.step_cuts[-1]:
+            yield 0, self.between(0, self.step_cuts[-1])
+
+    def between(self, first: int, last: int) -> Ends:
+        """Return the ends of the steps from `first` to the one before `last`."""
+        if len(self.ends) == 1:
+            return self.ends[0][first:last]
+        return np.concatenate([ends[:] for ends in self.ends])[first:last]
+
+    def run_ends(self) -> Ends:
+        """Return when each run ended, seconds."""
+        last_steps = np.cumsum(self.runs["num_steps"]) - 1
+        if len(self.ends) == 1:
+            return self.ends[0].of(last_steps)
+        ends: Ends = self.between(0, self.step_cuts[-1])[last_steps]
+        return ends
+
+    def number_until(self, times: Ends, cuts: Sequence[int]) -> NDArray[np.int64]:
+        """Return, for some times of each track, the first step that has not ended then.
+
+        cuts: where the times of each track begin, and where the last ones end.
+        """
+        return np.concatenate(
+            [
+                begin + ends.number_until(times[first:last])
+                for ends, begin, (first, last) in zip(
+                    self.ends, self.step_cuts, pairwise(cuts), strict=False
+                )
+            ]
+        )
+
+
+def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> Iterator[Tracks]:
+    """Yield some tracks of a run in order, as many at a time as have few steps, or one.
+
+    numbers: of the tracks; by default all.
+    """
+    numbers = range(len(recorder.steps)) if numbers is None else numbers
+    lengths = [len(recorder.step_ends[number]) for number in numbers]
+    first = num_steps = 0
+    for place, length in enumerate([*lengths, _MOST + 1]):
+        if num_steps + length > _MOST and first < place:
+            yield joined_tracks(recorder, numbers[first:place])
+            first, num_steps = place, 0
+        num_steps += length
+
+
+def joined_tracks(recorder: ColumnRecorder, numbers: Sequence[int]) -> Tracks:
+    """Return some tracks of a run, one at least, as if they were one."""
+    runs = JoinedColumns([recorder.steps[number] for number in numbers])
+    ends = [recorder.step_ends[number] for number in numbers]
+    cuts = [list(accumulate(each, initial=0)) for each in (runs.num_rows, map(len, ends))]
+    return Tracks(numbers, runs, ends, *cuts)
+
+
+def sum_each(values: Ends, cuts: Sequence[int]) -> list[float]:
+    """Return the sum of each part of an array, rounded as that of the part alone.
+
+    cuts: where each part begins, and where the last one ends.
+    """
+    return [float(values[first:last].sum()) for first, last in pairwise(cuts)]
