@@ -885,8 +885,8 @@ MUTANTS = [
     Mutant(
         "a plain plan caches tokens of who finds no room on the host before it knows them",
         f"{ENGINE}/plain_swapping.py",
-        "self._know_less(ahead.latest, ahead)",
-        "pass",
+        "self._plain_plan.decodes and not ahead.was_on_the_spot",
+        "False",
     ),
     Mutant(
         "the plain loop forgets that a general plan waits for copies",

@@ -208,16 +208,11 @@ class PlainEngine(Engine):
                 while arrived and arrived[0][0] <= known_until:
                     state.add_request(arrived.popleft()[1])
             if state.kv_cache.shares_blocks:
-                self._know_less(latest, ahead)
+                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.kv_cache.answers.is_ahead = True
             if ahead.given_up:
                 ahead.let_in(latest.last_start)
         return 1 if arrived or ahead.given_up or (state.leaving and state.waiting) else limit
-
-    def _know_less(self, latest: Run, ahead: PlanAhead) -> None:
-        """Note which tokens the next plan does not know, since the latest run is in flight."""
-        state = self._state
-        state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-        state.kv_cache.answers.is_ahead = True
 
     def _free_leaving(self) -> None:
         """Free seats and blocks of leaving sequences: the next plan knows of it."""

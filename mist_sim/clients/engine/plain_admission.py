@@ -20,21 +20,22 @@ def admit_prompts(
     """Admit prompts within a budget; return its tokens that they take.
 
     prefills: gets the prompts with their tokens. now: seconds. whole: whether an admission needs
-    memory for a whole prompt. needed: blocks that the decodes have not taken for this step yet.
+    memory for a whole prompt. needed: blocks that the decodes take in this step and not in its
+    plan, where nothing is shared.
     """
     before, by_piece = budget, state.by_piece
     pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
     take = kv_cache.grow if kv_cache.shares_blocks else pool.allocate
     while budget and waiting and len(running) < state.max_num_seqs:
         sequence = waiting.head()
-        num_free = (pool.num_free - pool.num_reserved if running else pool.num_free) - needed
+        num_free = pool.num_free - pool.num_reserved if running else pool.num_free
         if sequence.chain is not None:
             num_new = _take_shared(state, sequence, num_free, budget, whole=whole)
         else:
             num_new = num_tokens = sequence.num_tokens
             num_new = min(num_new, budget)
             size = pool.block_size
-            if -((num_tokens if whole else num_new) // -size) > num_free:
+            if needed - ((num_tokens if whole else num_new) // -size) > num_free:
                 break
             take(-((num_new if by_piece else num_tokens) // -size))
         if not num_new:

@@ -47,7 +47,8 @@ class PlainRoleEngine(PlainEngine):
         else:
             ahead.let_in(latest.last_start)
             if state.kv_cache.shares_blocks:
-                self._know_less(latest, ahead)
+                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.kv_cache.answers.is_ahead = True
         waits_for_room = state.leaving and (state.coming.moved or state.head())
         return 1 if ahead.comes_next or waits_for_room else limit
 

@@ -65,7 +65,8 @@ class PlainSwappingEngine(PlainEngine):
         """Preempt, of two decodes and more, until the others have blocks for their next step."""
         state, clock, pool = self._state, self._state.clock, self._state.pool
         if ahead is not None and ahead.latest is not None:  # without room on the host, all shares
-            self._know_less(ahead.latest, ahead)
+            state.known.lacks_tokens = self._plain_plan.decodes and not ahead.was_on_the_spot
+            state.kv_cache.answers.is_ahead = True
         while clock.blocks_needed_now() > pool.num_free:
             preempt(state, self._plain_plan, state.waiting.victim(state.running))
 
