@@ -909,14 +909,14 @@ MUTANTS = [
     Mutant(
         "an arrival does not cut a plain run",
         f"{ENGINE}/plain.py",
-        "self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)",
+        "self._end_after(run, run.num_begun(env.now) + 1 if env.now > run.start else 1)",
         "pass",
     ),
     Mutant(
         "an arrival cuts a plain run before the plan that may know of it",
         f"{ENGINE}/plain.py",
-        "self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)",
-        "self._end_after(run, self._num_begun(run))",
+        "self._end_after(run, run.num_begun(env.now) + 1 if env.now > run.start else 1)",
+        "self._end_after(run, run.num_begun(env.now))",
     ),
     Mutant(
         "a plain step planned ahead knows who comes later",
@@ -1022,9 +1022,33 @@ MUTANTS = [
     ),
     Mutant(
         "a decode client computes a prompt whose entries others have",
+        f"{ENGINE}/plain_admission.py",
+        "if sequence.is_brought:",
+        "if False:",
+    ),
+    Mutant(
+        "a plain lane admits into the blocks that entries on their way were promised",
+        f"{ENGINE}/plain_admission.py",
+        "        num_free -= state.coming.num_promised\n",
+        "",
+    ),
+    Mutant(
+        "decodes whose entries have come join in the blocks of prompts in pieces",
         f"{ENGINE}/plain_role.py",
-        "return bool(self._state.waiting) and self.takes_entries",
-        "return False",
+        "join(state, found, num_blocks)",
+        "join(state, found)",
+    ),
+    Mutant(
+        "a plain run is not cut where an answer may leave for another client",
+        f"{ENGINE}/plain_flowing.py",
+        "if num_steps < run.num_steps:",
+        "if False:",
+    ),
+    Mutant(
+        "a plain lane forgets which answers leave after the next step",
+        f"{ENGINE}/plain_flowing.py",
+        "return 1 if limit and ahead is not None and self._flowing.is_due else limit",
+        "return limit",
     ),
     Mutant(
         "a decode client knows ahead what comes later",

@@ -207,7 +207,7 @@ class LlmClient(LaidOutClient):
     @property
     def _takes_plain_loop(self) -> bool:
         is_general = self.config.step_loop == "general" or self._layout_number > 0
-        return not (is_general or self.flow is not None or self.needs_general_loop)
+        return not (is_general or self.needs_general_loop)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         number = self._first_engine + engine

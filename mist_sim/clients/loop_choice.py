@@ -20,7 +20,6 @@ def option_for_general(
     scheduler = config.scheduler
     is_chunked = type(scheduler) is ChunkedScheduler
     for option, is_set in (
-        (f"role {config.role}", config.role not in (None, "prefill", "decode")),
         ("pipeline_parallel_size", num_ranks > 1),
         ("enable_expert_parallel and data_parallel_size", lockstep),
         ("speculative_config", config.speculative_config is not None),

@@ -78,7 +78,7 @@ class LengthAwareRouter:
         d_heavy = [view for view in candidates if view.role == D_HEAVY]
         late: list[tuple[float, ClientView]] = []
         for view in self._by_queue(candidates):
-            ready = self._prefill_time(view, request) + _transfer_time(request, view, d_heavy)
+            ready = self._ready(request, view, d_heavy)
             if ready < self.ttft:
                 return view.client_id
             late.append((ready, view))
@@ -86,18 +86,31 @@ class LengthAwareRouter:
 
     def _by_queue(self, candidates: Candidates) -> Iterator[ClientView]:
         """Yield candidates by the tokens of their prompts, the fewest first; equals at random."""
-        queues: dict[tuple[int, bool], list[ClientView]] = {}
-        for view in candidates:
-            key = view.num_prefill_tokens, view.role == D_HEAVY
-            queues.setdefault(key, []).append(view)
-        for key in sorted(queues):
-            equals = queues[key]
+        queues = [(view.num_prefill_tokens, view.role == D_HEAVY) for view in candidates]
+        for queue in sorted(set(queues)):
+            equals = [view for view, its in zip(candidates, queues, strict=True) if its == queue]
             while equals:
                 yield self._take(equals)
 
     def _take(self, equals: list[ClientView]) -> ClientView:
         """Remove and return one of the candidates; a single one needs no draw."""
         return equals.pop(int(self._ties.random() * len(equals)) if len(equals) > 1 else 0)
+
+    def _ready(self, request: Request, view: ClientView, takers: list[ClientView]) -> float:
+        """Return in how many seconds a prompt is computed, and its entries are where it decodes.
+
+        Algorithm 2, line 5: a p_heavy client sends the entries to the nearest taker; those behind
+        the first that has them in time are not asked.
+        """
+        seconds = self._prefill_time(view, request)
+        if view.role != P_HEAVY or not takers:
+            return seconds
+        soonest, num_tokens = inf, request.num_prompt_tokens
+        for taker in takers:
+            soonest = min(soonest, seconds + taker.transfer_time_from(view, num_tokens))
+            if soonest < self.ttft:
+                break
+        return soonest
 
     def _prefill_time(self, view: ClientView, request: Request) -> float:
         """Return the gateway's estimate of `ClientView.prefill_time`, seconds."""
@@ -117,11 +130,3 @@ class LengthAwareRouter:
             first = min([ready for ready, _ in late])
             return self._take([view for ready, view in late if ready == first])
         return candidates[int(self._rng.random() * len(candidates))]
-
-
-def _transfer_time(request: Request, view: ClientView, takers: list[ClientView]) -> float:
-    """Algorithm 2, line 5: a p_heavy client sends the entries to the nearest taker."""
-    if view.role != P_HEAVY or not takers:
-        return 0.0
-    num_tokens = request.num_prompt_tokens
-    return min([taker.transfer_time_from(view, num_tokens) for taker in takers])

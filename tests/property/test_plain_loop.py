@@ -8,7 +8,7 @@ from unittest.mock import PropertyMock, patch
 
 import numpy as np
 import pytest
-from hypothesis import event, example, given
+from hypothesis import event, example, given, reject
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
@@ -19,9 +19,9 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.rng import Streams
-from mist_sim.routers import ROUTERS
+from mist_sim.routers import ROUTERS, FlowingPolicy
 from mist_sim.simulation import Simulation
-from mist_sim.traces import Workload
+from mist_sim.traces import ClosedLoop, Workload
 from mist_sim.traces.arrivals import TraceArrivals
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.workload import Rows
@@ -32,7 +32,9 @@ from tests.property.strategies import (
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
+from tests.property.test_flowing import crowds, flowing
 from tests.property.test_hand_overs import apart
+from tests.reference.cluster import Costs
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
 from tests.reference.memory import SwapSpace
@@ -310,7 +312,11 @@ def test_each_hard_feature_is_reached():
 @st.composite
 def roles(draw: st.DrawFn) -> ClusterCase:
     """Clients of prompts and of answers, with users who give up, each stepped by the plain loop."""
-    case = draw(apart())
+    return stepped_plainly(draw, draw(apart()))
+
+
+def stepped_plainly(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
+    """Return a case without what the plain loop does not have, planned ahead or not."""
     clients = []
     for options in case.clients:
         most = max(options.max_num_batched_tokens or 64, options.max_num_seqs)
@@ -324,11 +330,78 @@ def roles(draw: st.DrawFn) -> ClusterCase:
 @examples(300)
 @given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
 def test_loops_give_the_same_bits_apart(case, predictor):
-    with general_loops():
-        expected = case.simulate(predictor)
+    expected = assert_loops_are_the_same(case, predictor)
+    for feature in features(expected):
+        event(feature)
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> ClusterCase:
+    """Clients between which answers flow, each stepped by the plain loop."""
+    return stepped_plainly(draw, draw(flowing() | crowds()))
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=flows(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
+def test_loops_give_the_same_bits_where_answers_flow(case, predictor):
+    try:
+        with general_loops():
+            expected = case.simulate(predictor)
+    except ScenarioError:  # answers wait for one another's memory
+        reject()
     assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
     for feature in features(expected):
         event(feature)
+
+
+@pytest.mark.exact
+def test_a_decode_lane_shares_blocks_from_the_plan_on_that_knows_of_the_first_prefix():
+    """The last answer is preempted, and finds all but the token that its last plan lacked."""
+    prompts = EngineOptions("chunked", 32, 1, 2, 64, caching=True, role="prefill")
+    answers = EngineOptions("chunked", 84, 1, 7, 7, caching=True, async_scheduling=True)
+    jobs = Job(0.0, 1, 1), Job(0.3046875, 29, 19), Job(0.3359375, 32, 8, content=((0, 40),))
+    clients = prompts, prompts, replace(answers, role="decode")
+    case = ClusterCase(clients, jobs, "round_robin", link=(2.0**24, 0.0))
+    expected = assert_loops_are_the_same(case, DYADIC)
+    assert expected.summary["num_preemptions"] == 1
+
+
+@pytest.mark.exact
+def test_an_answer_that_is_given_up_leaves_the_same_blocks():
+    """Others find what a plan knew of one whose user gave up at a client that plans ahead."""
+    p = EngineOptions("chunked", 40, 4, 5, 64, caching=True, async_scheduling=True, role="p_heavy")
+    d = EngineOptions("chunked", 16, 4, 2, 64, caching=True, role="d_heavy")
+    one, other = ((0, 40),), ((1, 8), (2, 30))
+    jobs = (
+        Job(0.0, 8, 12, content=one, timeout=0.0234375),
+        Job(0.0, 30, 17, content=other, timeout=0.03515625),
+        Job(0.0, 4, 6, content=other, timeout=0.0234375),
+        Job(0.0, 30, 6, content=one),
+        Job(0.0, 30, 2, content=other),
+        Job(0.0, 14, 5, content=one, timeout=0.0859375),
+        Job(0.0, 30, 20, content=other),
+    )
+    step = 2.0**-8
+    case = ClusterCase(
+        (p, p, d),
+        jobs,
+        "round_robin",
+        ClosedLoop(concurrency=3),
+        link=(2.0**25, step),
+        costs=Costs(start=step, block=step / 8, block_afterwards=step / 4),
+        flows=FlowingPolicy(tpot=1.0, watermark=0.5, max_backflows=None),
+    )
+    expected = assert_loops_are_the_same(case, DYADIC)
+    assert expected.requests["num_cached_tokens"].any()
+
+
+def assert_loops_are_the_same(case: ClusterCase, predictor: Predictor) -> Result:
+    """Compare a case in both loops; return its result in the general one."""
+    with general_loops():
+        expected = case.simulate(predictor)
+    assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
+    return expected
 
 
 def general_loops() -> Any:

@@ -12,6 +12,7 @@ from scipy import stats
 from mist_sim import Scenario, simulate
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
+from mist_sim.core.views import ClientView
 from mist_sim.rng import Streams
 from mist_sim.routers import LengthAwareRouter, RandomRouter, RefusalError
 from mist_sim.scenario.loading import as_data
@@ -57,6 +58,23 @@ def test_nobody_is_asked_after_the_first_who_is_in_time():
     views[1] = replace(views[1], seconds_per_token=1.0)  # the fewest tokens, and not in time
     assert choose(length_aware(ttft=1.0), *views) == 2
     assert asked == [1, 2]
+
+
+def test_takers_behind_the_first_who_has_it_in_time_are_not_asked():
+    asked = []
+
+    class Asked(FakeView):
+        def transfer_time_from(self, source: ClientView, num_tokens: int) -> float:
+            asked.append(self.client_id)
+            return super().transfer_time_from(source, num_tokens)
+
+    p = replace(P0, num_prefill_tokens=0, seconds_per_token=1e-4)
+    far, *near = (
+        Asked(n, role="d_heavy", num_prefill_tokens=9, seconds_per_token=9.0) for n in (2, 3, 4)
+    )
+    far = replace(far, seconds_away=5.0)
+    assert choose(length_aware(ttft=1.0), p, far, *near) == 0
+    assert asked == [2, 3]
 
 
 def test_the_limit_itself_is_too_late():

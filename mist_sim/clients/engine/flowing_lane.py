@@ -92,6 +92,15 @@ class FlowingLane(Lane):
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         """Account for executed steps, and let decodes leave for other clients."""
         super().end(run, plan, batch)
+        self.let_leave(run)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether decodes leave after the next step."""
+        return bool(self._due)
+
+    def let_leave(self, run: Run) -> None:
+        """Let decodes leave at the end of a run that is accounted for."""
         due, self._due = self._due, []
         if run.went_on or (self._has_taker is not None and not self._has_taker()):
             self._flow.keep(self.state, _still_here(due))

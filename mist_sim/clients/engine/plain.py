@@ -40,11 +40,14 @@ class PlainEngine(Engine):
 
     scheduler: of the lane. Without a role (`plain_role.py`), the engine becomes general for good
     with the first request that brings KV entries or leaves some to another client.
-    has_role: whether its client has a role. takes_in_step: whether decodes take blocks in the step
-    that fills them, and not in its plan.
+    has_role: whether its client has a role. takes_entries: whether other clients' entries come.
+    flows: whether decodes may leave for other clients while they run (`plain_flowing.py`).
+    takes_in_step: whether decodes take blocks in the step that fills them, and not in its plan.
     """
 
     has_role = False
+    takes_entries = False
+    flows = False
     takes_in_step = False
 
     def __init__(
@@ -84,24 +87,27 @@ class PlainEngine(Engine):
         elif env.plan_phase < phase:
             env.plan_phase = phase
         limit, shares = lane.run_length.limit, state.kv_cache.shares_blocks
-        if ahead is not None and (
-            ahead.latest is None
-            or ahead.arrived
-            or ahead.given_up
-            or shares
-            or self.has_role
-            or (state.leaving and state.waiting)
+        if self.takes_entries or (
+            ahead is not None
+            and (
+                ahead.latest is None
+                or ahead.arrived
+                or ahead.given_up
+                or shares
+                or self.has_role
+                or (state.leaving and state.waiting)
+            )
         ):
-            limit = self._hear(ahead, limit)
+            limit, shares = self._hear(ahead, limit), state.kv_cache.shares_blocks
         num_decodes, num_blocks = clock.num_decodes, clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
         if (
             num_free < 0
-            or (self.has_role and self._awaits_entries())
+            or not limit
             or (state.prefilling and not self._go_on(prefills, num_free, budget))
         ):
-            self._plan_rarely(event, limit)  # it preempts, or begins with entries of others
+            self._plan_rarely(event, limit)  # it preempts, or entries of others come
             return
         state.num_taken = num_blocks
         if shares and num_decodes:
@@ -111,6 +117,8 @@ class PlainEngine(Engine):
             pool.num_free = num_free
         if prefills:
             budget -= self._take(prefills)
+        if self.takes_entries and state.waiting:
+            limit, num_free = self._bring(limit, budget), pool.num_free
         if state.waiting and budget:
             budget -= admit_prompts(state, prefills, budget, now, whole=self._whole_must_fit)
         if not (num_decodes or prefills):
@@ -187,18 +195,25 @@ class PlainEngine(Engine):
                 end = now + (line.step(context_sum + num_decodes - num_read_again) + wait)
             run.ends = run.end = end
         run.num_steps = num_steps
+        if self.flows:
+            self._until_flow()
         if ahead is not None:
             ahead.latest = run
         self._run, self._wake = run, event
         event.callbacks = [self._at_end]
-        heappush(env.agenda, (end, self._step_end, env.next_number(), event))
+        heappush(env.agenda, (run.end, self._step_end, env.next_number(), event))
 
-    def _awaits_entries(self) -> bool:
-        """Tell whether the next plan depends on entries of other clients."""
-        return False
+    def _until_flow(self) -> None:
+        """Cut the run that begins where decodes may leave for other clients."""
 
-    def _hear(self, ahead: PlanAhead, limit: int) -> int:
-        """Make known what a plan made ahead may know; return the most steps that it may have."""
+    def _bring(self, limit: int, budget: int) -> int:
+        """Let entries of others come; return the most steps of the plan. budget: tokens left."""
+        return limit
+
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
+        """Make known what a plan may know; return the most steps that it may have, 0: unknown."""
+        if ahead is None:
+            return limit
         state, latest, arrived = self._state, ahead.latest, ahead.arrived
         if latest is None:
             ahead.halt()  # nothing is in flight: it may know everything
@@ -277,7 +292,7 @@ class PlainEngine(Engine):
         for sequence, num_new in prefills:
             if self._has_prompt(sequence, num_steps * num_new, end):
                 finished.append(sequence)
-        if finished or lane.given_up or state.leaving:
+        if finished or lane.given_up or state.leaving or self.flows:
             self._hand_back(finished, end)
         if num_steps == lane.run_length.limit or num_steps < plan.num_steps:
             lane.run_length.adapt(num_steps, plan.num_steps)
@@ -347,7 +362,7 @@ class PlainEngine(Engine):
         env, state = self.env, self._state
         ahead.arrived.append((env.now, sequence))
         if run is not None and run.num_steps > 1 and len(state.running) < state.max_num_seqs:
-            self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)
+            self._end_after(run, run.num_begun(env.now) + 1 if env.now > run.start else 1)
 
     def _do_as_general(self) -> None:
         """Use the general loop from now on, also for the end of the run in flight."""

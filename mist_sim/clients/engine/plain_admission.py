@@ -21,21 +21,24 @@ def admit_prompts(
 
     prefills: gets the prompts with their tokens. now: seconds. whole: whether an admission needs
     memory for a whole prompt. needed: blocks that the decodes take in this step and not in its
-    plan, where nothing is shared.
+    plan, where nothing is shared. Stops at a sequence whose entries come from another client.
     """
     before, by_piece = budget, state.by_piece
     pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
     take = kv_cache.grow if kv_cache.shares_blocks else pool.allocate
     while budget and waiting and len(running) < state.max_num_seqs:
         sequence = waiting.head()
+        if sequence.is_brought:
+            break
         num_free = pool.num_free - pool.num_reserved if running else pool.num_free
+        num_free -= state.coming.num_promised
         if sequence.chain is not None:
             num_new = _take_shared(state, sequence, num_free, budget, whole=whole)
         else:
             num_new = num_tokens = sequence.num_tokens
             num_new = min(num_new, budget)
             size = pool.block_size
-            if needed - ((num_tokens if whole else num_new) // -size) > num_free:
+            if needed + -((num_tokens if whole else num_new) // -size) > num_free:
                 break
             take(-((num_new if by_piece else num_tokens) // -size))
         if not num_new:

@@ -1,7 +1,7 @@
 """The plain lane of a client with role prefill or decode.
 
-A prefill client keeps entries of finished prompts; a decode client admits requests with entries.
-Plans that entries of other clients change are made by the general planner; all steps are plain.
+A prefill client keeps entries of finished prompts; a decode client lets entries come, and requests
+join whose entries have come. Plans short of memory for them are made by the general planner.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.engine.plain_admission import Prefills
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling.admission import bring_entries
+from mist_sim.clients.scheduling.resuming import join
 
 if TYPE_CHECKING:
     from simpy.events import Event
@@ -20,35 +24,32 @@ if TYPE_CHECKING:
 class PlainRoleEngine(PlainEngine):
     """One lane of a client with role prefill or decode.
 
-    takes_entries: whether other clients' entries come to it. If not, it becomes general for good
-    with the first request that brings some.
+    It becomes general for good with the first request that brings entries to a prefill client, or
+    none to a decode client.
     """
 
     has_role = True
-    takes_entries = False
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; from the first unexpected entries on, use the general loop."""
-        if sequence.visit.kv is not None and not self.takes_entries:
+        if not self._expects(sequence):
             self._do_as_general()
         super().add_request(sequence)
 
-    def _awaits_entries(self) -> bool:
-        """Whether entries of others decide about the next plan: they come, or are waited for."""
-        coming = self._state.coming
-        if coming.moved or coming.loaded or coming.forgotten or self._only.records.awaits_first:
-            return True
-        return bool(self._state.waiting) and self.takes_entries
+    def _expects(self, sequence: SequenceState) -> bool:
+        """Tell whether it may run plainly."""
+        return sequence.visit.kv is None
 
-    def _hear(self, ahead: PlanAhead, limit: int) -> int:
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
+        if ahead is None:
+            return limit
         state, latest = self._state, ahead.latest
         if latest is None:
             ahead.halt()
         else:
+            state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+            state.kv_cache.answers.is_ahead = True
             ahead.let_in(latest.last_start)
-            if state.kv_cache.shares_blocks:
-                state.known.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-                state.kv_cache.answers.is_ahead = True
         waits_for_room = state.leaving and (state.coming.moved or state.head())
         return 1 if ahead.comes_next or waits_for_room else limit
 
@@ -80,3 +81,36 @@ class PlainDecodeEngine(PlainRoleEngine):
     """One lane of a client with role decode."""
 
     takes_entries = True
+
+    def _expects(self, sequence: SequenceState) -> bool:
+        return sequence.waits_to_decode
+
+    def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
+        """Let decodes join whose entries have come."""
+        if ahead is not None:
+            limit = super()._hear(ahead, limit)
+        lane, state = self._only, self._state
+        coming, waiting, clock = state.coming, state.waiting, state.clock
+        if coming.forgotten or coming.loaded or (waiting and waiting.head().visit.num_preemptions):
+            return 0
+        if coming.moved:
+            num_blocks = 0
+            if state.prefilling:
+                pieces: Prefills = []
+                self._go_on(pieces, 0, self._most_tokens - clock.num_decodes)
+                num_blocks = sum([state.needs.of_piece(*piece) for piece in pieces])
+            if num_blocks + clock.blocks_needed_now() > state.pool.num_free:
+                return 0
+            found = StepPlan()
+            join(state, found, num_blocks)
+            lane.note(found)
+        return 1 if lane.records.awaits_first else limit
+
+    def _bring(self, limit: int, budget: int) -> int:
+        if not budget:
+            return limit
+        found = StepPlan(limit)
+        bring_entries(self._state, found)
+        if found.moves:
+            self._only.note(found)
+        return found.num_steps

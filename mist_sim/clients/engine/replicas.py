@@ -12,6 +12,7 @@ from mist_sim.clients.engine.lockstep import LockstepEngine
 from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.engine.plain_flowing import PlainFlowingEngine
 from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
 from mist_sim.clients.engine.plain_swapping import PlainSwappingEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
@@ -142,6 +143,8 @@ def make_engine(
     """
     scheduler = lanes[0].scheduler
     if plain and isinstance(scheduler, ChunkedScheduler):
+        if isinstance(lanes[0], FlowingLane):
+            return PlainFlowingEngine(env, lanes[0], scheduler, predictor, phases)
         alone = PlainSwappingEngine if scheduler.swaps else PlainEngine
         make = {"prefill": PlainRoleEngine, "decode": PlainDecodeEngine}.get(role or "", alone)
         return make(env, lanes[0], scheduler, predictor, phases)
