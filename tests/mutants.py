@@ -585,8 +585,8 @@ MUTANTS = [
     Mutant(
         "blocks that are held until they are copied count as used",
         f"{SCHEDULING}/flowing_answers.py",
-        "(lane.pool.num_used - num_held)",
-        "lane.pool.num_used",
+        "(pool.num_blocks - pool.num_free - num_held)",
+        "(pool.num_blocks - pool.num_free)",
     ),
     Mutant(
         "prompts that fill a step keep answers from coming",

@@ -151,8 +151,8 @@ class LlmClient(LaidOutClient):
         super().start(env, client_id, recorder)
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
-        delay = self.request_overhead or self.prompt_token_overhead
-        self._enters_at_once = self._takes_plain_loop and not (delay or self._gate)
+        self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
+        self._enters_at_once = self._takes_plain_loop and not (self._enters_later or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
         self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
@@ -202,6 +202,7 @@ class LlmClient(LaidOutClient):
             plain=self._takes_plain_loop,
             lines=may_use_lines(self.config, self.memory),
             role=self.config.role,
+            enters_later=self._enters_later,
         )
 
     @property

@@ -140,6 +140,68 @@ def test_a_stretch_ends_before_answers_that_plans_go_beyond() -> None:
     assert_alike(one_client(lengths, arrivals, **options))
 
 
+@pytest.mark.exact
+def test_an_answer_may_end_with_the_first_return_that_nobody_has_entered() -> None:
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 22,
+        "prompt": {"type": "uniform", "low": 1, "high": 1200},
+        "output": {"type": "uniform", "low": 1, "high": 600},
+    }
+    arrivals, ranks = {"type": "poisson", "rate": "4 /s"}, {"pipeline_parallel_size": 2}
+    options = ranks | {"async_scheduling": False, "engine": "vllm-0.19"}
+    assert_alike(one_client(lengths, arrivals, **options))
+
+
+@pytest.mark.exact
+def test_requests_count_as_waiting_before_they_come_to_a_pipeline() -> None:
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 20,
+        "prompt": {"type": "uniform", "low": 1, "high": 600},
+        "output": {"type": "uniform", "low": 1, "high": 200},
+    }
+    arrivals, ranks = {"type": "poisson", "rate": "4 /s"}, {"pipeline_parallel_size": 2}
+    assert_alike(one_client(lengths, arrivals, overhead={"request": "50 ms"}, **ranks))
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("engine", ["vllm-0.19", "vllm-0.24", "vllm-0.33"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_stretches_go_on_behind_arrivals_and_begin_behind_preemptions(
+    engine: str, ahead: bool
+) -> None:
+    """Where memory is short, arrivals wait behind others, and decodes lack blocks often."""
+    found: Counter[str] = Counter()
+    begin, keeps_waiting = Stretches.begin, Stretches.keeps_waiting
+
+    def begun(self: Stretches, now: Any) -> Any:
+        stretch = begin(self, now)
+        found["behind a preemption"] += stretch is not None and bool(self._state.taken)
+        return stretch
+
+    def kept(self: Stretches, sequence: Any) -> bool:
+        keeps = keeps_waiting(self, sequence)
+        found["arrivals"] += keeps
+        return keeps
+
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 60,
+        "prompt": {"type": "uniform", "low": 1, "high": 600},
+        "output": {"type": "uniform", "low": 200, "high": 1200},
+    }
+    parts = {"pipeline_parallel_size": 2, "kv_cache": {"num_gpu_blocks_override": 300}}
+    options = parts | {"async_scheduling": ahead, "engine": engine}
+    scenario = one_client(lengths, {"type": "poisson", "rate": "2 /s"}, **options)
+    with patch.object(Stretches, "begin", begun), patch.object(Stretches, "keeps_waiting", kept):
+        simulate(Scenario.from_dict(scenario))
+    assert found["arrivals"] > 20
+    if engine == "vllm-0.33" and ahead:  # only then tokens of those that give way are on their way
+        assert found["behind a preemption"] > 5
+    assert_alike(scenario)
+
+
 def test_most_batches_are_computed_ahead() -> None:
     """Otherwise the test above would compare what is the same anyway."""
     found: Counter[str] = Counter()

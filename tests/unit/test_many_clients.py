@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from mist_sim import Result, Scenario, simulate
 from mist_sim.clients import LlmClient
 from mist_sim.environment import Environment
+from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.scenario import build
 from tests.reference.scenarios import of_profile
 
@@ -69,3 +71,22 @@ def test_clients_of_one_entry_share_what_does_not_change() -> None:
     assert isinstance(two, LlmClient)
     for name in ("traits", "config", "memory", "predictor", "rules", "scheduler"):
         assert getattr(one, name) is getattr(two, name)
+
+
+def test_lines_of_decodes_are_made_once_for_all_clients() -> None:
+    """Each engine asks for those that no other has asked for."""
+    made: list[int] = []
+    (client,) = build(scenario_of(1)).clients
+    assert isinstance(client, LlmClient)
+    kind: Any = type(client.predictor.ranks[0])
+    make = kind.decode_line
+
+    def note(self: Any, num_decodes: int) -> DecodeLine | None:
+        made.append(num_decodes)
+        line: DecodeLine | None = make(self, num_decodes)
+        return line
+
+    with mock.patch.object(kind, "decode_line", note):
+        result_of(20)
+    assert len(made) > 2
+    assert len(made) == len(set(made))

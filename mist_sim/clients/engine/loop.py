@@ -50,8 +50,10 @@ class Engine:
         self._lane = lanes[0] if len(lanes) == 1 else None
         self.predictor = predictor
         self._step_end, self._plan_phase = phases
-        self._lines: dict[int, DecodeLine | None] = {}  # by number of decodes
         self._tells_longest = any(lane.state.clock.tells_longest for lane in lanes)
+        shared = None if self._tells_longest else getattr(predictor, "decode_lines", None)
+        # by number of decodes
+        self._lines: dict[int, DecodeLine | None] = {} if shared is None else shared
         self._run: Run | None = None
         self._idle = True
         self._wake = env.event()

@@ -36,6 +36,7 @@ class Engines:
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
     num_engines: how many there are; each has as many lanes as its part of the shares.
     client_id: orders them among those of other clients whose steps end at the same time.
+    enters_later: whether requests wait before they come to an engine.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Engines:
         plain: bool = False,
         lines: bool = False,
         role: str | None = None,
+        enters_later: bool = False,
     ) -> None:
         first, size = predictor.ranks[0], len(shares) // num_engines
         self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
@@ -65,7 +67,7 @@ class Engines:
             members = [lane for group in several for lane in group]
             self._members.append(members)
             if isinstance(members[0], QueuedLane):
-                is_alone = len(together) == 1
+                is_alone = len(together) == 1 and not enters_later
                 engine = QueueEngine(env, members[0], predictor, phases, is_alone=is_alone)
                 self.all.append(engine)
             elif size > 1:

@@ -23,7 +23,8 @@ class DecodeLine(NamedTuple):
     holds for the decodes before the step, plus their newest ones. per_key: >= 0.
 
     A predictor may have a method `decode_line(num_decodes)` that returns one, or None if its times
-    are not such a line.
+    are not such a line, and an attribute `decode_lines`, the known ones by number of decodes, which
+    all engines that it times then fill and read.
     """
 
     per_key: float

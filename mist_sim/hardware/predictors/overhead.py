@@ -126,7 +126,7 @@ class _WithOverhead:
     overlapped: bool
     exposed: tuple[float, float]
     sampling: SamplingTimes | None = None  # of one rank, which draws the tokens behind the kernels
-    lines: dict[int, DecodeLine | None] = field(
+    decode_lines: dict[int, DecodeLine | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -205,9 +205,9 @@ class _WithOverhead:
 
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
         """Return the line of decode steps, with those seconds; None if the predictor has none."""
-        if num_decodes not in self.lines:  # remembered for all engines that it times
-            self.lines[num_decodes] = self._decode_line(num_decodes)
-        return self.lines[num_decodes]
+        if num_decodes not in self.decode_lines:
+            self.decode_lines[num_decodes] = self._decode_line(num_decodes)
+        return self.decode_lines[num_decodes]
 
     def _decode_line(self, num_decodes: int) -> DecodeLine | None:
         inside = getattr(self._kernels(), "decode_line", None)

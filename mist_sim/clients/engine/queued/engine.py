@@ -36,7 +36,7 @@ class QueueEngine:
     """The lane of a pipeline, and the ranks that compute its batches.
 
     phases: in which its batches return and in which it plans (see `engine_phases`).
-    is_alone: whether its client has no other engine, whose waiting requests would count, too.
+    is_alone: whether all requests that wait at its client are in its queue.
     """
 
     def __init__(
@@ -199,10 +199,13 @@ class QueueEngine:
         if found is None or self._stretches is None:
             return
         if place < found.num_over:
-            self._stretches.settle(found, place, place)
+            returned = found.pass_at(place)
+            is_known = place == found.num_given < len(found.flight)
+            if returned.ending or not is_known:  # else it asks for nothing that is not entered
+                self._stretches.settle(found, place, place)
             found.num_given = place + 1
             self._stretch, self._rest = None, found
-            self._give(found.pass_at(place), event)
+            self._give(returned, event)
         elif found.goes_on():
             self._sleep_through(place)
         else:
@@ -213,22 +216,26 @@ class QueueEngine:
         """Enter the part of a stretch that has happened by now, and go on batch by batch."""
         found, rest, env, self._rest = self._stretch, self._rest, self.env, None
         if rest is not None:  # what has happened of it is entered
-            self._enter(rest, rest.num_given, rest.num_planned)
+            self._enter(rest, rest.num_given, rest.num_given - 1)
         if found is None:
             return
-        ends, now = found.ends, env.now
-        num_planned = num_over = bisect_left(ends, now, found.num_given, self._event)
-        is_boundary = num_over < self._event and ends[num_over] == now
-        if is_boundary and env.phase > self._step_end:
-            num_over += 1
-            num_planned += env.phase > self._plan_phase
+        num_over, num_planned = self._by_now(found)
         self._enter(found, num_over, num_planned)
         self._wake.callbacks.clear()
         if num_planned < num_over:
-            self._wake = env.at(now, self._plan_phase)
+            self._wake = env.at(env.now, self._plan_phase)
             self._wake.callbacks.append(self._plan)
         else:
             self._sleep()
+
+    def _by_now(self, found: Stretch) -> tuple[int, int]:
+        """Return how many returns and plans of a stretch have happened by now."""
+        ends, env = found.ends, self.env
+        num_over = bisect_left(ends, env.now, found.num_given, self._event)
+        is_boundary = num_over < self._event and ends[num_over] == env.now
+        if is_boundary and env.phase > self._step_end:
+            return num_over + 1, num_over + (env.phase > self._plan_phase)
+        return num_over, num_over
 
     def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
         """Bring the queue to the state after so many returns and plans of a stretch."""
@@ -273,7 +280,11 @@ class QueueEngine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; the next plan may admit it."""
-        self._cut_stretch()
+        found, stretches = self._stretch, self._stretches
+        if found and stretches and found.waits[0][1] and stretches.keeps_waiting(sequence):
+            found.waits.append((self._by_now(found)[0], self._lane.load.num_waiting))
+        else:
+            self._cut_stretch()
         sequence.lane = self._lane
         self._lane.state.add_request(sequence)
         self._wake_up()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mist_sim.clients.scheduling.order import Ranked, WaitingQueue
+from mist_sim.clients.scheduling.order import FirstComeFirstServed, Ranked, WaitingQueue
 from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -12,13 +12,15 @@ class FreshQueue(WaitingQueue):
     """A queue in which sequences wait that a batch in flight still computes.
 
     They were preempted in flight and keep their place. stale: these sequences. passes_over: whether
-    others are admitted meanwhile, and not only those before them.
+    others are admitted meanwhile, and not only those before them. adds_at_end: whether each that
+    arrives is behind all others.
     """
 
     def __init__(self, queue: WaitingQueue, *, passes_over: bool) -> None:
         self._queue = queue
         self._passes_over = passes_over
         self.stale: set[SequenceState] = set()
+        self.adds_at_end = type(queue) is FirstComeFirstServed
         self.takes_from_anywhere = queue.takes_from_anywhere  # type: ignore[misc]
         self.returns_whole = queue.returns_whole  # type: ignore[misc]
 

@@ -172,7 +172,9 @@ class QueuedLane(Lane):
 
     def is_quiet(self, found: Pass) -> bool:
         """Tell whether nobody can see a batch's return before more is asked of the lane."""
-        if found.ending or (found.completed and (self.gate is not None or not self.state.ahead)):
+        if found.ending or found.left or found.released:
+            return False
+        if found.completed and (self.gate is not None or not self.state.ahead):
             return False
         return all(
             each.visit.request.limits is None and each.last_token_at != each.last_token_at

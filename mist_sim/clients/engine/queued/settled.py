@@ -12,6 +12,7 @@ from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch, StretchLoop, Until
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Stretches:
     def _is_calm(self) -> bool:
         """Tell whether plans find decodes alone, and will while batches in flight return."""
         state = self._state
-        if state.prefilling or state.awaiting or state.paused or state.taken or state.num_taken:
+        if state.prefilling or state.awaiting or state.paused or state.num_taken:
             return False
         if state.beyond or state.early:
             return False
@@ -101,10 +102,12 @@ class Stretches:
                 return False  # its keys do not tell the time alone
         if not state.waiting or not state.has_seat():
             return True
-        head = state.head()
-        if head is None or not self._waits_for_all:
+        if not self._waits_for_all:
             return False
-        return state.kv_cache.blocks_to_admit(head) > state.num_admissible(0)
+        num_free, heads = state.num_admissible(0), [*state.waiting.stale]  # each may be the first
+        if (head := state.head()) is not None:
+            heads.append(head)
+        return all(state.kv_cache.blocks_to_admit(each) > num_free for each in heads)
 
     def _enters_blocks(self) -> bool:
         """Tell whether decodes enter blocks in a prefix cache, or a watcher follows the cache."""
@@ -128,7 +131,17 @@ class Stretches:
                 return False
             if group.clock.num_decodes and not group.in_flight:
                 return False
-        return not any(each.joined or each.left or each.released for each in flight)
+        return not any(each.joined for each in flight)
+
+    def keeps_waiting(self, sequence: SequenceState) -> bool:
+        """Tell whether a request that comes now waits as long as the stretch that is on.
+
+        That is so behind one that waits already, and will until the stretch is over.
+        """
+        state = self._state
+        if state.head() is None or not state.waiting.adds_at_end:
+            return False
+        return state.kv_cache.shares_blocks or not sequence.visit.request.content
 
     # --- what has happened ----------------------------------------------------------------
 
@@ -139,8 +152,8 @@ class Stretches:
         """
         if num_over == found.num_given and num_planned == found.num_planned:
             return
-        for each in found.flight[found.num_given : num_over]:
-            self._lane.give_quietly(each, found.num_waiting)
+        for place in range(found.num_given, min(num_over, len(found.flight))):
+            self._lane.give_quietly(found.flight[place], found.num_waiting_at(place))
         if num_over > len(found.flight):
             self._write(found, num_over)
         for group in found.groups:
@@ -155,8 +168,7 @@ class Stretches:
         """Write down returns up to so many, without those of batches that were in flight."""
         groups, num_flight = found.groups, len(found.flight)
         num_groups, begin = len(groups), max(found.num_given, num_flight)
-        rows = found.rows[begin - num_flight : num_over - num_flight]
-        ends = found.ends[begin:num_over]
+        rows, ends = found.rows_between(begin, num_over), found.ends[begin:num_over]
         for first in range(min(num_groups, len(rows))):
             records = groups[(begin + first) % num_groups].records
             records.rows(rows[first::num_groups], ends[first::num_groups])
@@ -180,7 +192,7 @@ class Stretches:
         """Let a group's clock count the batch at a place, and those before it; return it."""
         last = found.pass_at(place)
         clock = last.group.clock
-        clock.count(found.step_at(place) + 1 - clock.steps)
+        clock.count(last.step + 1 - clock.steps)
         if self._state.kv_cache.caches_prefixes:  # else never asked for
             num_flight, num_groups = len(found.flight), len(found.groups)
             before = range(place - num_groups, place - num_flight, -num_groups)

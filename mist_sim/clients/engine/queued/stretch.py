@@ -3,10 +3,12 @@
 While plans find no prompt, no answer ends and memory suffices, a pipeline repeats itself:
 the oldest batch returns, and the next one is planned. A stretch computes such batches in one loop,
 as `QueueEngine` would one by one, and keeps a row of each. Batches that were in flight before may
-give first and last tokens; each of their returns is an event, and the stretch goes on behind it.
-Nothing outside sees the other returns until the stretch ends, when a plan does something else, or
-is cut by an arrival or a query. Then `settled.py` enters what has happened by that time, as if
-every batch had had its own events. The bits are the same (`tests/property/test_exactness.py`).
+give first and last tokens, or those of sequences that gave way; each of these returns is an event,
+and the stretch goes on behind it. So it does where a request comes that waits behind others: later
+rows tell of one more. Nothing outside sees the other returns until the stretch ends, when a plan
+does something else, or is cut by another arrival or a query. Then `settled.py` enters what has
+happened by that time, as if every batch had had its own events. The bits are the same
+(`tests/property/test_exactness.py`, `tests/property/test_stretches.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ Until = Literal["before_end", "end", "any"]
 that batch, or on and on."""
 
 _FIRST = 32  # batches that are computed at first; then twice as many, and so on
+_FIRST_IF_SOME_WAIT = 512  # then an arrival seldom cuts the stretch
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class Stretch:
     ahead. The batch at a place has the group at the same place of `groups`, which take turns.
 
     before: the queue at the beginning; shape: which of its places had a batch. flight: these.
-    num_waiting: requests that wait.
+    waits: requests that wait, each number with the place of the first return that finds so many.
     ends: when each batch returns (seconds). rows, rank_ends: of each batch computed ahead, its row
     in the records, and when it leaves each rank. steps: of the clock of each group, before it.
     endings: places of batches computed ahead that give the last tokens of answers.
@@ -75,7 +78,7 @@ class Stretch:
     rhythm: Rhythm
     flight: list[Pass]
     groups: list[Group]
-    num_waiting: int
+    waits: list[tuple[int, int]]
     ends: list[float]
     rows: list[Row]
     rank_ends: list[tuple[float, ...]]
@@ -90,6 +93,26 @@ class Stretch:
     def num_over(self) -> int:
         """Returns whose plans it includes; after the next return something else happens."""
         return len(self.rank_ends)
+
+    def num_waiting_at(self, place: int) -> int:
+        """Return how many requests wait when the batch at a place returns."""
+        number = 0
+        for first, later in self.waits:
+            if first <= place:
+                number = later
+        return number
+
+    def rows_between(self, begin: int, end: int) -> list[Row]:
+        """Return the rows of batches computed ahead, from one place up to another."""
+        num_flight = len(self.flight)
+        rows = self.rows[begin - num_flight : end - num_flight]
+        stop = end
+        for first, number in reversed(self.waits[1:]):
+            for place in range(max(first, begin), stop):
+                row = rows[place - begin]
+                rows[place - begin] = (*row[:9], number, *row[10:])
+            stop = min(first, stop)
+        return rows
 
     def goes_on(self) -> bool:
         """Compute more of it; return whether there is more."""
@@ -155,7 +178,19 @@ class StretchLoop:
             return None
         ends, steps = [each.end for each in flight], [group.clock.steps for group in turns]
         return Stretch(
-            now, shape, rhythm, flight, turns, num_waiting, ends, [], [], steps, {}, [], iter(())
+            now,
+            shape,
+            rhythm,
+            flight,
+            turns,
+            [(0, num_waiting)],
+            ends,
+            [],
+            [],
+            steps,
+            {},
+            [],
+            iter(()),
         )
 
     def _is_gapless(self, now: EngineQueue, num_flight: int, num_groups: int) -> bool:
@@ -176,7 +211,7 @@ class StretchLoop:
         batch in flight frees.
         """
         groups, rows, ends, rank_ends = found.groups, found.rows, found.ends, found.rank_ends
-        num_flight, num_groups, num_waiting = len(ends), len(groups), found.num_waiting
+        num_flight, num_groups, num_waiting = len(ends), len(groups), found.waits[0][1]
         (num_free, num_blocks), block_size = free, groups[0].clock.block_size
         num_used, ranks = num_blocks - num_free, list(found.before.rank_ends)
         frees = dict(enumerate(freed)) if any(freed) else {}
@@ -184,7 +219,7 @@ class StretchLoop:
         del found  # which holds this generator, and would be kept by it
         # of each group, as they are planned
         turns = [self._turn_of(groups[(num_flight + n) % num_groups]) for n in range(num_groups)]
-        place, last, enough = 0, -1, _FIRST
+        place, last, enough = 0, -1, _FIRST_IF_SOME_WAIT if num_waiting else _FIRST
         if until == "before_end":
             last = min([each[3] * num_groups + turn for turn, each in enumerate(turns)])
         for more in count():
