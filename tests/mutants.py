@@ -585,8 +585,8 @@ MUTANTS = [
     Mutant(
         "blocks that are held until they are copied count as used",
         f"{SCHEDULING}/flowing_answers.py",
-        "(lane.pool.num_used - num_held)",
-        "lane.pool.num_used",
+        "(pool.num_blocks - pool.num_free - num_held)",
+        "(pool.num_blocks - pool.num_free)",
     ),
     Mutant(
         "prompts that fill a step keep answers from coming",
@@ -844,6 +844,54 @@ MUTANTS = [
         "a plain run goes on although who gave way may come back after its first step",
         f"{ENGINE}/giving_way.py",
         "limit = steps_until_join(state, limit) if scheduler.scheduler_reserve_full_isl else 1",
+        "pass",
+    ),
+    Mutant(
+        "a plain plan in which some give way does not note its step",
+        f"{ENGINE}/giving_way.py",
+        "kv_cache.answers.note_step()",
+        "pass",
+    ),
+    Mutant(
+        "a plain plan lets the last decode give way",
+        f"{ENGINE}/giving_way.py",
+        "clock.num_decodes > 1:",
+        "clock.num_decodes > 0:",
+    ),
+    Mutant(
+        "a plain plan lets the last decode be swapped out",
+        f"{ENGINE}/plain_swapping.py",
+        "(gives_way and clock.num_decodes == 1)",
+        "False",
+    ),
+    Mutant(
+        "a plain run goes on although who is swapped out may come back after its first step",
+        f"{ENGINE}/plain_swapping.py",
+        "limit = steps_until_join(state, limit)",
+        "pass",
+    ),
+    Mutant(
+        "a plain run goes on although those who leave make room for who is swapped out",
+        f"{ENGINE}/plain_swapping.py",
+        "(state.swapped or state.waiting)",
+        "state.waiting",
+    ),
+    Mutant(
+        "a plain admission beside swapping forgets what the decodes take in their step",
+        f"{ENGINE}/plain_swapping.py",
+        ", needed=needed)",
+        ")",
+    ),
+    Mutant(
+        "a plain plan caches tokens of who finds no room on the host before it knows them",
+        f"{ENGINE}/plain_swapping.py",
+        "self._plain_plan.decodes and not ahead.was_on_the_spot",
+        "False",
+    ),
+    Mutant(
+        "the plain loop forgets that a general plan waits for copies",
+        f"{ENGINE}/plain.py",
+        "plan.wait_time = found.wait_time",
         "pass",
     ),
     Mutant(

@@ -31,8 +31,9 @@ def option_for_general(
     ):
         if is_set:
             return option
-    for name, plain in (("order", "fcfs"), ("preemption", "recompute")):
-        if (value := getattr(scheduler, name)) != plain:
+    preemptions = ("recompute",) if config.role else ("recompute", "swap")
+    for name, plain in (("order", ("fcfs",)), ("preemption", preemptions)):
+        if (value := getattr(scheduler, name)) not in plain:
             return f"scheduler.{name} {value}"
     if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
         return "scheduler.long_prefill_token_threshold"

@@ -52,10 +52,14 @@ class Connector:
 
     def before(self, num_blocks: int, num_layers: float) -> float:
         """Return the seconds beside the bytes until they are all there."""
+        if not self.per_descriptor:
+            return self.start
         return self.start + self.per_descriptor * self.num_descriptors(num_blocks, num_layers)
 
     def after(self, num_blocks: int, num_layers: float) -> float:
         """Return the seconds from then on until the entries can be used."""
+        if not self.post_processing:
+            return 0.0
         return self.post_processing * self.num_descriptors(num_blocks, num_layers)
 
     def num_descriptors(self, num_blocks: int, num_layers: float) -> float:

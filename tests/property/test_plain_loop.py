@@ -8,7 +8,7 @@ from unittest.mock import PropertyMock, patch
 
 import numpy as np
 import pytest
-from hypothesis import event, given, reject
+from hypothesis import event, example, given, reject
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
@@ -18,6 +18,7 @@ from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.rng import Streams
 from mist_sim.routers import ROUTERS, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
@@ -76,6 +77,42 @@ def engines(draw: st.DrawFn, longest: int = 120) -> Case:
             caching=draw(st.booleans()),
         ),
     )
+
+
+def crowd(number: int) -> Case:
+    """Long answers side by side in memory for one or two: some give way, or give up meanwhile.
+
+    Drawn evenly from a number, since few of Hypothesis's small cases get so far.
+    """
+    rng = Streams(number).generator("crowd")
+
+    def draw(least: int, most: int) -> int:
+        return int(rng.integers(least, most + 1))
+
+    size = 2 ** draw(0, 2)
+    jobs = [Job(0.0, draw(1, 12), draw(10, 40)) for _ in range(draw(3, 6))]
+    later = sorted(rng.uniform(0.0, 0.1, draw(0, 3)))
+    jobs += [Job(float(time), draw(1, 8), draw(1, 12)) for time in later]
+    longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
+    swap = SwapSpace(draw(1, draw(1, 3) * longest), 2.0**-9)
+    options = EngineOptions(
+        "chunked",
+        num_blocks=longest + draw(-1, longest),
+        block_size=size,
+        max_num_seqs=8,
+        max_num_batched_tokens=8 * draw(1, 4),
+        caching=rng.random() < 0.5,
+        uncached_first=rng.random() < 0.5,
+        async_scheduling=rng.random() < 0.7,
+        swap=swap if rng.random() < 0.7 else None,
+    )
+    ends = [step.end for step in Case(options, tuple(jobs)).stepwise(DYADIC).steps]
+    for _ in range(draw(0, 4)):
+        who = draw(0, 2)
+        jobs[who] = replace(jobs[who], timeout=ends[draw(0, len(ends) - 1)])
+    if rng.random() < 0.3:  # the same conversation, answers included
+        jobs = [replace(job, content=((0, 60),)) for job in jobs]
+    return Case(options, tuple(jobs))
 
 
 def client(case: Case, predictor: Predictor, loop: str, name: str = "engine") -> LlmClient:
@@ -149,6 +186,18 @@ def test_loops_give_the_same_bits(case, predictor, data):
 
 
 @pytest.mark.exact
+@examples(500)
+@given(number=st.integers(0, 2**32))
+@example(number=20770)  # without room on the host, a preempted one finds its own blocks
+def test_crowds_get_the_same_bits(number):
+    case = crowd(number)
+    expected = run_case(case, DYADIC, "general")
+    assert_same(all_bits(run_case(case, DYADIC, "plain")), all_bits(expected))
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
 @examples(200)
 @given(case=cases(longest=60), predictor=st.sampled_from([LINES, HOSTED]))
 def test_lines_give_the_bits_of_the_predictor(case, predictor):
@@ -177,6 +226,34 @@ def test_loops_leave_the_same_blocks_to_those_who_run():
     expected = run_case(case, AWKWARD, "general")
     assert_same(all_bits(run_case(case, AWKWARD, "plain")), all_bits(expected))
     assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
+
+
+@pytest.mark.exact
+def test_who_gave_way_finds_what_others_fill_in_the_same_step():
+    """All have one conversation, and a block filled by that step lets one back in after it."""
+    lengths = ((8, 27), (9, 37), (5, 21), (12, 18))
+    jobs = [Job(0.0, *each, content=((0, 60),)) for each in lengths]
+    jobs.append(Job(0.016835274803812507, 6, 12, content=((0, 60),)))
+    options = EngineOptions(
+        "chunked", 11, 4, 8, 8, caching=True, uncached_first=True, async_scheduling=True
+    )
+    case = Case(options, tuple(jobs))
+    expected = run_case(case, DYADIC, "general")
+    assert_same(all_bits(run_case(case, DYADIC, "plain")), all_bits(expected))
+    assert expected.summary["num_preemptions"]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("swap", [None, SwapSpace(3, 2.0**-9)])
+def test_a_lone_answer_leaves_no_step_when_it_outgrows_memory(swap, ahead):
+    options = EngineOptions(
+        "chunked", 3, 4, 8, 64, caching=swap is None, swap=swap, async_scheduling=ahead
+    )
+    case = Case(options, (Job(0.0, 8, 10, content=((0, 8),)), Job(0.0, 2, 2)))
+    expected = run_case(case, DYADIC, "general")
+    assert_same(all_bits(run_case(case, DYADIC, "plain")), all_bits(expected))
+    assert expected.requests["status"].tolist() == ["rejected", "finished"]
 
 
 @pytest.mark.exact
@@ -210,6 +287,7 @@ def features(result: Result) -> set[str]:
         found.add("prompts beside decodes")
     if ((steps["num_chunks"] > 0) & (steps["num_steps"] > 1)).any():
         found.add("several steps with a prompt")
+    found |= set(result.transfers["kind"])
     return found | {f"status {status}" for status in requests["status"].unique()}
 
 

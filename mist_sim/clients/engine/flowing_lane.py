@@ -68,7 +68,8 @@ class FlowingLane(Lane):
 
     def steps_until_flow(self, plan: StepPlan, run: Run) -> int:
         """Return after how many steps of a run decodes may leave, at most all of them."""
-        self._adopt()
+        if self._next_flow is not None:
+            self._adopt()
         return self._flow.num_steps(self.state, plan, run.ends, run.num_steps)
 
     def turn(self, scheduler: Scheduler, rule: FlowRule | None) -> None:
@@ -112,7 +113,8 @@ class FlowingLane(Lane):
             self._leave_for_others(_still_here(due))
         found = self._flow.leaving(self.state, run.end)
         if self.ahead is None:
-            self._leave_for_others(found)
+            if found:
+                self._leave_for_others(found)
         else:
             self._due = [(sequence.ticket, sequence) for sequence in found]
         if self.state.leaving:

@@ -22,7 +22,8 @@ def decodes_left(lane: Lane, scheduler: ChunkedScheduler, limit: int) -> StepPla
     state = lane.state
     clock, pool, kv_cache = state.clock, state.pool, state.kv_cache
     num_blocks = clock.blocks_needed_now()
-    if num_blocks <= pool.num_free or state.prefilling or not kv_cache.shares_blocks:
+    is_short = num_blocks > pool.num_free and not state.prefilling
+    if not (is_short and state.by_piece and kv_cache.shares_blocks):
         return None
     plan, running = StepPlan(), state.running
     while num_blocks > pool.num_free and clock.num_decodes > 1:

@@ -148,7 +148,8 @@ def _ahead(lane: Lane) -> Ahead:
 
 def _num_blocks(lane: Lane) -> int:
     num_taken = _num_taken(lane)  # first, since a pipeline enters what has happened by now
-    return lane.state.pool.num_used + num_taken
+    pool = lane.state.pool
+    return pool.num_blocks - pool.num_free + num_taken
 
 
 def _num_taken(lane: Lane) -> int:

@@ -42,11 +42,13 @@ class PlainEngine(Engine):
     with the first request that brings KV entries or leaves some to another client.
     has_role: whether its client has a role. takes_entries: whether other clients' entries come.
     flows: whether decodes may leave for other clients while they run (`plain_flowing.py`).
+    takes_in_step: whether decodes take blocks in the step that fills them, and not in its plan.
     """
 
     has_role = False
     takes_entries = False
     flows = False
+    takes_in_step = False
 
     def __init__(
         self,
@@ -138,6 +140,7 @@ class PlainEngine(Engine):
             return
         plan = self._plain_plan
         plan.prefills, plan.decodes, plan.num_steps = found.prefills, found.decodes, found.num_steps
+        plan.wait_time = found.wait_time
         self._start_plain(event, plan.prefills, self._state.clock.num_decodes, plan.num_steps)
 
     def _general_plan(self) -> StepPlan | None:
@@ -156,6 +159,7 @@ class PlainEngine(Engine):
         """Time the steps of a plan, and sleep until they end."""
         env, _, state, clock, _, ahead = self._parts
         batch, run, lines = self._batch, self._plain_run, self._lines
+        wait = self._plain_plan.wait_time
         context_sum, line = clock.context_sum, None
         run.start = now = env.now
         batch.num_decodes, batch.context_sum = num_decodes, context_sum
@@ -177,18 +181,18 @@ class PlainEngine(Engine):
         if num_steps > 1:
             if line is not None:
                 num_keys = context_sum + num_decodes - num_read_again
-                run.ends = ends = line.ends(now, num_keys, num_decodes, num_steps)
+                run.ends = ends = line.ends(now, num_keys, num_decodes, num_steps, wait)
             else:
                 growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
                 times = self.predictor.run(batch, growth, num_steps)
-                times[0] = now + times.item(0)
+                times[0] = now + (times.item(0) + wait)
                 run.ends = ends = _accumulate(times, 0, None, times).tolist()
             run.end = end = ends[-1]
         else:
             if line is None:
-                end = now + timed.step_time(batch)
+                end = now + (timed.step_time(batch) + wait)
             else:
-                end = now + line.step(context_sum + num_decodes - num_read_again)
+                end = now + (line.step(context_sum + num_decodes - num_read_again) + wait)
             run.ends = run.end = end
         run.num_steps = num_steps
         if self.flows:
@@ -273,7 +277,8 @@ class PlainEngine(Engine):
             compute_more(state, plan, num_steps)
         finished: list[SequenceState] = []
         if num_decodes:
-            if num_steps > 1 and (more := clock.blocks_needed(num_steps) - state.num_taken):
+            takes_more = num_steps > 1 or self.takes_in_step
+            if takes_more and (more := clock.blocks_needed(num_steps) - state.num_taken):
                 state.kv_cache.grow(more)
             state.num_taken = 0
             clock.steps = steps = clock.steps + num_steps

@@ -9,14 +9,21 @@ Prefills = list[tuple[SequenceState, int]]
 
 
 def admit_prompts(
-    state: LaneState, prefills: Prefills, budget: int, now: float, *, whole: bool
+    state: LaneState,
+    prefills: Prefills,
+    budget: int,
+    now: float,
+    *,
+    whole: bool,
+    needed: int = 0,
 ) -> int:
     """Admit prompts within a budget; return its tokens that they take.
 
     prefills: gets the prompts with their tokens. now: seconds. whole: whether an admission needs
-    memory for a whole prompt. Stops at a sequence whose entries come from another client.
+    memory for a whole prompt. needed: blocks that the decodes take in this step and not in its
+    plan, where nothing is shared. Stops at a sequence whose entries come from another client.
     """
-    before = budget
+    before, by_piece = budget, state.by_piece
     pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
     take = kv_cache.grow if kv_cache.shares_blocks else pool.allocate
     while budget and waiting and len(running) < state.max_num_seqs:
@@ -31,9 +38,9 @@ def admit_prompts(
             num_new = num_tokens = sequence.num_tokens
             num_new = min(num_new, budget)
             size = pool.block_size
-            if -((num_tokens if whole else num_new) // -size) > num_free:
+            if needed + -((num_tokens if whole else num_new) // -size) > num_free:
                 break
-            take(-(num_new // -size))
+            take(-((num_new if by_piece else num_tokens) // -size))
         if not num_new:
             break
         waiting.take()

@@ -33,9 +33,6 @@ class PlainFlowingEngine(PlainDecodeEngine):
         super().__init__(env, lane, scheduler, predictor, phases)
         self._flowing = lane
 
-    def _expects(self, sequence: SequenceState) -> bool:
-        return not sequence.has_rest
-
     def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
         limit = super()._hear(ahead, limit)
         return 1 if limit and ahead is not None and self._flowing.is_due else limit

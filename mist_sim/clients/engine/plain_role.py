@@ -32,13 +32,10 @@ class PlainRoleEngine(PlainEngine):
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; from the first unexpected entries on, use the general loop."""
-        if not self._expects(sequence):
+        is_expected = self.flows or sequence.is_brought is self.takes_entries
+        if sequence.has_rest or not is_expected:
             self._do_as_general()
         super().add_request(sequence)
-
-    def _expects(self, sequence: SequenceState) -> bool:
-        """Tell whether it may run plainly."""
-        return sequence.visit.kv is None
 
     def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
         if ahead is None:
@@ -81,9 +78,6 @@ class PlainDecodeEngine(PlainRoleEngine):
     """One lane of a client with role decode."""
 
     takes_entries = True
-
-    def _expects(self, sequence: SequenceState) -> bool:
-        return sequence.waits_to_decode
 
     def _hear(self, ahead: PlanAhead | None, limit: int) -> int:
         """Let decodes join whose entries have come."""

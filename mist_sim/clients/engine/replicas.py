@@ -14,6 +14,7 @@ from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.clients.engine.plain_flowing import PlainFlowingEngine
 from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
+from mist_sim.clients.engine.plain_swapping import PlainSwappingEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.queued.engine import QueueEngine
 from mist_sim.clients.engine.queued.queued_lane import QueuedLane
@@ -146,9 +147,8 @@ def make_engine(
     if plain and isinstance(scheduler, ChunkedScheduler):
         if isinstance(lanes[0], FlowingLane):
             return PlainFlowingEngine(env, lanes[0], scheduler, predictor, phases)
-        make = {"prefill": PlainRoleEngine, "decode": PlainDecodeEngine}.get(
-            role or "", PlainEngine
-        )
+        alone = PlainSwappingEngine if scheduler.swaps else PlainEngine
+        make = {"prefill": PlainRoleEngine, "decode": PlainDecodeEngine}.get(role or "", alone)
         return make(env, lanes[0], scheduler, predictor, phases)
     if len(lanes) > 1:
         return LockstepEngine(env, lanes, predictor, phases)

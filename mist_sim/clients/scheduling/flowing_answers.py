@@ -169,7 +169,7 @@ class LongestFlowing(Flowing):
         """Return the first step above the watermark, by bisection, at most `limit`."""
         if not plan.decodes:
             return limit
-        if self._seats_below(lane) < 0:
+        if self._rule.counts_seats and self._seats_below(lane) < 0:
             return 1  # no sequence is admitted while a plan runs, so evaluate after its first step
         num_left = self._num_below(lane)
         if blocks_after_first(lane, plan, limit) <= num_left:
@@ -185,7 +185,9 @@ class LongestFlowing(Flowing):
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
         """Return the longest answers, until blocks and seats are below the watermark."""
-        num_above, seats_above = -self._num_below(lane), -self._seats_below(lane)
+        num_above, seats_above = -self._num_below(lane), -inf
+        if self._rule.counts_seats:
+            seats_above = -self._seats_below(lane)
         if num_above <= 0 and seats_above <= 0:
             return []
         stay = [each for each in lane.running if each.ticket and num_tokens(lane, each)]
@@ -204,12 +206,11 @@ class LongestFlowing(Flowing):
         num_held = sum([num_blocks for num_blocks, _ in lane.held.values()]) if lane.held else 0
         for sequence, (num_blocks, _) in lane.leaving.items():
             num_held += 0 if sequence in lane.held else num_blocks
-        return self._rule.watermark * lane.pool.num_blocks - (lane.pool.num_used - num_held)
+        pool = lane.pool
+        return self._rule.watermark * pool.num_blocks - (pool.num_blocks - pool.num_free - num_held)
 
     def _seats_below(self, lane: LaneState) -> float:
         """Return how many may come in until the watermark is reached; < 0 above it."""
-        if not self._rule.counts_seats:
-            return inf
         num_taken = lane.num_running + len(lane.coming.loading) + len(lane.coming.moved)
         return self._rule.watermark * lane.max_num_seqs - num_taken
 
