@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,15 @@ FEW_CLIENTS = {
     },
     "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
 }
+
+
+@pytest.fixture(autouse=True)
+def usual_thresholds() -> Iterator[None]:
+    """Look as often as Python does by itself; a command line that ran here before does not."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
 
 
 def test_thresholds_are_as_before_afterwards() -> None:

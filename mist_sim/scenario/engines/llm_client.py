@@ -84,7 +84,7 @@ def llm_clients(
     as_said = config
     make = _making(config, spans)
     first = make(names[0])
-    others = first.named if type(first) is LlmClient else make
+    others = first.named if config.resharding is None else make  # which has parts of its own
     clients = [first, *map(others, names[1:])]
     timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
     for client in clients:
