@@ -27,12 +27,13 @@ class PrefillEstimate:
 
     def __init__(self, engines: Engines, predictor: PipelinePredictor) -> None:
         self._engines = engines
+        self._lane = engines.lanes[0] if len(engines.lanes) == 1 else None
         self._ranks = predictor.ranks
         self._times: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def num_tokens(self) -> int:
         """Tokens of all its prompts that are still to be computed."""
-        lane = self._engines.next_lane()
+        lane = self._lane or self._engines.next_lane()
         state, ahead = lane.state, lane.ahead
         if not (state.waiting or state.prefilling or (ahead is not None and ahead.arrived)):
             return 0  # as most often, and routers ask for every request and client
