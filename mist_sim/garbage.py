@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OBJECTS_BETWEEN_COLLECTIONS = 500_000
+OBJECTS_BETWEEN_COLLECTIONS = 500_000
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def rare_collections() -> Iterator[None]:
     such garbage it makes little. Afterwards Python looks as often as before.
     """
     before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
     try:
         yield
     finally:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from mist_sim.cli.signals import interruption_of, stopping_signals, take_leave
-
-_OBJECTS_BETWEEN_COLLECTIONS = 500_000  # imports make so many that stay; looks for garbage are vain
+from mist_sim.garbage import OBJECTS_BETWEEN_COLLECTIONS
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -18,7 +17,7 @@ def main(args: Sequence[str] | None = None) -> None:
     args: words after `mist`; those of the process when None. Exit codes: 0 done, 2 bad input,
     70 a bug; 130, 143 and 129 where Ctrl-C, SIGTERM or SIGHUP ended it.
     """
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # what imports make stays
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without some letter shows a `?`
             stream.reconfigure(errors="replace")

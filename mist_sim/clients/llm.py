@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
-from copy import copy
 from dataclasses import replace
 from math import inf, nan
 from typing import ClassVar
@@ -130,18 +129,11 @@ class LlmClient(LaidOutClient):
                 f"{name}: step_loop must not be plain with {option}; auto takes the general loop"
             )
 
-    def named(self, name: str) -> LlmClient:
-        """Return a client like this one, which has joined no run, with another name."""
-        other = copy(self)
-        other.name = name
-        return other
-
     @property
     def needs_general_loop(self) -> str:
         """The option for which its steps take the general loop; empty where the plain one does.
 
-        Without a role also that one does as the general loop from the first request on that brings
-        KV entries or leaves some to others; and so do all in a layout that the client changes to.
+        That one turns general with a request it does not expect (`PlainRoleEngine`) or a layout.
         """
         num_ranks = len(self.predictor.ranks)
         return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)

@@ -477,7 +477,7 @@ def test_a_prompt_that_begins_when_its_time_was_up_before_ends_when_it_was_up():
 
 
 @pytest.mark.exact
-def test_who_gave_up_waits_as_others_see_it_until_a_plan_knows():
+def test_a_request_that_gave_up_waits_as_routers_see_it_until_a_plan_knows():
     """Meanwhile it gets memory, and others choose between its engine and the other one."""
     p = flowing_engine("p_heavy", 12, 2, max_num_batched_tokens=32)
     d = flowing_engine(

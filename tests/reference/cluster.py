@@ -339,7 +339,7 @@ class StepwiseCluster:
                 group.plan(now)
                 self.note_who_left()
                 self.move()
-                self.reach_limits()  # of who came when its time was up
+                self.reach_limits()  # of requests that came when their time was up
 
     def reach_limits(self) -> None:
         """Let all give up whose time is up."""

@@ -41,3 +41,10 @@ def test_the_page_on_speed_lists_the_loops_of_all_scenarios():
     assert table(loops) in (ROOT / "docs/background/speed.md").read_text("utf-8")
     num_plain = sum(list(here) == [""] for here in loops.values())
     assert num_plain >= 0.8 * len(loops)
+
+
+def test_the_page_on_speed_lists_the_recorded_calls():
+    page = (ROOT / "docs/background/speed.md").read_text("utf-8")
+    rows = page.partition("| run | calls a request |\n|---|---|\n")[2].partition("\n\n")[0]
+    figures = [row.split("|")[2].strip() for row in rows.splitlines()]
+    assert figures == [f"{number:,}" for number in RECORDED.values()]

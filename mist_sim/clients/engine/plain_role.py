@@ -25,7 +25,8 @@ class PlainRoleEngine(PlainEngine):
     """One lane of a client with role prefill or decode.
 
     It becomes general for good with the first request that brings entries to a prefill client, or
-    none to a decode client.
+    none to a decode client, unless answers flow; and with a prompt that begins from entries of
+    others and computes the rest.
     """
 
     has_role = True
@@ -75,7 +76,7 @@ class PlainRoleEngine(PlainEngine):
 
 
 class PlainDecodeEngine(PlainRoleEngine):
-    """One lane of a client with role decode."""
+    """One lane of a client with role decode, or another to which entries of others come."""
 
     takes_entries = True
 

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from simpy.events import Event
 
@@ -94,6 +94,12 @@ class LaidOutClient(Client):
             self.layouts = ()
         self._asked = None
         super().start(env, client_id, recorder)
+
+    def named(self, name: str) -> Self:
+        """Return a client like this one, which has joined no run, with another name."""
+        other = copy(self)
+        other.name = name
+        return other
 
     def fail(self, reason: str) -> None:
         """Lose everything inside; the client comes back in the layout requested last."""

@@ -141,6 +141,7 @@ class Stretches:
         state = self._state
         if state.head() is None or not state.waiting.adds_at_end:
             return False
+        # the first with content makes the cache keep the order of its free blocks from now on
         return state.kv_cache.shares_blocks or not sequence.visit.request.content
 
     # --- what has happened ----------------------------------------------------------------
