@@ -396,6 +396,18 @@ def test_an_answer_that_is_given_up_leaves_the_same_blocks():
     assert expected.requests["num_cached_tokens"].any()
 
 
+@pytest.mark.exact
+def test_an_answer_preempted_as_it_joins_comes_back_when_all_its_blocks_are_free():
+    """Its first piece would fit beside the other answer, as that of a new prompt may."""
+    p = EngineOptions("chunked", 17, 4, 5, 32, role="p_heavy")
+    d = EngineOptions("chunked", 20, 4, 5, 32, role="d_heavy", whole_must_fit=False)
+    jobs = Job(0.0, 35, 3), Job(0.140625, 3, 40)
+    flows = FlowingPolicy(tpot=2.0**-9)
+    case = ClusterCase((p, d), jobs, "round_robin", link=(2.0**17, 0.0), flows=flows)
+    expected = assert_loops_are_the_same(case, DYADIC)
+    assert expected.requests["num_preemptions"].tolist() == [1, 0]
+
+
 def assert_loops_are_the_same(case: ClusterCase, predictor: Predictor) -> Result:
     """Compare a case in both loops; return its result in the general one."""
     with general_loops():

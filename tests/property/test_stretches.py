@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,10 @@ from mist_sim import Scenario, simulate
 from mist_sim.clients.engine.queued.settled import Stretches
 from mist_sim.metrics import Result
 from tests.effort import examples
+from tests.reference.cluster_case import ClusterCase
+from tests.reference.comparison import EngineOptions
+from tests.reference.predictors import EVEN
+from tests.reference.stepwise import Job
 
 
 @st.composite
@@ -200,6 +205,35 @@ def test_stretches_go_on_behind_arrivals_and_begin_behind_preemptions(
     if engine == "vllm-0.33" and ahead:  # only then tokens of those that give way are on their way
         assert found["behind a preemption"] > 5
     assert_alike(scenario)
+
+
+def run_alike(options: EngineOptions, *jobs: Job) -> Result:
+    """Compare a run of one small client with one that computes no batch ahead; return this one."""
+    case = ClusterCase((options,), jobs, "round_robin")
+    ahead = columns(case.simulate(EVEN))
+    with patch.object(Stretches, "begin", lambda *_: None):
+        expected = case.simulate(EVEN)
+    assert columns(expected) == ahead
+    return expected
+
+
+@pytest.mark.exact
+def test_no_stretch_begins_before_an_answer_preempted_in_flight_comes_back() -> None:
+    """All but its last token is in the cache, so that it fits beside the other answer."""
+    pipeline = {"pipeline_parallel_size": 2, "batch_queue": True, "async_scheduling": True}
+    options = EngineOptions("chunked", 20, 4, 6, 32, caching=True, drains_preempted=True)
+    job = Job(0.0, 1, 44, content=((0, 40),))
+    expected = run_alike(replace(options, **pipeline), job, job)
+    assert expected.summary["num_preemptions"] == 1
+
+
+@pytest.mark.exact
+def test_a_stretch_ends_where_a_more_urgent_request_overtakes_one_that_lacks_memory() -> None:
+    """The second prompt does not fit beside the first answer; the third, of priority 0, does."""
+    options = EngineOptions("chunked", 20, 4, 6, 64, order="priority", batch_queue=True)
+    jobs = Job(0.0, 16, 40), Job(0.03125, 64, 2, priority=1), Job(0.0625, 4, 5)
+    expected = run_alike(replace(options, pipeline_parallel_size=2), *jobs)
+    assert expected.requests["first_token_at"].argsort().tolist() == [0, 2, 1]
 
 
 def test_most_batches_are_computed_ahead() -> None:
