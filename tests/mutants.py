@@ -1063,6 +1063,12 @@ MUTANTS = [
         "return limit",
     ),
     Mutant(
+        "a prompt that begins from kept entries stays in the plain loop where answers flow",
+        f"{ENGINE}/plain_role.py",
+        "if sequence.has_rest or not is_expected:",
+        "if not is_expected:",
+    ),
+    Mutant(
         "a preempted answer comes back to a decode client like a new prompt",
         f"{ENGINE}/plain_role.py",
         "(waiting and waiting.head().visit.num_preemptions)",

@@ -473,6 +473,40 @@ def test_scenarios_give_the_same_bits(workload, ahead):
     assert found.requests["energy"].gt(0).all()
 
 
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_prompts_that_begin_from_kept_entries_take_the_general_loop_where_answers_flow(ahead):
+    engine = {"gpu": "h100-sxm", "async_scheduling": ahead}
+    engine["kv_cache"] = {"enable_prefix_caching": False, "num_gpu_blocks_override": 2600}
+    tokens = {"p_heavy": 2048, "d_heavy": 512}
+    level = {"name": "dram", "capacity": "40 GB", "read_bandwidth": "25 GB/s", "latency": "80 ns"}
+    lengths = {"type": "prefix_repetition", "num_requests": 60, "num_prefixes": 4}
+    lengths |= {"prefix_len": 6000, "suffix": {"type": "fixed", "tokens": 400}}
+    said = {
+        "model": "llama-3.1-8b",
+        "network": {"topology": "hgx-h100", "nodes": 2},
+        "workload": {
+            "lengths": lengths | {"output": {"type": "lognormal", "mean": 200, "std": 100}},
+            "arrivals": {"type": "poisson", "rate": "4 /s"},
+            "pipeline": ["kv_retrieval", "prefill", "decode"],
+        },
+        "clients": [
+            *(
+                engine
+                | {"name": role, "role": role}
+                | {"scheduler": {"type": "chunked", "max_num_batched_tokens": tokens[role]}}
+                for role in tokens
+            ),
+            {"name": "kv", "type": "kv_retrieval", "hits": "stored", "levels": [level]},
+        ],
+        "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "9 ms"}},
+    }
+    chosen = simulate(Scenario.from_dict(said))
+    with general_loops():
+        general = simulate(Scenario.from_dict(said))
+    assert_same(all_bits(chosen), all_bits(general))
+
+
 def test_auto_takes_the_plain_loop_where_it_can():
     def engines_of(**options: Any) -> list[type]:
         simulation = scenario(**options)

@@ -22,9 +22,19 @@ from tests.reference.predictors import EVEN
 from tests.reference.stepwise import Job
 
 
+def uniform(num_requests: int, *, prompt: int, output: int) -> dict[str, Any]:
+    """Return lengths from 1 token to so many."""
+    return {
+        "type": "synthetic",
+        "num_requests": num_requests,
+        "prompt": {"type": "uniform", "low": 1, "high": prompt},
+        "output": {"type": "uniform", "low": 1, "high": output},
+    }
+
+
 @st.composite
 def pipelines(draw: st.DrawFn) -> dict[str, Any]:
-    """A scenario with pipelines of one scheduler, whose clients somebody may look at or lose."""
+    """A scenario with pipelines of one scheduler, which routers may ask and requests may leave."""
     ranks = draw(st.sampled_from([2, 3, 4]))
     client = {
         "name": "llm",
@@ -37,12 +47,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
         "kv_cache": {"num_gpu_blocks_override": draw(st.sampled_from([150, 400, 900, 4000]))},
         "scheduler": {"type": "chunked", "max_num_seqs": draw(st.sampled_from([3, 64]))},
     }
-    lengths = {
-        "type": "synthetic",
-        "num_requests": draw(st.integers(3, 25)),
-        "prompt": {"type": "uniform", "low": 1, "high": 1200},
-        "output": {"type": "uniform", "low": 1, "high": 600},
-    }
+    lengths = uniform(draw(st.integers(3, 25)), prompt=1200, output=600)
     scenario: dict[str, Any] = {
         "model": "llama-3.1-70b",
         "seed": draw(st.integers(0, 10**6)),
@@ -99,12 +104,7 @@ def one_client(lengths: dict[str, Any], arrivals: dict[str, Any], **options: Any
 @pytest.mark.exact
 def test_the_first_to_give_way_behind_a_stretch_leaves_the_blocks_that_are_known() -> None:
     """No block was shared before; the tokens in flight must be known by then."""
-    lengths = {
-        "type": "synthetic",
-        "num_requests": 76,
-        "prompt": {"type": "uniform", "low": 1, "high": 1200},
-        "output": {"type": "uniform", "low": 1, "high": 600},
-    }
+    lengths = uniform(76, prompt=1200, output=600)
     scenario = one_client(
         lengths,
         {"type": "constant", "rate": "3 /s"},
@@ -134,25 +134,15 @@ def test_a_stretch_ends_where_memory_comes_back_that_others_hold() -> None:
 
 @pytest.mark.exact
 def test_a_stretch_ends_before_answers_that_plans_go_beyond() -> None:
-    lengths = {
-        "type": "synthetic",
-        "num_requests": 20,
-        "prompt": {"type": "uniform", "low": 1, "high": 600},
-        "output": {"type": "uniform", "low": 1, "high": 100},
-    }
+    lengths = uniform(20, prompt=600, output=100)
     arrivals, ranks = {"type": "poisson", "rate": "4 /s"}, {"pipeline_parallel_size": 4}
     options = ranks | {"async_scheduling": True, "engine": "vllm-0.19"}
     assert_alike(one_client(lengths, arrivals, **options))
 
 
 @pytest.mark.exact
-def test_an_answer_may_end_with_the_first_return_that_nobody_has_entered() -> None:
-    lengths = {
-        "type": "synthetic",
-        "num_requests": 22,
-        "prompt": {"type": "uniform", "low": 1, "high": 1200},
-        "output": {"type": "uniform", "low": 1, "high": 600},
-    }
+def test_an_answer_may_end_with_the_first_return_of_a_stretch_that_is_not_entered() -> None:
+    lengths = uniform(22, prompt=1200, output=600)
     arrivals, ranks = {"type": "poisson", "rate": "4 /s"}, {"pipeline_parallel_size": 2}
     options = ranks | {"async_scheduling": False, "engine": "vllm-0.19"}
     assert_alike(one_client(lengths, arrivals, **options))
@@ -160,12 +150,7 @@ def test_an_answer_may_end_with_the_first_return_that_nobody_has_entered() -> No
 
 @pytest.mark.exact
 def test_requests_count_as_waiting_before_they_come_to_a_pipeline() -> None:
-    lengths = {
-        "type": "synthetic",
-        "num_requests": 20,
-        "prompt": {"type": "uniform", "low": 1, "high": 600},
-        "output": {"type": "uniform", "low": 1, "high": 200},
-    }
+    lengths = uniform(20, prompt=600, output=200)
     arrivals, ranks = {"type": "poisson", "rate": "4 /s"}, {"pipeline_parallel_size": 2}
     assert_alike(one_client(lengths, arrivals, overhead={"request": "50 ms"}, **ranks))
 

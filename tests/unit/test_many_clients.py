@@ -1,4 +1,4 @@
-"""What a client costs beside its requests, in Python's calls: sums are taken over many at once."""
+"""Cost of a client beside its requests, in Python calls: sums are taken over many at once."""
 
 from __future__ import annotations
 

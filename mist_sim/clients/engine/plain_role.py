@@ -86,7 +86,7 @@ class PlainDecodeEngine(PlainRoleEngine):
             limit = super()._hear(ahead, limit)
         lane, state = self._only, self._state
         coming, waiting, clock = state.coming, state.waiting, state.clock
-        if coming.forgotten or coming.loaded or (waiting and waiting.head().visit.num_preemptions):
+        if coming.forgotten or (waiting and waiting.head().visit.num_preemptions):
             return 0
         if coming.moved:
             num_blocks = 0
