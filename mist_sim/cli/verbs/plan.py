@@ -93,10 +93,15 @@ def plan(
     routers: str | None = typer.Option(
         None, metavar="NAME[,...]", help="Routers to try; by default least_outstanding."
     ),
+    total_requests: int = typer.Option(
+        600_000,
+        metavar="N",
+        help="Stop looking for something cheaper after so many simulated requests; 0: when no "
+        "candidate is open.",
+    ),
     seconds: float = typer.Option(
-        60.0,
-        help="Stop looking for something cheaper after so many seconds, then find the choice's "
-        "goodput; 0: when no candidate is open.",
+        0.0,
+        help="Stop by a clock, so that the answer depends on the machine; 0: never.",
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
@@ -147,6 +152,7 @@ def plan(
         attainment=attainment,
         most_requests=most_requests,
         as_is=as_is,
+        total_requests=total_requests or None,
         seconds=seconds or None,
     )
     _check_place(write)

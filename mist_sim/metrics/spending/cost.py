@@ -17,6 +17,9 @@ from mist_sim.metrics.spending.energy import Ledger
 from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens
 
+HOURS_A_MONTH = 365 * 24 / 12
+"""On average over a year."""
+
 _HOUR = 3600.0
 _KWH = 3.6e6  # joules
 _MILLION = 1e6

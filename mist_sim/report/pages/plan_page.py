@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.report.pages.page import Detail, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pictures.catalog import require_plotly
@@ -53,7 +54,8 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
     level = buy["confidence"] if buy else ""
     headroom = summary["headroom"]
     room = "" if headroom is None else f", with {100 * headroom:.0f} % headroom"
-    sentence = f"{summary['usd_per_hour']:.2f} $/h serve {summary['rate']:.4g} /s{room}"
+    month = f"{HOURS_A_MONTH * summary['usd_per_hour']:,.0f} $ a month"
+    sentence = f"{summary['usd_per_hour']:.2f} $/h, {month}, serve {summary['rate']:.4g} /s{room}"
     told = f"; {level} that the limits are kept." if level else "."
     return Verdict(_LEVELS.get(level, "plain"), f"Buy {summary['name']}.", sentence + told)
 

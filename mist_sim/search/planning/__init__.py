@@ -4,8 +4,7 @@
 - `engines`, `space`: engines to buy, and every way to set them.
 - `demand`, `upper_bounds`, `estimates`: least needs of requests, impossible candidates, order of
     the tries.
-- `hunt`: simulates until the cheapest is known; `smaller`: tries the choice with an engine less;
-    `refining`: further figures of it.
+- `hunt`: simulates until the cheapest is known; `refining`: further figures of it.
 - `plan_result`, `deployment`: the answer, and the commands that deploy it.
 """
 

@@ -1,16 +1,24 @@
-"""Simulates candidates until the cheapest that keeps the limits is known, or time is up.
+"""Simulates candidates until the answer cannot change, or the work is done.
 
-Candidates excluded without a run: those that cost at least as much as one that keeps the limits;
-those that a bound proves impossible (`upper_bounds`); and those with no more of any resource than
-one of their family that missed, assuming that more engines of a kind serve no less. All others are
-tried, so a hunt that ends by itself has passed over no cheaper solution. Rounds have a fixed number
-of runs, so that the result does not depend on the number of cores.
+The answer is the cheapest candidate that seems to keep the limits; it is sure if a run was long
+enough to tell. Runs go where they may change it: to candidates that are cheaper, and to the answer
+itself as long as it is not sure. First comes a roomy candidate of each kind, so that there is an
+answer early; then untried ones, the likely ones before others; then those whose runs do not tell,
+the most promising first.
+
+Candidates excluded without a run: those that a bound proves impossible (`upper_bounds`), and those
+with no more of any resource than one of their family that missed, assuming that more engines of a
+kind serve no less. All others that cost less than the answer are tried, so a search that ends by
+itself has passed over no cheaper solution.
+
+Rounds have a fixed number of runs, and work is counted in simulated requests, so that the answer
+depends neither on the machine nor on the number of cores.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan
 from time import monotonic
@@ -30,15 +38,16 @@ from mist_sim.studies.driver import Driver
 from mist_sim.studies.task import Task
 
 _ROUND = 4  # runs at a time: two rounds of two cores, one of four
+_LONG_ROUND = 2  # of those longer than usual
 _SHORT = 6_000  # requests of a first run; undecided candidates run longer later
 _SHORTER = 1_500  # those of a slow design, so that all of them are looked at before one runs long
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
-# designs whose runs take ten times as long: others settle first
-_SLOW = ("hybrid", "afd", "reshard")
-_LONGER = 4  # times the requests: from one run of a slow design to the next, and for a cheaper one
-# that seems to keep the limits, of a usual longest run
+_SLOW = ("hybrid", "afd", "reshard")  # designs that come last
+_SLOWER = 10  # times as long as of others takes a run of these, about
+_LONGER = 4  # times the requests: from one run of a slow design to the next, and for one near its
+# limits, of a usual longest run
 
 
 @dataclass
@@ -59,7 +68,7 @@ class Tried:
 
     @property
     def attained(self) -> bool:
-        """Whether it keeps the limits, for all that is known."""
+        """Whether a run told that it keeps the limits."""
         return self.trial is not None and self.trial.attained is True
 
     @property
@@ -68,11 +77,17 @@ class Tried:
         return self.trial is not None and self.trial.seems_attained
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether its run did not tell."""
+        return self.trial is not None and self.trial.attained is None
+
+    @property
     def rank(self) -> tuple[object, ...]:
-        """Key to order those that attain: dollars, whether vLLM serves it, room."""
+        """Key to order those that seem to keep: dollars, sure ones, those vLLM serves, room."""
         price, *simpler = self.candidate.rank
         is_slow = self.candidate.design in _SLOW
-        return price, is_slow, -round(self.room, 6), round(self.last, 1), simpler
+        room = -round(self.room, 6), round(self.last, 1)
+        return price, not self.attained, is_slow, *room, simpler
 
     @property
     def slack(self) -> float:
@@ -87,52 +102,78 @@ def _slack(trial: Trial) -> float:
 
 
 @dataclass
-class Clock:
-    """The end of a search. seconds: None: never."""
+class Budget:
+    """What a search may take.
 
-    seconds: float | None
+    requests: simulated ones; those of slow designs count as ten. seconds: of a clock. None: any
+    number.
+    """
+
+    requests: int | None = None
+    seconds: float | None = None
+    num_spent: int = 0
     begin: float = field(default_factory=monotonic)
 
-    def is_up(self, share: float = 1.0) -> bool:
-        """Whether so large a part of the time is over."""
-        return self.seconds is not None and monotonic() - self.begin > share * self.seconds
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self.seconds is not None and monotonic() - self.begin > self.seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the search has to end."""
+        return self.is_late or (self.requests is not None and self.num_spent >= self.requests)
 
 
 class Hunt:
     """The search for the cheapest candidate that keeps the limits.
 
-    tried: by candidate. excluded: how many candidates each proved bound leaves out.
+    tried: by candidate. excluded: how many candidates each proved bound leaves out. possible: all
+    others.
     """
 
     def __init__(
-        self, question: Question, demand: Demand, space: Iterable[Candidate], driver: Driver
+        self,
+        question: Question,
+        demand: Demand,
+        space: Iterable[Candidate],
+        driver: Driver,
+        budget: Budget | None = None,
     ) -> None:
         self._question = question
         self._driver = driver
         self.rate = demand.rate
+        self.budget = budget or Budget()
         self._estimates = Estimates(demand)
         self._demand = demand
         self.tried: dict[Candidate, Tried] = {}
         self.excluded: Counter[str] = Counter()
         self.impossible: dict[Engine, str] = {}
         self._needs: dict[Engine, Needs | None] = {}
-        self.num_candidates = 0
-        self.open: list[Candidate] = []
+        self.possible: list[Candidate] = []
         for candidate in space:
-            self.num_candidates += 1
-            reason = self._excluding(candidate)
-            if reason:
+            if reason := self._excluding(candidate):
                 self.excluded[reason] += 1
             else:
-                self.open.append(candidate)
-        self._ratios = {each: self._estimates.rate(each) / demand.rate for each in self.open}
+                self.possible.append(candidate)
+
+    @property
+    def num_candidates(self) -> int:
+        """Candidates in all."""
+        return len(self.possible) + self.excluded.total()
 
     @property
     def best(self) -> Tried | None:
-        """The cheapest that keeps the limits; None: none known.
+        """The cheapest that keeps the limits, as far as its runs tell; None: none seems to.
 
-        Ties go to one that vLLM serves unchanged, then to the one with most room.
+        Ties go to a sure one, to one that vLLM serves unchanged, then to the one with most room.
         """
+        found = [each for each in self.tried.values() if each.seems_to_keep]
+        return min(found, key=lambda each: each.rank, default=None)
+
+    @property
+    def sure(self) -> Tried | None:
+        """The cheapest of which a run told that it keeps the limits; None: none is known."""
         found = [each for each in self.tried.values() if each.attained]
         return min(found, key=lambda each: each.rank, default=None)
 
@@ -142,13 +183,14 @@ class Hunt:
         known = [each for each in self.tried.values() if each.trial is not None]
         if not known:
             return ""
-        proved = sum(self.excluded.values())
+        proved = self.excluded.total()
         told = f"{len(self.tried)} of {self.num_candidates:,} candidates tried"
         told += f", {proved:,} excluded without a run; " if proved else "; "
         best = self.best
         if best is not None:
+            verb = "keeps" if best.attained else "seems to keep"
             price = f"{best.candidate.name} for {best.candidate.dollars:.4g} $/h"
-            return f"{told}the cheapest so far that keeps the limits is {price}"
+            return f"{told}the cheapest so far that {verb} the limits is {price}"
         nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0.0)
         good = 100 * nearest.trial.attainment if nearest.trial else 0.0
         name = nearest.candidate.name
@@ -158,71 +200,75 @@ class Hunt:
         """Return the rate that a candidate serves by estimate, requests per second."""
         return self._estimates.rate(candidate)
 
-    def first(self, clock: Clock, share: float) -> None:
-        """Find one that attains, by trying the estimated feasible candidates, cheapest first."""
-        while self.best is None and not clock.is_up(share):
-            self._prune()
-            likely = [c for c in self.open if self._ratios[c] >= _LIKELY]
-            if likely:
-                chosen = sorted(likely, key=lambda c: (c.design in _SLOW, c.rank))
-            else:
-                chosen = self._tops(self.open)
-            undecided = self._undecided()
-            if chosen:
-                self._try(chosen[:_ROUND], _SHORT)
-            elif undecided:
-                self._lengthen(undecided, clock, share)
-            else:
-                return
+    def search(self) -> None:
+        """Try candidates until the answer cannot change, or the budget is spent."""
+        self.run(self._roomy())
+        while not self.budget.is_spent and (lengths := self._next_runs()):
+            self._run(lengths)
+        self._shrink()
 
-    def cheaper(self, clock: Clock, share: float) -> None:
-        """Look for cheaper ones until none is left to try.
+    def _roomy(self) -> list[Candidate]:
+        """Return the candidate with most room, by estimate, of each kind that is not slow."""
+        found: dict[tuple[str, str], Candidate] = {}
+        for each in self._by_estimate(self.possible):
+            if each.design not in _SLOW:
+                found.setdefault((each.engine.gpu, each.design), each)
+        return list(found.values())
 
-        Undecided ones that seem to keep the limits run longer before slow designs are tried.
+    def _next_runs(self) -> dict[Candidate, int]:
+        """Return the candidates of the next round, each with the requests of its run.
+
+        Those that seem to keep the limits run longer before slow designs are tried.
         """
-        while not clock.is_up(share):
-            self._prune()
-            tops = self._tops(self.open)
-            quick = [each for each in tops if each.design not in _SLOW]
-            if quick:
-                self._try(quick[:_ROUND], _SHORT)
-            elif hopeful := [each for each in self._undecided() if each.seems_to_keep]:
-                self._lengthen(hopeful, clock, share)
-            elif tops:
-                self._try(tops[:_ROUND], _SHORT)
-            elif undecided := self._undecided():
-                self._lengthen(undecided, clock, share)
-            else:
-                return
+        usual = self._question.options.longest
+        undecided = self._undecided()
+        hopeful = [each for each in undecided if each.seems_to_keep and each.may_tell <= usual]
+        untried = self.open
+        quick = [each for each in untried if each.design not in _SLOW]
+        if quick:
+            return self._first_runs(self._in_turn(quick)[:_ROUND])
+        if untried and not hopeful:
+            return self._first_runs(self._in_turn(untried)[:_ROUND])
+        chosen = hopeful or undecided
+        num = _ROUND if chosen and chosen[0].may_tell <= usual else _LONG_ROUND
+        return {each.candidate: each.may_tell for each in chosen[:num]}
 
-    def equals(self, clock: Clock, share: float, space: Iterable[Candidate]) -> None:
-        """Try others of the winner's price, and let those that attain race for room."""
+    def _shrink(self) -> None:
+        """Run the answer without one of its engines until that is not seen to keep the limits.
+
+        A search that ended early buys no engine too many.
+        """
+        before = None
+        while (best := self.best) is not None and best is not before:
+            before, left = best, set(self.left)
+            fewer = [each for each in best.candidate.without_one.values() if each in left]
+            self.run(fewer, self._question.options.longest)
+
+    def equals(self) -> None:
+        """Try others of the answer's price, and let those that attain race for room."""
         best = self.best
-        if best is None or clock.is_up(share):
+        if best is None or self.budget.is_late:
             return
-        price = best.candidate.rank[0]
+        price = best.candidate.price
         others = [
             each
-            for each in space
-            if each.rank[0] == price
-            and each not in self.tried
-            and each.design not in _SLOW
-            and not self._excluding(each)
+            for each in self.possible
+            if each.price == price and each not in self.tried and each.design not in _SLOW
         ]
-        self._try(self._by_estimate(others)[:_EQUALS], _SHORT)
+        self.run(self._by_estimate(others)[:_EQUALS])
         if best.candidate.design not in _SLOW:
-            self._race(clock, share, price)
+            self._race(price)
 
-    def _race(self, clock: Clock, share: float, price: float) -> None:
+    def _race(self, price: float) -> None:
         """Raise the rate until one of the candidates of a price is left."""
         attained = [
             each.candidate
             for each in self.tried.values()
-            if each.attained and each.candidate.rank[0] == price
+            if each.attained and each.candidate.price == price
         ]
         field = self._by_estimate(each for each in attained if each.design not in _SLOW)[:_EQUALS]
         factor = 1.0
-        while len(field) > 1 and factor < _MOST_ROOM and not clock.is_up(share):
+        while len(field) > 1 and factor < _MOST_ROOM and not self.budget.is_late:
             factor *= _MORE
             trials = self._trials(field, _SHORT, self.rate * factor)
             left = []
@@ -241,16 +287,41 @@ class Hunt:
     def run(self, candidates: Iterable[Candidate], most: int = _SHORT) -> None:
         """Try some candidates, whatever they cost; undecided ones again where `most` may tell."""
         tried = self.tried
-        self._try([c for c in candidates if c not in tried or 0 < tried[c].may_tell <= most], most)
+        chosen = [c for c in candidates if c not in tried or 0 < tried[c].may_tell <= most]
+        self._run(self._first_runs(chosen, most))
+
+    def _first_runs(self, chosen: Iterable[Candidate], most: int = _SHORT) -> dict[Candidate, int]:
+        """Return the requests of first runs; fewer for slow designs."""
+        found = {}
+        for each in chosen:
+            is_brief = most == _SHORT and each.design in _SLOW
+            found[each] = min(_SHORTER if is_brief else most, self._question.options.longest)
+        return found
+
+    @property
+    def open(self) -> list[Candidate]:
+        """Candidates without a run that may change the answer."""
+        missed: dict[tuple[object, ...], list[Candidate]] = {}
+        for each in self.tried.values():
+            if each.trial is not None and each.trial.attained is False:
+                missed.setdefault(each.candidate.family, []).append(each.candidate)
+        best = self.best
+        return [
+            c
+            for c in self.possible
+            if c not in self.tried
+            and _may_change(best, c)
+            and not any(other.covers(c) for other in missed.get(c.family, ()))
+        ]
 
     @property
     def left(self) -> list[Candidate]:
-        """Candidates cheaper than the best and not known to miss: untried or undecided."""
-        self._prune()
-        best = self.best
-        undecided = [each.candidate for each in self._undecided()]
-        both = [*self.open, *undecided] if best else [*self.open]
-        return sorted(dict.fromkeys(both), key=lambda c: -self._estimates.rate(c))
+        """Candidates cheaper than the answer and not known to miss, the most promising first."""
+        price = best.candidate.price if (best := self.best) else inf
+        undecided = [each for each in self.tried.values() if each.is_undecided]
+        undecided.sort(key=lambda each: (each.slack, each.candidate.rank))
+        both = [*(each.candidate for each in undecided), *self._by_estimate(self.open)]
+        return [each for each in both if each.price < price]
 
     def _excluding(self, candidate: Candidate) -> str:
         """Return the bound that excludes a candidate; "" if none does."""
@@ -272,65 +343,37 @@ class Hunt:
             too_few |= candidate.first < needs.prompts or candidate.second < needs.answers
         return "have too few engines for the work" if too_few else ""
 
-    def _prune(self) -> None:
-        """Exclude candidates no cheaper than the best, or smaller than one that missed."""
-        best = self.best
-        price = best.candidate.rank[0] if best else float("inf")
-        by_family: dict[tuple[object, ...], list[Candidate]] = {}
-        for each in self.tried.values():
-            if each.trial is not None and each.trial.attained is False:
-                by_family.setdefault(each.candidate.family, []).append(each.candidate)
-        self.open = [
-            c
-            for c in self.open
-            if c not in self.tried
-            and c.rank[0] < price
-            and not any(missed.covers(c) for missed in by_family.get(c.family, ()))
-        ]
+    def _in_turn(self, among: Iterable[Candidate]) -> list[Candidate]:
+        """Return untried candidates in the order in which they are tried.
 
-    def _tops(self, among: Iterable[Candidate]) -> list[Candidate]:
-        """Return candidates that no other one covers, the most promising first.
-
-        If such a candidate misses, the rest of its family is settled.
+        Those likely to do come first, the cheapest before others; then those that no other covers,
+        the most promising first: if one of these misses, the rest of its family is settled.
         """
+        among = list(among)
+        if likely := [each for each in among if self.estimate(each) >= _LIKELY * self.rate]:
+            return sorted(likely, key=lambda each: each.rank)
         by_family: dict[tuple[object, ...], list[Candidate]] = {}
         for each in among:
             by_family.setdefault(each.family, []).append(each)
-        tops = [
+        return self._by_estimate(
             each
             for family in by_family.values()
             for each in family
             if not any(other is not each and other.covers(each) for other in family)
-        ]
-        return sorted(tops, key=lambda c: (c.design in _SLOW, -self._ratios[c], c.rank))
+        )
 
     def _undecided(self) -> list[Tried]:
-        """Return undecided candidates cheaper than the best that a longer run may decide."""
+        """Return undecided candidates that a longer run may decide, if that may change the answer.
+
+        The most promising come first, and runs of usual length before longer ones.
+        """
         best, usual = self.best, self._question.options.longest
-        price = best.candidate.rank[0] if best else float("inf")
         found = [
-            each for each in self.tried.values() if each.may_tell and each.candidate.rank[0] < price
+            each
+            for each in self.tried.values()
+            if each.may_tell and _may_change(best, each.candidate)
         ]
         return sorted(found, key=lambda e: (e.may_tell > usual, e.slack, e.candidate.rank))
-
-    def _lengthen(self, undecided: Sequence[Tried], clock: Clock, share: float) -> None:
-        """Run a round of undecided candidates longer.
-
-        One such run may take as long as all before it, so the clock may end the round between them.
-        """
-        chosen, jobs = undecided[:_ROUND], self._driver.jobs
-        for first in range(0, len(chosen), jobs):
-            if first and clock.is_up(share):
-                break
-            self._run({each.candidate: each.may_tell for each in chosen[first : first + jobs]})
-
-    def _try(self, chosen: Iterable[Candidate], most: int) -> None:
-        """Simulate candidates with at most so many requests, slow designs with fewer at first."""
-        lengths = {}
-        for candidate in chosen:
-            is_brief = most == _SHORT and candidate.design in _SLOW
-            lengths[candidate] = min(_SHORTER if is_brief else most, self._question.options.longest)
-        self._run(lengths)
 
     def _run(self, lengths: Mapping[Candidate, int]) -> None:
         """Simulate candidates with at most so many requests at the required rate; note results."""
@@ -340,16 +383,17 @@ class Hunt:
         for length, several in by_length.items():
             for candidate, found in self._trials(several, length, None).items():
                 if isinstance(found, Trial):
-                    self.tried[candidate] = Tried(
-                        candidate, found, may_tell=self._next(candidate, found, length)
-                    )
+                    may_tell = self._next(candidate, found, length)
+                    self.tried[candidate] = Tried(candidate, found, may_tell=may_tell)
+                    each = _SLOWER if candidate.design in _SLOW else 1
+                    self.budget.num_spent += each * found.num_requests
                 else:
                     self.tried[candidate] = Tried(candidate, None, found)
 
     def _next(self, candidate: Candidate, trial: Trial, length: int) -> int:
         """Return the requests of a longer run that may decide one of `length`; 0: none may.
 
-        One that seems to keep the limits may run longer than is usual, as the ends of a goodput do.
+        Where so many may tell, a run may be longer than is usual, as at the ends of a goodput.
         Slow designs get there step by step: in overload their runs take minutes.
         """
         options = self._question.options
@@ -359,7 +403,7 @@ class Hunt:
             is_slow = candidate.design in _SLOW
             return min(_LONGER * length, options.longest) if is_slow else options.longest
         most = _LONGER * options.longest
-        can_tell = trial.seems_attained and trial.needs is not None and length < trial.needs <= most
+        can_tell = trial.needs is not None and length < trial.needs <= most
         return most if can_tell and options.most_requests is None else 0
 
     def _trials(
@@ -398,3 +442,11 @@ class Hunt:
             else:
                 raise row.error or ScenarioError(str(row.failure))
         return found
+
+
+def _may_change(best: Tried | None, candidate: Candidate) -> bool:
+    """Tell whether a candidate may be the answer in place of the best."""
+    if best is None:
+        return True
+    price = best.candidate.price
+    return candidate.price < price or (candidate.price == price and not best.attained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,16 @@ from mist_sim.search.binding.what_binds import search_binding
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
-from mist_sim.search.planning.hunt import Clock, Hunt, Tried
+from mist_sim.search.planning.hunt import Budget, Hunt, Tried
 from mist_sim.search.planning.plan_result import Plan, Row
 from mist_sim.search.planning.plan_words import lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.refining import Refining, doubt_of
-from mist_sim.search.planning.smaller import take_smaller
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
 from mist_sim.studies.subjects import check_scenarios
 
-_CHEAPER, _OTHERS, _WHY = 0.55, 0.7, 0.75  # of the time: until when each of these may begin
 _OTHER_GPUS = 4  # candidates with each of the other GPUs that are tried for the runner-up
 
 
@@ -46,14 +44,13 @@ def plan(
     scenario: gives workload, limits and the options of engines; GPUs, counts and roles are to be
         found. jobs: parallel processes, by default one per core. progress: called with the runs
         done. journal: a file that receives each run's results. resume: continue it; no run is
-        repeated. With a limit on `seconds` the result depends on the speed of the machine; without
-        one, or if the search ends before it, it does not.
+        repeated. Only with a limit on `seconds` the result depends on the speed of the machine.
 
-    Raises ScenarioError if no deployment within the budget keeps the limits, with the most frequent
-    obstacle; for a GPU that is unknown or has no price; and all errors of `simulate`.
+    Raises ScenarioError if no deployment within the budget seems to keep the limits, with the most
+    frequent obstacle; for a GPU that is unknown or has no price; and all errors of `simulate`.
     """
     check_scenarios([scenario])
-    clock = Clock(options.seconds)
+    budget = Budget(options.total_requests, options.seconds)
     question = Question(scenario, options)
     shop = engines_of(question)
     if not shop.engines:
@@ -68,7 +65,8 @@ def plan(
             "limits on both TTFT and TPOT; afd takes a model with experts; reshard takes engines "
             "of two GPUs at least"
         )
-    how = {key: value for key, value in vars(options).items() if key != "seconds"}
+    ends = ("seconds", "total_requests")  # of the search: a later one may go on
+    how = {key: value for key, value in vars(options).items() if key not in ends}
     with studying(
         "plan",
         {"0": as_data(scenario)},
@@ -78,21 +76,17 @@ def plan(
         journal=journal,
         resume=resume,
     ) as driver:
-        hunt = Hunt(question, demand, space, driver)
+        hunt = Hunt(question, demand, space, driver, budget)
         driver.so_far = lambda: hunt.so_far
-        hunt.first(clock, 1.0)
+        hunt.search()
         if hunt.best is None:
-            raise ScenarioError(
-                _no_answer(question, shop, hunt, is_over=clock.is_up() and bool(hunt.left))
-            )
-        hunt.cheaper(clock, _CHEAPER)
-        take_smaller(hunt, clock, options.longest)
-        hunt.equals(clock, _CHEAPER, space)
-        _try_other_gpus(hunt, space, clock)
-        return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady), clock)
+            raise ScenarioError(_no_answer(question, shop, hunt))
+        hunt.equals()
+        _try_other_gpus(hunt)
+        return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady))
 
 
-def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, clock: Clock) -> Plan:
+def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
     best = hunt.best
     if best is None:
         raise ScenarioError("no deployment keeps the limits")
@@ -102,8 +96,10 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
         raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
     goodput = refining.goodput(chosen)
     at_goodput = refining.at_goodput(chosen, goodput)
-    one_less = refining.one_less(best.candidate)
-    if goodput.rate > 0 and not clock.is_up(_WHY):
+    fewer = best.candidate.without_one
+    hunt.run(filter(None, fewer.values()), question.options.longest)
+    one_less = refining.one_less(fewer, hunt.tried)
+    if goodput.rate > 0 and not hunt.budget.is_late:
         binding = search_binding(Built(chosen), goodput, refining.driver)
         goodput = replace(goodput, binding=binding)
     found: dict[str, Any] = {
@@ -112,7 +108,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
         "at_rate": figures["at rate"],
         "at_goodput": at_goodput,
         "one_less": one_less,
-        "is_cheapest": not hunt.left and not _undecided(hunt, best),
+        "is_cheapest": not hunt.left,
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
     return Plan(
@@ -133,20 +129,8 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, cloc
         excluded=dict(hunt.excluded),
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
-        notes=[*_unasked(question, figures["at rate"]), *_notes(hunt, best)],
+        warnings=[*_unasked(question, figures["at rate"]), *_notes(hunt, best)],
     )
-
-
-def _undecided(hunt: Hunt, best: Tried) -> list[Tried]:
-    """Return cheaper candidates whose runs did not tell, those that seem to do first."""
-    found = [
-        each
-        for each in hunt.tried.values()
-        if each.trial is not None
-        and each.trial.attained is None
-        and each.candidate.rank[0] < best.candidate.rank[0]
-    ]
-    return sorted(found, key=lambda each: (not each.seems_to_keep, each.candidate.rank))
 
 
 def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:
@@ -160,33 +144,48 @@ def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _notes(hunt: Hunt, best: Tried) -> list[str]:
-    found = []
-    trial = best.trial
+def _notes(hunt: Hunt, best: Tried) -> Iterator[str]:
+    trial, sure = best.trial, hunt.sure
     if trial is not None and not trial.is_steady:
-        found.append("Judged for the workload as it stands; short ones flatter.")
-        found += [doubt] if (doubt := doubt_of(trial)) else []
-    for each in _undecided(hunt, best)[:1]:
-        price = f"{each.candidate.name} may do for {each.candidate.dollars:.4g} $/h"
-        found.append(f"{price}: its runs are too near the limit to tell.")
-    return found
+        yield "Judged for the workload as it stands; short ones flatter."
+        yield from filter(None, [doubt_of(trial)])
+    if trial is not None and best.is_undecided:
+        told = f"{100 * trial.attainment:.1f} % of {trial.num_requests:,} requests are good"
+        yield f"Not sure to keep the limits: {told}, but {trial.reason}."
+        if sure is not None:
+            price = f"{sure.candidate.name} for {sure.candidate.priced}"
+            yield f"Of those tried, the cheapest that surely keeps the limits is {price}."
+    if left := hunt.left:
+        yield f"{_open(hunt, left)}: more --total-requests, or --most-requests, may tell."
 
 
-def _try_other_gpus(hunt: Hunt, space: Sequence[Candidate], clock: Clock) -> None:
+def _open(hunt: Hunt, left: Sequence[Candidate]) -> str:
+    """Return how many candidates are not known to miss, and the most promising."""
+    first = left[0]
+    price = f"{first.name} for {first.priced}"
+    found = hunt.tried.get(first)
+    if found is not None and found.trial is not None and not isnan(found.trial.attainment):
+        price += f" ({100 * found.trial.attainment:.1f} % good)"
+    if len(left) == 1:
+        return f"1 cheaper candidate is not known to miss, {price}"
+    return f"{len(left)} cheaper candidates are not known to miss, the most promising {price}"
+
+
+def _try_other_gpus(hunt: Hunt) -> None:
     """Try feasible-looking candidates of other GPUs, for the runner-up."""
     best = hunt.best
     if best is None:
         return
     done = {each.candidate.engine.gpu for each in hunt.tried.values() if each.attained}
-    others = dict.fromkeys(each.engine.gpu for each in space if each.engine.gpu not in done)
+    others = dict.fromkeys(each.engine.gpu for each in hunt.possible if each.engine.gpu not in done)
     for gpu in others:
-        if clock.is_up(_OTHERS):
+        if hunt.budget.is_late:
             return
         mine = [
             each
-            for each in space
+            for each in hunt.possible
             if each.engine.gpu == gpu
-            and each.rank[0] >= best.candidate.rank[0]
+            and each.price >= best.candidate.price
             and each.design in ("together", "apart")
             and hunt.estimate(each) >= hunt.rate
         ]
@@ -246,8 +245,9 @@ def _nothing_to_buy(question: Question, shop: Shop) -> str:
     )
 
 
-def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> str:
+def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
     """Return why there is no answer: the most frequent obstacle, and the closest candidate."""
+    left = hunt.left
     options = question.options
     reasons: Counter[str] = Counter(hunt.excluded)
     known = [each for each in hunt.tried.values() if each.trial is not None]
@@ -266,18 +266,16 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
             f"; {nearest.candidate.name} comes nearest, with "
             f"{100 * nearest.trial.attainment:.1f} % good requests of {question.rate:g} /s"
         )
-    if is_over:
-        what = (
-            f"none was found in {options.seconds:g} s; more --seconds may find one, and with 0 (in "
-            "Python None) the search goes on until all is known"
-        )
+    if left:
+        what = f"{_open(hunt, left)}; more --total-requests, --most-requests or --seconds may tell"
     elif len(hunt.impossible) == len(shop.engines):
         what = "no number of these GPUs can: relax the limits, or give other --gpus"
     else:
         what = "raise --max-gpus or --max-usd-per-hour, or relax the limits"
     lost = "".join(f"; {gpu} is left out: {reason}" for gpu, reason in shop.lost.items())
     return (
-        f"no deployment of {question.model} within {_budget(options)} keeps the limits at "
+        f"no deployment of {question.model} within {_budget(options)} "
+        f"{'is seen to keep' if left else 'keeps'} the limits at "
         f"{question.rate:g} /s: {most}{told}; {what}{lost}"
     )
 

@@ -8,6 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import PLAN
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Confidence = Literal["sure", "likely", "unsure"]
 """Sure: the limits are kept even if step times are off as far as nine in ten are. Likely: the
 simulated times keep them, but within that error. Unsure: nothing like it was measured, or no
-run could decide."""
+run told."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class Plan(Findings):
         leave out ramp and end. at_goodput: the spending of a run there (`spending_at`). one_less:
         by name, the figures with one engine failed. deployment: how to start it. tried: all
         simulated candidates, the cheapest first.
-    excluded: number of candidates excluded by each bound. not_tried: cheaper candidates left when
-        time was up, the most promising first. left_out: impossible engines, with the reason.
+    excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
+        not known to miss, the most promising first. left_out: impossible engines, with the reason.
+    warnings: for the reader of the answer.
     """
 
     presenter = PLAN
@@ -92,7 +94,7 @@ class Plan(Findings):
     excluded: Mapping[str, int] = field(default_factory=dict)
     not_tried: Sequence[str] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def headroom(self) -> float:
@@ -107,21 +109,6 @@ class Plan(Findings):
         return pd.DataFrame([vars(row) for row in self.tried])
 
     @property
-    def warnings(self) -> list[str]:
-        """Warnings for the reader of the answer."""
-        found = list(self.notes)
-        if self.not_tried:
-            first, *others = self.not_tried
-            who = f"1 cheaper candidate is not known to miss, {first}"
-            if others:
-                who = (
-                    f"{len(self.not_tried)} cheaper candidates are not known to miss, the most "
-                    f"promising {first}"
-                )
-            found.append(f"{who}: more --seconds, or --most-requests, may tell.")
-        return found
-
-    @property
     def summary(self) -> dict[str, Any]:
         """Everything as plain data."""
         cost = "cost_per_million_output_tokens_usd"
@@ -132,6 +119,7 @@ class Plan(Findings):
             "name": self.name,
             "rate": self.rate,
             "usd_per_hour": self.usd_per_hour,
+            "usd_per_month": HOURS_A_MONTH * self.usd_per_hour,
             "num_gpus": self.num_gpus,
             "goodput": self.goodput.rate,
             "goodput_interval": list(self.goodput.interval),
@@ -154,7 +142,7 @@ class Plan(Findings):
             "excluded": dict(self.excluded),
             "not_tried": list(self.not_tried),
             "left_out": dict(self.left_out),
-            "warnings": self.warnings,
+            "warnings": list(self.warnings),
         }
 
     def __repr__(self) -> str:

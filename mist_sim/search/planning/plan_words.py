@@ -28,7 +28,7 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         whether all that is cheaper is known to miss.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
-    in_doubt = best.trial is not None and doubt_of(best.trial)
+    in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
     sure = "unsure" if in_doubt else confidence_of(at_rate)
     lines = [
         Line("buy", _buy(candidate), _worst(sure, _need(found))),
@@ -58,7 +58,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
     if kept:
         second = min(kept, key=lambda each: each.rank)
         more = second.candidate.dollars / winner.dollars - 1
-        name = f"{second.candidate.name} ({second.candidate.dollars:.4g} $/h)"
+        name = f"{second.candidate.name} ({second.candidate.priced})"
         if more > 1e-6:
             return f"{name} keeps the limits, too, and costs {100 * more:.0f} % more."
         if second.candidate.design in ("hybrid", "afd"):
@@ -73,7 +73,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
     limit = limit_title(trial.worst_limit if trial else None, "a limit")
     verdict = "misses" if trial and trial.attained is False else "may miss"
     return (
-        f"{near.candidate.name} ({near.candidate.dollars:.4g} $/h) {verdict} its limits, {limit} "
+        f"{near.candidate.name} ({near.candidate.priced}) {verdict} its limits, {limit} "
         f"first: {share:.1f} % of its requests are good."
     )
 
@@ -91,7 +91,7 @@ def _room(best: Tried, second: Tried) -> str:
 
 def _buy(candidate: Candidate) -> str:
     gpus, engine = candidate.num_gpus, candidate.engine
-    return f"{gpus} x {engine.gpu_name}, {candidate.dollars:.4g} $/h"
+    return f"{gpus} x {engine.gpu_name}, {candidate.priced}"
 
 
 def _engine(question: Question, candidate: Candidate) -> str:

@@ -1,4 +1,4 @@
-"""The question of a plan: GPUs to choose from, a budget, a rate, and a time to look."""
+"""The question of a plan: GPUs to choose from, a budget, a rate, and how long to look."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ _OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price", "tensor_paral
 _PLANNED = ("llm", "afd")  # types of clients in place of which a plan puts its own
 _MOST_GPUS = 16
 
+USUAL_TOTAL = 600_000
+"""Simulated requests of a search, about a minute of one core."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
@@ -44,8 +47,9 @@ class PlanOptions:
     reshard by default; routers: None: the scenario's own, or least_outstanding where it names none.
     prices: dollars of one GPU an hour in place of the catalog's, by any name of a GPU in `gpus`,
     such as x1 for a file x1.toml. attainment, most_requests, as_is: as in `GoodputOptions`.
-    seconds: after which the search stops looking for something better (> 0); None: when all is
-    known.
+    total_requests: after which the search stops looking for something better, of all its runs
+    (> 0); those of hybrids, bundles and re-sharding engines count as ten. seconds: of a clock,
+    after which it stops (> 0). None: when all is known.
 
     Raises ScenarioError for values that make no search.
     """
@@ -61,7 +65,8 @@ class PlanOptions:
     attainment: float | None = None
     most_requests: int | None = None
     as_is: bool = False
-    seconds: float | None = 60.0
+    total_requests: int | None = USUAL_TOTAL
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         self.goodput  # noqa: B018 - checks what both share
@@ -80,7 +85,7 @@ class PlanOptions:
         for width in self.tensor_parallel_sizes:
             if width < 1:
                 raise ScenarioError(f"tensor_parallel_sizes must be >= 1, got {width}")
-        for name in ("rate", "max_usd_per_hour", "seconds"):
+        for name in ("rate", "max_usd_per_hour", "total_requests", "seconds"):
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:
                 raise ScenarioError(f"{name} must be finite and > 0, got {value:g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any
 
@@ -16,10 +16,11 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, summary_at
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_result import Confidence
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, scenario_of
-from mist_sim.search.verdicts.trials import Trial, trial_data
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.task import Row, Task
@@ -84,27 +85,27 @@ class Refining:
         (row,) = self.driver.run([task], keep_errors=True)
         return row.result if row.failure is None else None
 
-    def one_less(self, candidate: Candidate) -> dict[str, dict[str, Any]]:
+    def one_less(
+        self, fewer: Mapping[str, Candidate | None], tried: Mapping[Candidate, Tried]
+    ) -> dict[str, dict[str, Any]]:
         """Return the effect of losing one engine of a candidate, by kind of engine.
 
+        fewer: `Candidate.without_one`. tried: the runs of these.
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
         left. `attains`: whether that is enough, as far as the run tells if `undecided`. `slo`: as
         in a summary.
         """
+        trials: dict[str, Trial] = {}
         cases: dict[str, Scenario] = {}
         found: dict[str, dict[str, Any]] = {}
-        for name, left in without_one(candidate).items():
-            if left is None:
+        for name, left in fewer.items():
+            trial = tried[left].trial if left is not None else None
+            if left is None or trial is None:
                 found[name] = {"good": 0.0, "slo": {}, "nobody": True, "attains": False}
-                continue
-            try:
-                cases[name] = scenario_of(left, self.question)
-            except ScenarioError:
-                found[name] = {"good": 0.0, "slo": {}, "nobody": True, "attains": False}
-        trials = self._trials(cases)
+            else:
+                trials[name], cases[name] = trial, scenario_of(left, self.question)
         for name, summary in self.figures(cases).items():
-            if (trial := trials.get(name)) is None:
-                continue
+            trial = trials[name]
             good = trial.attainment if trial.is_steady else nan
             found[name] = {
                 "good": summary["good_request_fraction"] if isnan(good) else good,
@@ -115,18 +116,6 @@ class Refining:
                 "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
         return found
-
-    def _trials(self, cases: Mapping[str, Scenario]) -> dict[str, Trial]:
-        """Return whether scenarios attain the target at the rate that is asked for, by name."""
-        question, options = self.question, self.question.options
-        most = None if options.as_is else options.longest
-        how = question.rate, question.target, question.num_requests, most
-        tasks = [
-            Task((name, "verdict"), trial_data, (as_data(each), {}, each.seed, *how))
-            for name, each in cases.items()
-        ]
-        rows = self.driver.run(tasks, keep_errors=True)
-        return {str(row.key[0]): Trial.of(row.result) for row in rows if row.failure is None}
 
 
 def doubt_of(trial: Trial) -> str:
@@ -148,21 +137,6 @@ def _asked(summary: dict[str, Any]) -> dict[str, Any]:
         return summary
     slo = {name: each for name, each in summary["slo"].items() if "." in limit_of(name)[0]}
     return {**summary, "slo": slo}
-
-
-def without_one(candidate: Candidate) -> dict[str, Candidate | None]:
-    """Return a candidate without one of its engines, by kind; None: no engine is left."""
-    first, second = candidate.first, candidate.second
-    if not second:
-        return {"one less": replace(candidate, first=first - 1) if first > 1 else None}
-    names = {"apart": ("prefill", "decode"), "hybrid": ("P-heavy", "D-heavy")}
-    sides = names.get(candidate.design)
-    if sides is None:
-        return {}
-    return {
-        f"one {sides[0]} less": replace(candidate, first=first - 1) if first > 1 else None,
-        f"one {sides[1]} less": replace(candidate, second=second - 1) if second > 1 else None,
-    }
 
 
 def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidence:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.bundles import with_best_bundle
@@ -51,6 +52,16 @@ class Candidate:
         return self.num_engines * self.engine.dollars
 
     @property
+    def price(self) -> float:
+        """Dollars an hour, without the rounding errors of a sum, to compare."""
+        return round(self.dollars, 9)
+
+    @property
+    def priced(self) -> str:
+        """Its dollars an hour and a month, in words."""
+        return f"{self.dollars:.4g} $/h, {HOURS_A_MONTH * self.dollars:,.0f} $ a month"
+
+    @property
     def family(self) -> tuple[object, ...]:
         """Everything but the counts: equal in candidates that differ in these alone."""
         return self.engine.gpu, self.engine.width, self.design, self.chunks, self.router
@@ -79,7 +90,21 @@ class Candidate:
     @property
     def rank(self) -> tuple[float, int, int, str]:
         """Key to order those that attain: dollars, then simplicity."""
-        return round(self.dollars, 9), DESIGNS.index(self.design), self.num_gpus, self.name
+        return self.price, DESIGNS.index(self.design), self.num_gpus, self.name
+
+    @property
+    def without_one(self) -> dict[str, Candidate | None]:
+        """It without one of its engines, by kind of engine; None: no engine is left."""
+        first, second = self.first, self.second
+        fewer = replace(self, first=first - 1) if first > 1 else None
+        if not second:
+            return {"one less": fewer}
+        names = {"apart": ("prefill", "decode"), "hybrid": ("P-heavy", "D-heavy")}
+        sides = names.get(self.design)
+        if sides is None:
+            return {}
+        other = replace(self, second=second - 1) if second > 1 else None
+        return {f"one {sides[0]} less": fewer, f"one {sides[1]} less": other}
 
     def covers(self, other: Candidate) -> bool:
         """Whether it has at least as much of everything as another one of its family."""
