@@ -17,7 +17,6 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.refining import without_one
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.search.verdicts.trials import Trial, try_rate
 
@@ -50,7 +49,7 @@ def rows(number: int) -> Iterator[str]:
     shop = engines_of(question)
     question.measure(shop.engines[0].built)
     chosen = next(e for e in candidates(shop.engines, question) if e.name == found.name)
-    for name, left in without_one(chosen).items():
+    for name, left in chosen.without_one.items():
         said = found.one_less[name]
         before = f"{number} | {found.name} | {name}"
         if left is None:

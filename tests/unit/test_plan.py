@@ -22,9 +22,9 @@ from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.demand import Demand, demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import engines_of
-from mist_sim.search.planning.hunt import Clock, Hunt
+from mist_sim.search.planning.hunt import Budget, Hunt
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.refining import confidence_of, without_one
+from mist_sim.search.planning.refining import confidence_of
 from mist_sim.search.planning.space import candidates, scenario_of
 from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
 from mist_sim.search.verdicts.trials import Trial, try_rate
@@ -38,7 +38,7 @@ ASKED = {
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }
-SHORT = {"designs": ("together", "apart"), "max_gpus": 2, "as_is": True, "seconds": None}
+SHORT = {"designs": ("together", "apart"), "max_gpus": 2, "as_is": True}
 
 
 def asked(**changes):
@@ -83,8 +83,7 @@ def random_task(number):
 
 def hunted(question, shop, space):
     hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
-    hunt.first(Clock(None), 1.0)
-    hunt.cheaper(Clock(None), 1.0)
+    hunt.search()
     return hunt
 
 
@@ -153,13 +152,14 @@ def test_one_that_seems_to_keep_runs_longer_before_slow_designs_are_tried(monkey
         return {each: told[each.design] for each in chosen}
 
     monkeypatch.setattr(hunt, "_trials", trials)
-    hunt.cheaper(Clock(None), 1.0)
+    hunt.search()
     short, long, brief = (
         [place for place, run in enumerate(runs) if run == kind]
         for kind in (("apart", 6_000), ("apart", 30_000), ("hybrid", 1_500))
     )
     assert short
-    assert max(short) < min(long) <= max(long) < min(brief)
+    assert long
+    assert max(short + long) < min(brief)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_one_that_seems_to_keep_runs_longer_before_slow_designs_are_tried(monkey
     ],
 )
 @pytest.mark.parametrize("seems", [True, False])
-def test_one_that_seems_to_keep_runs_longer_where_that_may_tell(
+def test_one_near_its_limits_runs_longer_where_that_may_tell(
     needs, most_requests, lengths, seems, monkeypatch
 ):
     options = PlanOptions(
@@ -189,55 +189,74 @@ def test_one_that_seems_to_keep_runs_longer_where_that_may_tell(
         return dict.fromkeys(chosen, near)
 
     monkeypatch.setattr(hunt, "_trials", trials)
-    hunt.run(space)
-    while undecided := hunt._undecided():
-        hunt._lengthen(undecided, Clock(None), 1.0)
-    assert sorted(set(runs)) == (lengths if seems else lengths[:2])
+    hunt.search()
+    assert sorted(set(runs)) == lengths
 
 
-def lengthened(jobs, clock, monkeypatch, attains=""):
-    """A hunt whose candidates are all undecided but for one that attains in a longer run."""
-    question, shop, space = measured(
-        asked(), PlanOptions(gpus=("h100-sxm",), max_gpus=4, tensor_parallel_sizes=(1,))
-    )
-    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", jobs))
-    near = Trial(1.0, 0, None, 0.91, is_whole=True, margins=(0.1, -0.1))
+def in_a_world(enough, monkeypatch, budget=None, **more):
+    """A hunt where `enough` GPUs keep the limits, which runs of 30,000 tell; and its runs."""
+    options = PlanOptions(tensor_parallel_sizes=(1,), **{"gpus": ("h100-sxm", "l40s")} | more)
+    question, shop, space = measured(asked(), options)
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1), budget)
     runs = []
 
+    def trial(each, most):
+        distance = (each.num_gpus - enough + 0.5) / 8
+        is_known = abs(distance) > 0.2 or most >= 30_000
+        return Trial(
+            1.0,
+            0,
+            distance > 0 if is_known else None,
+            0.9 + distance / 10,
+            is_whole=True,
+            margins=(-distance - 0.3, -distance + 0.3),
+            num_requests=most,
+        )
+
     def trials(chosen, most, rate):
-        runs.append((most, len(chosen)))
-        at_last = replace(near, attained=True)
-        is_long = most > 6_000
-        return {each: at_last if is_long and each.name == attains else near for each in chosen}
+        runs.extend((each, most) for each in chosen)
+        return {each: trial(each, most) for each in chosen}
 
     monkeypatch.setattr(hunt, "_trials", trials)
-    hunt.run(space)
-    runs.clear()
-    while undecided := hunt._undecided():
-        hunt._lengthen(undecided, clock, 1.0)
-        if clock.seconds is not None:
-            break
+    hunt.search()
     return hunt, runs
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 4])
-def test_the_clock_may_end_a_round_of_long_runs(jobs, monkeypatch):
-    hunt, runs = lengthened(jobs, Clock(0.0), monkeypatch)
-    assert len(hunt._undecided()) > 4
-    assert runs == [(30_000, jobs)]
+def test_a_roomy_candidate_of_each_kind_comes_first(monkeypatch):
+    hunt, runs = in_a_world(3, monkeypatch, max_gpus=8, designs=("together", "apart", "hybrid"))
+    most = {}
+    for each in hunt.possible:
+        if each.design != "hybrid":
+            kind = each.engine.gpu, each.design
+            most[kind] = max(most.get(kind, 0.0), hunt.estimate(each))
+    first = [each for each, _ in runs[: len(most)]]
+    assert {(c.engine.gpu, c.design): hunt.estimate(c) for c in first} == most
+    assert hunt.best.candidate.num_gpus == 3
 
 
-def test_long_runs_decide_alike_on_every_number_of_cores(monkeypatch):
-    hunt, _ = lengthened(1, Clock(None), monkeypatch)
-    names = [each.candidate.name for each in hunt.tried.values()]
-    assert len(names) > 4
-    for name in names:
-        found = [lengthened(jobs, Clock(None), monkeypatch, name)[0] for jobs in (1, 2, 4)]
-        assert {each.best.candidate.name for each in found} == {name}
-        first, *others = [
-            {each.candidate.name: each.may_tell for each in hunt.tried.values()} for hunt in found
-        ]
-        assert all(other == first for other in others)
+def test_the_answer_is_the_best_that_seems_to_keep_when_no_run_tells(monkeypatch):
+    hunt, runs = in_a_world(3, monkeypatch, max_gpus=8, most_requests=6_000)
+    assert hunt.best.candidate.num_gpus == 3
+    assert not hunt.best.attained
+    assert hunt.sure.candidate.price > hunt.best.candidate.price
+    assert {most for _, most in runs} <= {1_500, 6_000}
+
+
+def test_longer_runs_go_where_they_may_change_the_answer(monkeypatch):
+    hunt, runs = in_a_world(3, monkeypatch, max_gpus=8, designs=("together",))
+    assert hunt.best.attained
+    assert not hunt.left
+    long = [each for each, most in runs if most > 6_000]
+    assert long
+    assert max(each.price for each in long) <= hunt.best.candidate.price
+
+
+def test_a_search_ends_when_its_requests_are_spent(monkeypatch):
+    whole = sum(most for _, most in in_a_world(3, monkeypatch, max_gpus=16)[1])
+    hunt, runs = in_a_world(3, monkeypatch, Budget(requests=60_000), max_gpus=16)
+    one_less = 30_000  # that one is always tried
+    assert sum(most for _, most in runs) <= 60_000 + 4 * 6_000 + one_less < whole
+    assert hunt.best
 
 
 def test_what_a_bound_leaves_out_misses():
@@ -400,8 +419,11 @@ def test_a_plan_goes_on_with_its_journal(found, tmp_path):
     assert len(more) == len(runs)
 
 
-def test_two_processes_find_the_same(found):
+def test_two_processes_and_a_slow_machine_find_the_same(found, monkeypatch):
     assert plan(asked(), QUICK, jobs=2).summary == found.summary
+    times = iter(range(0, 10**9, 10_000))
+    monkeypatch.setattr("mist_sim.search.planning.hunt.monotonic", lambda: next(times))
+    assert plan(asked(), QUICK, jobs=1).summary == found.summary
 
 
 SERVERS = [
@@ -501,6 +523,7 @@ def test_words_of_confidence():
         ({"max_usd_per_hour": -1.0}, "max_usd_per_hour must be finite and > 0, got -1"),
         ({"rate": 0.0}, "rate must be finite and > 0"),
         ({"seconds": float("nan")}, "seconds must be finite"),
+        ({"total_requests": -5}, "total_requests must be finite and > 0, got -5"),
         ({"attainment": 2.0}, "attainment"),
         ({"most_requests": 0}, "most_requests must be >= 1000, got 0"),
         ({"routers": ("nobody",)}, "nobody"),
@@ -538,7 +561,7 @@ def test_questions_without_an_answer(changes, options, said):
 
 
 LOAD = ["--profile", "azure-conv-2023", "--rate", "5", "--ttft-ms", "500", "--tpot-ms", "30"]
-SMALL = ["--max-gpus", "1", "--as-is", "--seconds", "0", "--jobs", "1", "-q"]
+SMALL = ["--max-gpus", "1", "--as-is", "--jobs", "1", "-q"]
 
 
 def run(*words):
@@ -581,6 +604,7 @@ def test_a_plan_of_a_server_that_there_is():
         ["--designs", "apart"],
         ["--routers", "round_robin"],
         ["--seconds", "5"],
+        ["--total-requests", "5000"],
         ["--most-requests", "5000"],
         ["--as-is"],
         ["--set", "seed=3"],
@@ -618,7 +642,7 @@ def test_every_option_of_the_command_line_changes_what_is_asked(words, monkeypat
         (["demo", "--tp", "two"], "--tp must be whole numbers"),
         (["demo", "--write", "."], "is there already"),
         (["demo", "--write", "nowhere/x.yaml"], "no folder nowhere"),
-        (["demo", "--max-gpus", "1", "--rate", "900", "--seconds", "0"], "keeps the limits at"),
+        (["demo", "--max-gpus", "1", "--rate", "900"], "keeps the limits at"),
     ],
 )
 def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
@@ -643,7 +667,7 @@ def test_one_engine_less_is_judged_by_a_run_without_it():
     question, _, several = measured(scenario, options)
     chosen = next(each for each in several if each.name == found.name)
     assert chosen.first > 1
-    left = without_one(chosen)["one less"]
+    left = chosen.without_one["one less"]
     said = found.one_less["one less"]
     assert said["attains"] == verdict(left, question)
     line = next(line for line in found.lines if line.name == "one less")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from mist_sim import Scenario
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.engines import engines_of
-from mist_sim.search.planning.hunt import Clock, Hunt
+from mist_sim.search.planning.hunt import Hunt
 from mist_sim.search.planning.plan_words import _need
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.smaller import take_smaller
 from mist_sim.search.planning.space import candidates
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
@@ -28,8 +25,8 @@ ASKED = {
 ONE_KIND = {"gpus": ("h100-sxm",), "tensor_parallel_sizes": (1,), "designs": ("together",)}
 
 
-def smaller(clock, keeps, monkeypatch):
-    """Return the choice and the runs of `take_smaller`, from eight engines that keep the limits."""
+def smaller(keeps, monkeypatch):
+    """Return the choice and its runs with fewer engines than eight that keep the limits."""
     options = PlanOptions(max_gpus=8, **ONE_KIND)
     question = Question(Scenario.from_dict(ASKED), options)
     shop = engines_of(question)
@@ -48,19 +45,14 @@ def smaller(clock, keeps, monkeypatch):
     monkeypatch.setattr(hunt, "_trials", trials)
     hunt.run([each for each in space if each.first == 8][:1])
     runs.clear()
-    take_smaller(hunt, clock, 30_000)
+    hunt._shrink()
     return hunt.best.candidate.first, runs
 
 
 def test_a_choice_that_does_with_an_engine_less_is_made_smaller(monkeypatch):
-    number, runs = smaller(Clock(None), 6, monkeypatch)
+    number, runs = smaller(6, monkeypatch)
     assert number == 6
     assert runs == [(7, 30_000), (6, 30_000), (5, 30_000)]
-
-
-def test_one_engine_less_is_tried_once_when_time_is_up(monkeypatch):
-    assert smaller(Clock(0.0), 6, monkeypatch) == (7, [(7, 30_000)])
-    assert smaller(Clock(0.0), 8, monkeypatch) == (8, [(7, 30_000)])
 
 
 def one_less(*, attains, undecided=False, verdict="miss"):
@@ -86,9 +78,10 @@ def test_a_purchase_is_as_sure_as_it_is_that_nothing_cheaper_does(less, is_cheap
 
 
 def test_a_plan_that_left_cheaper_candidates_open_is_not_sure(monkeypatch):
-    monkeypatch.setattr(Hunt, "cheaper", lambda *_: None)
+    monkeypatch.setattr(Hunt, "_next_runs", lambda _: {})
+    monkeypatch.setattr(Hunt, "_shrink", lambda _: None)
     scenario = Scenario.from_dict(ASKED, {"slo": {"ttft": "20 s"}})
-    options = PlanOptions(max_gpus=9, rate=60.0, seconds=None, most_requests=1000, **ONE_KIND)
+    options = PlanOptions(max_gpus=9, rate=60.0, most_requests=1000, **ONE_KIND)
     found = plan(scenario, options, jobs=1)
     assert found.not_tried
     told = {line.name: line.confidence for line in found.lines}
@@ -99,9 +92,7 @@ def test_a_plan_that_left_cheaper_candidates_open_is_not_sure(monkeypatch):
 @pytest.mark.parametrize(("number", "rate"), [(4, 50.0), (60, 20.0)])
 def test_a_workload_too_short_to_tell_makes_nothing_sure(number, rate):
     scenario = Scenario.from_dict(ASKED, {"workload.lengths.num_requests": number})
-    found = plan(
-        scenario, PlanOptions(max_gpus=1, rate=rate, as_is=True, seconds=None, **ONE_KIND), jobs=1
-    )
+    found = plan(scenario, PlanOptions(max_gpus=1, rate=rate, as_is=True, **ONE_KIND), jobs=1)
     told = {line.name: line.confidence for line in found.lines}
     assert {told[name] for name in ("buy", "limits", "headroom")} == {"unsure"}
     assert any("for the workload as it stands; short ones flatter" in w for w in found.warnings)
@@ -110,19 +101,13 @@ def test_a_workload_too_short_to_tell_makes_nothing_sure(number, rate):
 
 def test_a_warning_counts_the_candidates_left():
     scenario = Scenario.from_dict(ASKED, {"slo": {"ttft": "20 s"}})
-    found = plan(scenario, PlanOptions(max_gpus=1, as_is=True, seconds=None, **ONE_KIND), jobs=1)
+    found = plan(scenario, PlanOptions(max_gpus=1, as_is=True, **ONE_KIND), jobs=1)
     (limits,) = (line.text for line in found.lines if line.name == "limits")
     assert " of 20,000 ms (pass)" in limits
-    one = replace(found, not_tried=["a"], notes=()).warnings
-    assert one[0].startswith("1 cheaper candidate is not known to miss, a: more --seconds")
-    two = replace(found, not_tried=["a", "b"], notes=()).warnings
-    assert two[0].startswith("2 cheaper candidates are not known to miss, the most promising a: ")
 
 
 def test_a_workload_long_enough_to_tell_may_be_sure():
     scenario = Scenario.from_dict(ASKED, {"workload.lengths.num_requests": 1500})
-    found = plan(
-        scenario, PlanOptions(max_gpus=1, rate=5.0, as_is=True, seconds=None, **ONE_KIND), jobs=1
-    )
+    found = plan(scenario, PlanOptions(max_gpus=1, rate=5.0, as_is=True, **ONE_KIND), jobs=1)
     assert found.lines[0].confidence == "sure"
     assert found.warnings == ["Judged for the workload as it stands; short ones flatter."]

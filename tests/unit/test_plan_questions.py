@@ -19,7 +19,7 @@ ASKED = {
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }
-FEW = {"gpus": ("h100-sxm",), "designs": ("together",), "as_is": True, "seconds": None}
+FEW = {"gpus": ("h100-sxm",), "designs": ("together",), "as_is": True}
 
 
 def planned(changes=None, **options):
