@@ -8,6 +8,7 @@ from mist_sim.durations.base import (
     SecondsOrLaw,
     draws,
     lognormal,
+    require_plan,
     require_positive,
     require_spread,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "UniformDuration",
     "draws",
     "lognormal",
+    "require_plan",
     "require_positive",
     "require_spread",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -64,6 +65,25 @@ def require_positive(name: str, value: float, unit: str = "") -> None:
     """Raise ValueError unless a quantity is finite and above 0; `unit` is named in the message."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be finite and > 0{unit and ' ' + unit}, got {value}")
+
+
+def require_plan(
+    name: str, at: Sequence[float], values: Sequence[float], period: float | None
+) -> None:
+    """Refuse times that are no plan: ascending from 0 s, a value each, a period after the last.
+
+    name: of the values, in messages.
+    """
+    if not at or at[0] != 0:
+        raise ValueError(f"at must begin with 0 s, got {list(at)}")
+    if any(later <= earlier for earlier, later in pairwise(at)):
+        raise ValueError(f"at must be ascending, got {list(at)}")
+    if len(values) != len(at):
+        raise ValueError(
+            f"{name} must have a number for each of {len(at)} times, got {len(values)}"
+        )
+    if period is not None and not at[-1] < period < math.inf:
+        raise ValueError(f"period must be finite and > {at[-1]} s, got {period}")
 
 
 def require_spread(mean: float, std: float) -> None:

@@ -14,7 +14,17 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.built import Built
-from mist_sim.traces import AllAtOnce, ArrivalProcess, BurstyArrivals, ClosedLoop, TraceArrivals
+from mist_sim.traces import (
+    AllAtOnce,
+    ArrivalProcess,
+    BurstyArrivals,
+    ClosedLoop,
+    DailyArrivals,
+    ScheduledArrivals,
+    TraceArrivals,
+)
+
+_BY_TIMES = TraceArrivals | ScheduledArrivals | DailyArrivals  # rates over the workload's requests
 
 
 @dataclass(frozen=True)
@@ -34,11 +44,12 @@ class Rates:
 
     def __post_init__(self) -> None:
         has_none = isinstance(self._arrivals, ClosedLoop | AllAtOnce)
-        has_own = isinstance(self._arrivals, TraceArrivals | BurstyArrivals)
+        has_own = isinstance(self._arrivals, _BY_TIMES | BurstyArrivals)
         if has_none or not (has_own or isinstance(getattr(self._arrivals, "rate", None), float)):
             raise ScenarioError(
                 f"workload.arrivals must have a rate that can be changed, got {self._written}; "
-                "choose poisson, gamma, constant, uniform, normal, bursty or a trace's own times"
+                "choose poisson, gamma, constant, uniform, normal, bursty, schedule, day or a "
+                "trace's own times"
             )
         if not 0 < self.own < np.inf:
             raise ScenarioError(
@@ -49,9 +60,12 @@ class Rates:
 
     @cached_property
     def own(self) -> float:
-        """Requests per second on average, as the scenario says; of a trace, as it has them."""
+        """Requests per second on average, as the scenario says.
+
+        Of a trace, and where the rate changes: on average over the workload's requests.
+        """
         arrivals: Any = self._arrivals
-        if isinstance(arrivals, TraceArrivals):
+        if isinstance(arrivals, _BY_TIMES):
             span = self._times[-1] - self._times[0]
             return float((self.num_requests - 1) / span) if span else 0.0
         if isinstance(arrivals, BurstyArrivals):
@@ -68,10 +82,12 @@ class Rates:
         arrivals: Any = self._arrivals
         factor = rate / self.own
         if isinstance(arrivals, TraceArrivals):
-            found = {"speedup": arrivals.speedup * factor}
+            found: dict[str, Any] = {"speedup": arrivals.speedup * factor}
         elif isinstance(arrivals, BurstyArrivals):
             found = {"rate_on": arrivals.rate_on * factor}
             found |= {"on": arrivals.on / factor, "off": arrivals.off / factor}
+        elif isinstance(arrivals, ScheduledArrivals | DailyArrivals):
+            found = arrivals.scaled(factor)
         else:
             found = {"rate": rate}
         return {
@@ -108,6 +124,8 @@ def check_rates(rates: tuple[float, float]) -> None:
         )
 
 
-def _with_unit(value: float, written: object) -> object:
+def _with_unit(value: Any, written: object) -> object:
     """Return a value with the unit that a resolved scenario writes behind one of its kind."""
+    if isinstance(written, list):
+        return [_with_unit(each, unit) for each, unit in zip(value, written, strict=True)]
     return f"{float(value)!r} {written.split()[1]}" if isinstance(written, str) else float(value)

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mist_sim.durations import BLOCK, require_positive
+from mist_sim.durations import BLOCK, require_plan, require_positive
 from mist_sim.traces.base import ARRIVALS, require_count
 from mist_sim.units import PerSecond, Seconds
 
@@ -242,3 +242,100 @@ class BurstyArrivals:
             return gaps
 
         return _accumulate(gaps)
+
+
+@ARRIVALS.register("schedule")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledArrivals:
+    """A Poisson process whose rate changes at given times.
+
+    at: when the rate changes, ascending from 0 s on.
+    rates: requests per second from each of these times on (>= 0).
+    period: after which the plan begins again; None: never, and the last rate (> 0) holds for ever.
+
+    Method: the time by which S requests are expected, for S of a process of rate 1 (inversion of
+    the cumulative rate; Lewis and Shedler, Naval Research Logistics 26(3), 1979).
+    """
+
+    at: tuple[Seconds, ...]
+    rates: tuple[PerSecond, ...]
+    period: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        require_plan("rates", self.at, self.rates, self.period)
+        if not all(0 <= rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates must be finite and >= 0 /s, got {list(self.rates)}")
+        if self.period is None and not self.rates[-1]:
+            raise ValueError("the last of rates must be > 0 /s without a period, got 0")
+        if not any(self.rates):
+            raise ValueError("one of rates must be > 0 /s, got 0 alone")
+
+    def scaled(self, factor: float) -> dict[str, object]:
+        """Return the parameters for rates that are `factor` times as high."""
+        return {"rates": tuple(rate * factor for rate in self.rates)}
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        rates, starts = np.array(self.rates), np.array(self.at)
+        ends = np.append(starts[1:], self.period or starts[-1])
+        expected = np.concatenate(([0.0], np.cumsum(rates * (ends - starts))))  # until each change
+
+        def time_of(requests: float) -> float:
+            rounds = 0.0
+            if self.period is not None:
+                rounds, requests = divmod(requests, expected[-1])
+            part = int(np.searchsorted(expected[:-1], requests, "right")) - 1
+            inside = (requests - expected[part]) / rates[part] if rates[part] else 0.0
+            return float(rounds * (self.period or 0.0) + starts[part] + inside)
+
+        latest = 0.0
+        for requests in _accumulate(lambda: rng.standard_exponential(BLOCK)):
+            latest = max(latest, time_of(requests))  # the last bits of a sum may go back
+            yield latest
+
+
+@ARRIVALS.register("day")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailyArrivals:
+    """A Poisson process whose rate goes up and down once a day, as a cosine.
+
+    peak, low: highest and lowest rate, requests per second. peak_at: time of the peak, from
+    midnight. starts_at: time of the day at which the run starts. period: length of a day.
+    Within each 1,440th of a day (a minute) the rate is constant, at its mean there.
+    """
+
+    peak: PerSecond
+    low: PerSecond
+    peak_at: Seconds
+    starts_at: Seconds = 0.0
+    period: Seconds = 86_400.0
+
+    def __post_init__(self) -> None:
+        require_positive("peak", self.peak, "/s")
+        require_positive("period", self.period, "s")
+        if not 0 <= self.low <= self.peak:
+            raise ValueError(f"low must be from 0 to peak ({self.peak} /s), got {self.low}")
+        for name in ("peak_at", "starts_at"):
+            if not 0 <= getattr(self, name) < self.period:
+                raise ValueError(
+                    f"{name} must be >= 0 s and < period ({self.period} s), "
+                    f"got {getattr(self, name)}"
+                )
+
+    def scaled(self, factor: float) -> dict[str, object]:
+        """Return the parameters for rates that are `factor` times as high."""
+        return {"peak": self.peak * factor, "low": self.low * factor}
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        turns = np.arange(_MINUTES + 1) / _MINUTES + (self.starts_at - self.peak_at) / self.period
+        mean_cosines = np.diff(np.sin(2 * np.pi * turns)) * _MINUTES / (2 * np.pi)
+        rates = self.low + (self.peak - self.low) * (1 + mean_cosines) / 2
+        minutes = np.arange(_MINUTES) * (self.period / _MINUTES)
+        plan = ScheduledArrivals(
+            at=tuple(minutes.tolist()), rates=tuple(rates.tolist()), period=self.period
+        )
+        return plan.times(rng)
+
+
+_MINUTES = 24 * 60  # of a day

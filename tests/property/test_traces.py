@@ -17,6 +17,7 @@ from mist_sim.rng import Streams
 from mist_sim.traces import (
     AzureReader,
     BurstyArrivals,
+    DailyArrivals,
     GammaArrivals,
     MooncakeReader,
     NormalArrivals,
@@ -90,6 +91,14 @@ def test_mooncake_rows_come_back_as_written(times, pair, start, block_size, comp
         st.builds(GammaArrivals, rate=rates, burstiness=st.floats(0.05, 50)),
         st.builds(NormalArrivals, rate=rates, cv=st.floats(1e-3, 1e3)),
         st.builds(BurstyArrivals, rate_on=rates, on=rates, off=rates),
+        st.builds(
+            lambda low, high, day: DailyArrivals(
+                peak=low + high, low=low, peak_at=day / 3, period=day
+            ),
+            rates,
+            rates,
+            rates,
+        ),
     ),
     seed=st.integers(0, 2**32),
     count=st.integers(1, 9_000),

@@ -154,6 +154,29 @@ def test_each_limit_alone_and_relaxed_limits():
 
 
 @pytest.mark.parametrize(
+    ("arrivals", "key", "tripled"),
+    [
+        (
+            {"type": "schedule", "at": ["0 s", "5 s"], "rates": ["4 /s", "2 /s"]},
+            "rates",
+            [12.0, 6.0],
+        ),
+        ({"type": "day", "peak": "4 /s", "low": "1 /s", "peak_at": "5 h"}, "low", 3.0),
+    ],
+)
+def test_rates_that_change_scale_at_their_own_times(arrivals, key, tripled):
+    scenario = Scenario.from_dict(
+        LLM | {"workload": dict(LLM["workload"]) | {"arrivals": arrivals}}
+    )
+    rates = Rates(scenario)
+    changed = Scenario.from_dict(
+        LLM | {"workload": dict(LLM["workload"]) | {"arrivals": arrivals}},
+        overrides=rates.at(3 * rates.own),
+    )
+    assert getattr(changed.workload.arrivals.make(), key) == pytest.approx(tripled)
+
+
+@pytest.mark.parametrize(
     "arrivals",
     [
         {"type": "poisson", "rate": "3 /s"},

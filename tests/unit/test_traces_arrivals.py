@@ -20,9 +20,11 @@ from mist_sim.traces import (
     BurstyArrivals,
     ClosedLoop,
     ConstantArrivals,
+    DailyArrivals,
     GammaArrivals,
     NormalArrivals,
     PoissonArrivals,
+    ScheduledArrivals,
     TraceArrivals,
     UniformArrivals,
 )
@@ -38,6 +40,8 @@ RANDOM = [
     (NormalArrivals(rate=5, cv=0.3), 5),
     (NormalArrivals(rate=5, cv=2.0), 5),
     (BurstyArrivals(rate_on=20, on=2, off=6), 5),
+    (ScheduledArrivals(at=(0, 3), rates=(8, 0), period=4.8), 5),
+    (DailyArrivals(peak=9, low=1, peak_at=14, starts_at=3, period=24), 5),
 ]
 FIXED = [(ConstantArrivals(rate=5), 5), (AllAtOnce(), None)]
 
@@ -54,9 +58,11 @@ def test_every_registered_process_is_tested():
         "bursty",
         "closed_loop",
         "constant",
+        "day",
         "gamma",
         "normal",
         "poisson",
+        "schedule",
         "trace",
         "uniform",
     ]
@@ -131,6 +137,64 @@ def test_bursty_arrivals_have_their_mean_rate_from_the_start():
     error = Z * np.std(counts) / np.sqrt(len(counts))
     assert abs(np.mean(counts) - 40) < error
     assert error < 0.12 * 40, "too few runs to notice a real error"
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("process", "rate_at"),
+    [
+        (
+            ScheduledArrivals(at=(0, 10, 30), rates=(2, 0, 5), period=40),
+            lambda t: np.select([t % 40 < 10, t % 40 < 30], [2, 0], 5),
+        ),
+        (
+            ScheduledArrivals(at=(0, 100), rates=(0.5, 4)),
+            lambda t: np.where(t < 100, 0.5, 4),
+        ),
+        (
+            DailyArrivals(peak=6, low=1, peak_at=20, starts_at=5, period=50),
+            lambda t: 3.5 + 2.5 * np.cos(2 * np.pi * (t + 5 - 20) / 50),
+        ),
+    ],
+)
+def test_changing_rates_are_poisson_on_their_own_clock(process, rate_at):
+    """Times passed through the cumulative rate are a Poisson process of rate 1."""
+    times = draw(process, 50_000)
+    grid = np.linspace(0, times[-1] + 1, 4_000_001)
+    middles = (grid[1:] + grid[:-1]) / 2
+    expected = np.concatenate(([0], np.cumsum(rate_at(middles)) * grid[1]))
+    gaps = np.diff(np.interp(times, grid, expected))
+    result = stats.kstest(gaps, stats.expon().cdf)
+    assert result.pvalue > 1e-4
+    assert result.statistic < 0.02, "too few gaps to notice a real error"
+
+
+def test_nothing_arrives_while_the_rate_is_zero():
+    times = draw(ScheduledArrivals(at=(0, 10, 30), rates=(2, 0, 5), period=40), 10_000) % 40
+    assert not ((times > 10 + 1e-6) & (times < 30 - 1e-6)).any()
+
+
+def test_impossible_plans_of_rates_are_refused():
+    for settings, rule in [
+        ({"at": (), "rates": ()}, "at must begin with 0 s"),
+        ({"at": (0, 5, 5), "rates": (1, 2, 3)}, "at must be ascending"),
+        ({"at": (0, 5), "rates": (1,)}, "rates must have a number for each of 2 times, got 1"),
+        ({"at": (0, 5), "rates": (1, 2), "period": 5}, "period must be finite and > 5 s"),
+        ({"at": (0, 5), "rates": (1, -2)}, "rates must be finite and >= 0 /s"),
+        ({"at": (0, 5), "rates": (1, 0)}, "the last of rates must be > 0 /s without a period"),
+        ({"at": (0, 5), "rates": (0, 0), "period": 9}, "one of rates must be > 0 /s"),
+    ]:
+        with pytest.raises(ValueError, match=rule):
+            ScheduledArrivals(**settings)
+    day = {"peak": 5, "low": 1, "peak_at": 3600}
+    for settings, rule in [
+        ({"low": 6}, "low must be from 0 to peak"),
+        ({"peak": 0}, "peak must be finite and > 0 /s"),
+        ({"peak_at": 90_000}, "peak_at must be >= 0 s and < period"),
+        ({"starts_at": -1}, "starts_at must be >= 0 s and < period"),
+    ]:
+        with pytest.raises(ValueError, match=rule):
+            DailyArrivals(**day | settings)
 
 
 def test_constant_arrivals_do_not_drift():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
+from mist_sim.durations import require_plan
 from mist_sim.lifecycle.autoscaling.base import AUTOSCALERS, GroupView
 from mist_sim.units import Seconds
 
@@ -117,19 +117,9 @@ class Schedule:
     period: Seconds | None = None
 
     def __post_init__(self) -> None:
-        if not self.at or self.at[0] != 0:
-            raise ValueError(f"at must begin with 0 s, got {list(self.at)}")
-        if any(later <= earlier for earlier, later in pairwise(self.at)):
-            raise ValueError(f"at must be ascending, got {list(self.at)}")
-        if len(self.clients) != len(self.at):
-            raise ValueError(
-                f"clients must have a number for each of {len(self.at)} times, "
-                f"got {len(self.clients)}"
-            )
+        require_plan("clients", self.at, self.clients, self.period)
         if min(self.clients) < 0:
             raise ValueError(f"clients must be >= 0, got {min(self.clients)}")
-        if self.period is not None and not self.at[-1] < self.period < math.inf:
-            raise ValueError(f"period must be finite and > {self.at[-1]} s, got {self.period}")
 
     def wanted(self, group: GroupView) -> int:
         """Return the number that the schedule gives for this time."""
