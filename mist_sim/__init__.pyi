@@ -145,10 +145,10 @@ from mist_sim.traces import AgenticReader as AgenticReader
 from mist_sim.traces import AllAtOnce as AllAtOnce
 from mist_sim.traces import AzureReader as AzureReader
 from mist_sim.traces import BurstyArrivals as BurstyArrivals
-from mist_sim.traces import DailyArrivals as DailyArrivals
 from mist_sim.traces import ClosedLoop as ClosedLoop
 from mist_sim.traces import ConstantArrivals as ConstantArrivals
 from mist_sim.traces import CsvReader as CsvReader
+from mist_sim.traces import DailyArrivals as DailyArrivals
 from mist_sim.traces import FixedLength as FixedLength
 from mist_sim.traces import GammaArrivals as GammaArrivals
 from mist_sim.traces import GeometricLength as GeometricLength
@@ -159,12 +159,12 @@ from mist_sim.traces import MooncakeReader as MooncakeReader
 from mist_sim.traces import NormalArrivals as NormalArrivals
 from mist_sim.traces import NormalLength as NormalLength
 from mist_sim.traces import PoissonArrivals as PoissonArrivals
-from mist_sim.traces import ScheduledArrivals as ScheduledArrivals
 from mist_sim.traces import PrefixRepetition as PrefixRepetition
 from mist_sim.traces import Profile as Profile
 from mist_sim.traces import RagPulseReader as RagPulseReader
 from mist_sim.traces import Retries as Retries
 from mist_sim.traces import Rows as Rows
+from mist_sim.traces import ScheduledArrivals as ScheduledArrivals
 from mist_sim.traces import ShareGptReader as ShareGptReader
 from mist_sim.traces import Synthetic as Synthetic
 from mist_sim.traces import TimeLimits as TimeLimits
