@@ -11,8 +11,10 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.explain.moment import step_at
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
+from mist_sim.hardware.work import peak
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import STEP
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 class StepExplained(Findings):
     """A step of a client, operator by operator.
 
-    operators: in the order of a layer; their seconds add up to the step's. peaks: FLOP/s of 16-bit
-    products and bytes/s of one GPU, as its data sheet says; None: the client names no GPU.
+    operators: in the order of a layer; their seconds add up to the step's. gpu: one of the client's
+    GPUs, whose data sheet has the peaks; None: the client names none.
     kv_entries: how the client stores keys and values, such as "in 8 bits (fp8)".
     moment: (seconds when the step begins, requests that wait meanwhile); None for a batch by hand.
     notes: for the reader.
@@ -41,8 +43,7 @@ class StepExplained(Findings):
     batch: StepBatch
     operators: tuple[OperatorTime, ...]
     estimate: str
-    peaks: tuple[float, float] | None
-    sources: dict[str, str]
+    gpu: GpuSpec | None
     kv_entries: str = ""
     moment: tuple[float, int] | None = None
     notes: tuple[str, ...] = ()
@@ -68,34 +69,48 @@ class StepExplained(Findings):
         return pd.DataFrame([self._row(each) for each in self.operators])
 
     def _row(self, operator: OperatorTime) -> dict[str, Any]:
+        sources = {} if self.gpu is None else self.gpu.sources
         return {
             "operator": operator.name,
             "layers": operator.layers,
             "seconds": operator.seconds,
             "share": operator.seconds / self.seconds,
             "bound": operator.bound,
+            "dtype": self._dtype(operator),
             "of_peak": self._of_peak(operator),
             "flops": operator.flops,
             "bytes": operator.num_bytes,
             "flops_per_byte": operator.flops / operator.num_bytes if operator.num_bytes else 0.0,
             "kernel": operator.kernel,
-            "source": self.sources.get(f"kernels.{operator.kernel}", ""),
+            "source": sources.get(f"kernels.{operator.kernel}", ""),
         }
+
+    def _dtype(self, operator: OperatorTime) -> str:
+        """Return the type that the GPU computes an operator in: 16 bits where it lacks its own."""
+        has_own = self.gpu is None or operator.dtype in self.gpu.flops
+        return operator.dtype if has_own else "bf16"
 
     def _of_peak(self, operator: OperatorTime) -> float | None:
         """Return the share of the data sheet's rate, or bandwidth, at which an operator runs.
 
-        That is of what binds it; None where neither does. The rate is that of 16 bits, which
-        products in 8 bits may exceed.
+        That is of what binds it; None where neither does. The rate is that of the type in which it
+        is computed.
         """
-        if self.peaks is None or not operator.seconds:
+        if self.gpu is None or not operator.seconds:
             return None
-        rate, bandwidth = self.peaks
         if operator.bound == "compute":
-            return operator.flops / operator.seconds / rate
+            return operator.flops / operator.seconds / peak(self.gpu, operator.dtype)
         if operator.bound == "memory":
-            return operator.num_bytes / operator.seconds / bandwidth
+            return operator.num_bytes / operator.seconds / self.gpu.memory_bandwidth
         return None
+
+    @property
+    def peak_flops(self) -> dict[str, float] | None:
+        """The data sheet's FLOP/s of the types in which the step computes; None without a GPU."""
+        if self.gpu is None:
+            return None
+        used = {self._dtype(each) for each in self.operators if each.flops}
+        return {dtype: rate for dtype, rate in self.gpu.flops.items() if dtype in used}
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -113,8 +128,8 @@ class StepExplained(Findings):
             "starts_at_s": self.moment[0] if self.moment else None,
             "num_waiting": self.moment[1] if self.moment else None,
             "estimate": self.estimate,
-            "peak_flops": self.peaks[0] if self.peaks else None,
-            "memory_bandwidth": self.peaks[1] if self.peaks else None,
+            "peak_flops": self.peak_flops,
+            "memory_bandwidth": None if self.gpu is None else self.gpu.memory_bandwidth,
             "shares": self.shares,
             "operators": [self._row(each) for each in self.operators],
             "notes": list(self.notes),
@@ -130,7 +145,7 @@ class StepExplained(Findings):
         write_text(folder / "step.json", json_text(self.summary))
         text = self.table.to_csv(index=False, lineterminator="\n")
         write_text(folder / "step.csv", text)
-        if self.peaks is not None and can_draw():
+        if self.gpu is not None and can_draw():
             draw(self.summary, folder / "roofline.png")
 
 
@@ -223,8 +238,7 @@ def _explained(
         batch=batch,
         operators=tuple(merged(_operators(client, batch, is_on_the_spot=is_on_the_spot))),
         estimate=traits_of(client.predictor).estimate,
-        peaks=None if gpu is None else (gpu.flops["bf16"], gpu.memory_bandwidth),
-        sources={} if gpu is None else dict(gpu.sources),
+        gpu=gpu,
         kv_entries=client.kv_entries,
         moment=moment,
         notes=notes,

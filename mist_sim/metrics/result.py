@@ -228,7 +228,7 @@ class Result(Findings):
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
-        """Parts of each request's latency (see `breakdown.Breakdown`), seconds."""
+        """Parts of the latency of each request of a user (see `breakdown.Breakdown`), seconds."""
         return frame_of(self.columns("breakdown"))
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
@@ -252,7 +252,11 @@ class Result(Findings):
         return frame_of(self.columns("client_states"))
 
     def columns(self, table: str) -> Columns:
-        """Return the columns of one of `TABLES`, without pandas; its frame has the same."""
+        """Return the columns of one of `TABLES`, without pandas; its frame has the same.
+
+        Raises ScenarioError for a table that there is not.
+        """
+        check_tables([table])
         recorder, names = self.recorder, self.client_names
         match table:
             case "requests":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import step_table
+from mist_sim.metrics.requests.spawned import ends_with_children
 from mist_sim.metrics.tables.tabular import (
     Coded,
     Columns,
@@ -68,16 +69,10 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
     """A row a stage that was served: where, and when it was queued, started and finished.
 
     Prefill and decode of one visit share the queue; decode starts at the first token. Stages
-    that one client served in a row without a mark between them share their times.
+    that one client served in a row without a mark between them share their times. A stage that
+    sent children finishes with the last of them.
     """
-    c = recorder.visits.columns()
-    pipelines: list[Any] = recorder.pipelines.values
-    stages = list(dict.fromkeys(kind for kinds in pipelines for kind in kinds))
-    parts = [
-        _of_stage(c, c["stages"] == code, kinds, position, stages, client_names)
-        for code, kinds in enumerate(pipelines)
-        for position in range(len(kinds))
-    ]
+    parts = list(_served_stages(recorder, client_names))
     if not parts:
         return {name: texts(()) for name in _STAGE_COLUMNS}
     found: dict[str, Any] = concatenated(parts)
@@ -89,21 +84,63 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
 _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")
 
 
+_STAGE_FIGURES = ("mean", "p50", "p90", "p99")
+
+
+def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return figures of the time in each stage of some requests, milliseconds.
+
+    done: of the rows of requests, which. The time is from the entry into the queue of a client to
+    the end, as in `stages_columns`; stages that were served several times count each time.
+    """
+    ids = recorder.requests.columns()["request_id"][done]
+    is_done = np.zeros(int(ids.max(initial=-1)) + 2, dtype=bool)  # the last one: of no request
+    is_done[ids] = True
+    seconds: dict[str, list[Array]] = {}
+    for part in _served_stages(recorder, ()):
+        mine = is_done[part["request_id"].clip(-1, len(is_done) - 1)]
+        stage: Any = part["stage"]
+        times = (part["finished_at"] - part["queued_at"])[mine]
+        if len(times):
+            seconds.setdefault(stage.texts[stage.codes[0]], []).append(times)
+    found = {}
+    for name, times_of in seconds.items():
+        times = np.concatenate(times_of)
+        figures = stats.describe(times)
+        found[name] = {"count": len(times)} | {f: figures[f] * 1e3 for f in _STAGE_FIGURES}
+    return {"stage_latency_ms": found}
+
+
+def _served_stages(
+    recorder: ColumnRecorder, client_names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `stages_columns` for each place in each pipeline, not in order."""
+    c = recorder.visits.columns()
+    pipelines: list[Any] = recorder.pipelines.values
+    stages = list(dict.fromkeys(kind for kinds in pipelines for kind in kinds))
+    ends = ends_with_children(recorder)
+    for code, kinds in enumerate(pipelines):
+        for position in range(len(kinds)):
+            yield _of_stage(c, ends, c["stages"] == code, kinds, position, stages, client_names)
+
+
 def _of_stage(
     visits: Mapping[str, Any],
+    ends: Array,
     rows: NDArray[np.bool_],
     kinds: Sequence[str],
     position: int,
     stages: Sequence[str],
     client_names: Sequence[str],
-) -> dict[str, NDArray[Any] | Coded]:
+) -> dict[str, Any]:
     """Return a row for each of the visits to these stages that served the one at a position.
 
-    stages: all kinds of stages in the table.
+    ends: of visits, with the children that they sent. stages: all kinds of stages in the table.
     """
     of_engine = kinds[0] == "prefill"
     later, earlier = of_engine and position > 0, of_engine and position == 0
-    ended, finished_at = visits["served"], visits["finished_at"]
+    ended = visits["served"]
+    finished_at = ends if position == len(kinds) - 1 else visits["finished_at"]
     if earlier:
         has_token = ~np.isnan(visits["first_token_at"])
         ended = has_token | ended

@@ -25,6 +25,7 @@ from mist_sim.metrics.requests.communication import answers_moved, communication
 from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
 from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.requests.window_rates import Mask, throughput
+from mist_sim.metrics.result_columns import stages_summary
 from mist_sim.metrics.stability import Stays, stability
 
 _MS = 1e3
@@ -63,6 +64,7 @@ def summarise(
         **goodput(slo, c, ended, counted, duration),
         **_latencies(c, done, recorder, warmup),
         **breakdown_summary(Breakdown(recorder), done),
+        **stages_summary(recorder, done),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
         **_stability(recorder, c, of_users, open_loop=open_loop),

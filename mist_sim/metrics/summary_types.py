@@ -31,6 +31,16 @@ class LatencyPart(TypedDict):
     p99: float
 
 
+class StageLatency(TypedDict):
+    """The time in a stage, milliseconds. count: how often it was served."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
 class Moves(TypedDict):
     """KV entries on their way, added up. bytes: NaN where not known of all."""
 
@@ -192,6 +202,7 @@ class _Always(_Latencies):
     prefix_cache_hit_rate: float
     prefix_cache_hit_rate_unbounded: float
     latency_breakdown_ms: dict[str, LatencyPart]
+    stage_latency_ms: dict[str, StageLatency]
     utilisation: float
     unstable: bool
     estimates: dict[str, str]

@@ -20,6 +20,8 @@ _BOUNDS = {
     "unknown": "not taken apart",
 }
 
+_TYPES = {"bf16": "16 bits", "fp8": "FP8", "int8": "INT8", "fp4": "FP4"}
+
 
 def step_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a step. summary: `StepExplained.summary`."""
@@ -64,9 +66,9 @@ def _operators(summary: Mapping[str, Any]) -> RenderableType:
 
 def _table(summary: Mapping[str, Any], *, wide: bool) -> RenderableType:
     titles = ["operator", "layers", "ms", "share", "bound by", "of peak"]
-    titles += ["GFLOP", "MB", "FLOP/byte", "kernels"] if wide else []
+    titles += ["GFLOP", "MB", "FLOP/byte", "type", "kernels"] if wide else []
     rows = [_cells(row, wide=wide) for row in summary["operators"]]
-    return columns(titles, rows, right=(1, 2, 3, 5, 6, 7, 8), dim=(9,))
+    return columns(titles, rows, right=(1, 2, 3, 5, 6, 7, 8), dim=(9, 10))
 
 
 def _cells(row: Mapping[str, Any], *, wide: bool) -> list[str]:
@@ -84,16 +86,19 @@ def _cells(row: Mapping[str, Any], *, wide: bool) -> list[str]:
             number(row["flops"] / 1e9) if row["flops"] else "-",
             number(row["bytes"] / 1e6) if row["bytes"] else "-",
             number(per_byte) if per_byte else "-",
+            row["dtype"] if row["flops"] else "-",
             row["kernel"],
         ]
     return cells
 
 
 def _peaks(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    flops, bandwidth = summary["peak_flops"], summary["memory_bandwidth"]
-    if flops and bandwidth:
+    peaks, bandwidth = summary["peak_flops"], summary["memory_bandwidth"]
+    if peaks and bandwidth:
+        rates = [f"{flops / 1e12:,.0f} TFLOP/s in {_TYPES[name]}" for name, flops in peaks.items()]
+        ridges = [f"{flops / bandwidth:,.0f}" for flops in peaks.values()]
         yield Text(
-            f"The GPU's data sheet: {flops / 1e12:,.0f} TFLOP/s in 16 bits and "
-            f"{bandwidth / 1e12:.2f} TB/s, equal at {flops / bandwidth:,.0f} FLOP/byte.",
+            f"The GPU's data sheet: {', '.join(rates)} and {bandwidth / 1e12:.2f} TB/s, equal at "
+            f"{' and '.join(ridges)} FLOP/byte.",
             style="dim",
         )

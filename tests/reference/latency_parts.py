@@ -12,7 +12,7 @@ from mist_sim.metrics import Result
 LEAST, QUEUED, WORKED, MOVED = range(4)
 """What counts where several things went on at once: the last of these."""
 
-RANKS = {"children": (LEAST, 0), "decode": (LEAST, 1), "queue": (QUEUED, 0)}
+RANKS = {"decode": (LEAST, 1), "queue": (QUEUED, 0)}
 
 
 def rows_of(table: Any) -> list[dict[str, Any]]:
@@ -21,21 +21,28 @@ def rows_of(table: Any) -> list[dict[str, Any]]:
 
 
 def latency_parts(result: Result) -> dict[int, dict[str, float]]:
-    """Return the seconds of each part by request, without what nobody had it for."""
+    """Return the seconds of each part by user's request, without what nobody had it for."""
     recorder = result.recorder
+    served: dict[int, list[tuple[float, str]]] = defaultdict(list)
     spans: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
     for visit in rows_of(recorder.visits):
-        spans[visit["request_id"]] += visit_spans(visit, recorder.pipelines.values[visit["stages"]])
+        own = visit_spans(visit, recorder.pipelines.values[visit["stages"]])
+        spans[visit["request_id"]] += own
+        if visit["served"]:
+            served[visit["request_id"]].append((visit["finished_at"], own[-1][0]))
     for move in rows_of(recorder.moves):
         spans[move["request_id"]].append(("transfer", move["start"], move["end"]))
     found = {}
     requests = rows_of(recorder.requests)
     for request in requests:
         if request["parent_id"] != request["request_id"]:
-            child = ("children", request["arrival_time"], request["finished_at"])
-            spans[request["parent_id"]].append(child)
+            sent, parent = request["arrival_time"], request["parent_id"]
+            by = [name for time, name in served[parent] if time <= sent][-1]
+            spans[parent].append((by, sent, request["finished_at"]))
     for request in requests:
         number = request["request_id"]
+        if request["parent_id"] != number:
+            continue
         parts = painted(spans[number], request["sent_at"], request["finished_at"])
         if request["sent_at"] > request["arrival_time"]:
             parts["retries"] = request["sent_at"] - request["arrival_time"]

@@ -103,6 +103,38 @@ def test_nobody_has_a_request_while_all_clients_are_away():
     assert parts(result) == [{"prefill": 2, "decode": 1.5, "other": 3.0}]
 
 
+def test_children_count_in_the_stage_that_sent_them():
+    """A safety pass of 1 s before the answer of 2 s, twice; the second waits behind the first."""
+    options = {"predictor": ConstantPredictor(1.0), "scheduler": ChunkedScheduler()}
+    filters = llm_engine("f", num_gpu_blocks=100, **options)
+    filters.traits = replace(filters.traits, model="small")
+    llm = engine()
+    llm.traits = replace(llm.traits, model="big")
+    workload = Workload.from_lists(
+        [8, 8],
+        [2, 2],
+        pipeline=template([mist.ModelPass(model="small", text="prompt"), Prefill, Decode]),
+    )
+    workload = replace(workload, models={"big": 1.0})
+    result = run((), [mist.ApplicationClient("app"), filters, llm], workload=workload)
+    assert parts(result) == [
+        {"model_pass": 1, "prefill": 1, "decode": 1},
+        {"model_pass": 1, "queue": 2, "prefill": 1, "decode": 1},
+    ]
+    assert result.breakdown["e2el"].mean() * 1e3 == result.summary["mean_e2el_ms"] == 4000
+    own = result.stages.query("request_id >= 0 and stage == 'model_pass'")
+    assert (own["finished_at"] - own["started_at"]).tolist() == [1, 1]
+    by_stage = result.summary["stage_latency_ms"]
+    assert by_stage["model_pass"] == {"count": 2, "mean": 1e3, "p50": 1e3, "p90": 1e3, "p99": 1e3}
+    assert by_stage["prefill"]["mean"] == 2000  # 1 s, and 1 s behind a queue of 2 s
+    assert set(by_stage) == {"model_pass", "prefill", "decode"}
+
+
+def test_a_table_that_there_is_not():
+    with pytest.raises(mist.ScenarioError, match="no 'banana'. Known: requests, stages, steps"):
+        run([(10, 5)]).columns("banana")
+
+
 def test_figures_of_the_summary():
     result = simulate(scenario(**PRESSED, warmup="0.3 s"))
     late = result.requests["arrival_time"] >= 0.3
@@ -126,7 +158,9 @@ def test_what_is_printed():
     assert f"transfer {shown['share']:.1%}".replace("%", " %") in " ".join(text.split())
     assert "hand over         50  61,923  8.17" in text
     console.print(results_table(simulate(scenario())))
-    assert "Communication" not in console.export_text()
+    text = console.export_text()
+    assert "Communication" not in text
+    assert "Stages with their queues" not in text
 
 
 def test_requests_that_were_rejected_spent_no_time():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from mist_sim import Scenario, simulate
@@ -15,7 +17,9 @@ from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.explain import HandBatch, explain_batch, explain_moment
+from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors.explained import explained, merged
+from mist_sim.report.step import step_table
 from mist_sim.studies.built import Built
 from tests.effort import examples
 from tests.reference.predictors import ConstantPredictor
@@ -153,6 +157,35 @@ def test_ten_operators_by_hand():
     assert rows.loc["up_proj", "of_peak"] == pytest.approx(of_compute, rel=1e-3)
     of_memory = by_hand["activation"][1] / seconds["activation"] / 3.35e12
     assert rows.loc["activation", "of_peak"] == pytest.approx(of_memory, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "quantization", "dtype"),
+    [("h100-sxm", "fp8", "fp8"), ("b200", "nvfp4", "fp4"), ("a100-80gb-sxm", "fp8", "bf16")],
+)
+def test_shares_are_of_the_peak_of_an_operators_type(gpu, quantization, dtype):
+    """Products in 8 or 4 bits beside attention in 16; an A100 has no FLOP/s in FP8."""
+    client = {"model": "llama-3.1-8b", "gpu": gpu, "quantization": quantization}
+    found = explain_batch(scenario(**client), HandBatch(prompts=((2048, 0),)))
+    rates = load_gpu(gpu).flops
+    rows = found.table.set_index("operator")
+    assert rows.loc["up_proj", "dtype"] == dtype
+    assert rows.loc["prefill_attention", "dtype"] == "bf16"
+    up = rows.loc["up_proj"]
+    assert up["bound"] == "compute"
+    assert up["of_peak"] == pytest.approx(up["flops"] / up["seconds"] / rates[dtype], rel=1e-12)
+    assert (rows["of_peak"].dropna() < 1).all()
+    assert found.summary["peak_flops"] == {name: rates[name] for name in {"bf16", dtype}}
+
+
+def test_the_ridge_is_of_each_type():
+    said = scenario(model="llama-3.1-8b", gpu="h100-sxm", quantization="fp8")
+    found = explain_batch(said, HandBatch(prompts=((1024, 0),)))
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(step_table(found.summary))
+    text = " ".join(console.export_text().split())
+    assert "989 TFLOP/s in 16 bits, 1,979 TFLOP/s in FP8 and 3.35 TB/s" in text
+    assert "equal at 295 and 591 FLOP/byte" in text
 
 
 def test_neither_peak_is_reached_where_the_host_binds():

@@ -77,5 +77,5 @@ def explain(
         except ScenarioError as error:
             raise ScenarioError(f"--at: {error}") from None
         found = session.search(lambda how: explain_moment(loaded, time, client))
-    if out is not None and not quiet and found.peaks is not None and not can_draw():
+    if out is not None and not quiet and found.gpu is not None and not can_draw():
         note(MISSING)

@@ -18,7 +18,8 @@ class OperatorTime(NamedTuple):
 
     seconds: in all these layers. layers: how many run it. flops, num_bytes: work and memory traffic
     in all of them, 0 if an operator has none or they are unknown. kernel: the kind of kernel whose
-    figures time it, as named in the GPU's entry; empty if there are none.
+    figures time it, as named in the GPU's entry; empty if there are none. dtype: the type that it
+    is computed in where the GPU has it, which picks the peak of its FLOP/s.
     """
 
     name: str
@@ -28,6 +29,7 @@ class OperatorTime(NamedTuple):
     flops: float = 0.0
     num_bytes: float = 0.0
     kernel: str = ""
+    dtype: str = "bf16"
 
 
 def explained(
@@ -49,10 +51,10 @@ def explained(
 
 
 def merged(operators: Iterable[OperatorTime]) -> list[OperatorTime]:
-    """Return operators of one name and kernel as one, bound as the longest of them is."""
-    found: dict[tuple[str, str], list[OperatorTime]] = {}
+    """Return operators of one name, kernel and type as one, bound as the longest of them is."""
+    found: dict[tuple[str, str, str], list[OperatorTime]] = {}
     for operator in operators:
-        found.setdefault((operator.name, operator.kernel), []).append(operator)
+        found.setdefault((operator.name, operator.kernel, operator.dtype), []).append(operator)
     return [
         max(same, key=lambda each: each.seconds)._replace(
             seconds=sum([each.seconds for each in same]),

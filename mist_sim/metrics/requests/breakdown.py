@@ -2,8 +2,9 @@
 
 Every moment between a request's arrival and its end counts once. If several things happen at once,
 the first in this order counts: transfer of entries; work on a prompt or another stage; queue;
-answer (an answer may have its memory reserved while its prompt waits in another queue). The rest is
-time in which no client had the request.
+answer (an answer may have its memory reserved while its prompt waits in another queue). A stage
+lasts until the children that it sent have ended. The rest is time in which no client had the
+request.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mist_sim.metrics import stats
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.metrics.requests.spawned import spawned
 from mist_sim.metrics.requests.window_rates import Mask
 from mist_sim.metrics.tables.tabular import Columns, in_order
 from mist_sim.stages import Decode, Prefill
@@ -29,7 +31,7 @@ Rows = dict[str, Any]
 """Some rows of a table, by column; `row`: the place of the request of each among some requests."""
 
 QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer"
-_CHILDREN, _RETRIES, _OTHER = "children", "retries", "other"
+_RETRIES, _OTHER = "retries", "other"
 _FRONT_END = "front_end"
 _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
 _FIGURES = ("mean", "p50", "p90", "p99")
@@ -83,29 +85,27 @@ class Breakdown:
     queue: in the queue of a client, before first work and while waiting for memory. prefill: work
         on a prompt, from first work to the first token, waits for memory after a preemption
         included. decode: from there to the last token. front_end: between users and engines
-        (`FrontEnd`). transfer: KV entries moving between clients, tiers and swap space. children:
-        waiting for child requests. retries: from the arrival to the last sending. other: no client
-        had the request, for example because none was up. Other stages have their own names; stages
-        that workers serve in one visit share one, such as "preprocess + rag".
+        (`FrontEnd`). transfer: KV entries moving between clients, tiers and swap space. retries:
+        from the arrival to the last sending. other: no client had the request, for example because
+        none was up. Other stages have their own names, with the time of the children that they
+        sent; stages that workers serve in one visit share one, such as "preprocess + rag".
     """
 
     def __init__(self, recorder: ColumnRecorder) -> None:
         self._recorder = recorder
         # Of two at once the later one counts. An answer's memory may be reserved before its prompt.
-        self._names = [_CHILDREN, DECODE, QUEUE]
+        self._names = [DECODE, QUEUE]
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
         """The seconds of each thing, by request in the order of the recorder's."""
         recorder, rows = self._recorder, RequestRows(self._recorder)
         requests = recorder.requests.columns()
-        is_child = requests["parent_id"] != requests["request_id"]
-        parents = np.full(len(rows), -1)  # of users' requests, of no one's
-        parents[is_child] = rows.of(requests["parent_id"][is_child])
         visits, moves = recorder.visits.columns(), recorder.moves.columns()
+        children = spawned(recorder)
         tables = (
             _Table(visits, _OF_VISITS, rows.of(visits["request_id"])),
-            _Table(requests, ("arrival_time", "finished_at"), parents),
+            _Table(children, ("stages", "sent_at", "ended_at"), rows.of(children["parent_id"])),
             _Table(moves, ("start", "end"), rows.of(moves["request_id"])),
         )
         of_requests = _Table(requests, _OF_REQUESTS, np.arange(len(rows)))
@@ -130,10 +130,7 @@ class Breakdown:
         """Return the seconds of each thing of some requests. row: in `requests`, by the others."""
         number = len(requests["row"])
         waits, *work = self._visits(visits)
-        others = [
-            self._spent(_CHILDREN, *children.values()),
-            self._spent(TRANSFER, *moves.values()),
-        ]
+        others = [*self._children(*children.values()), self._spent(TRANSFER, *moves.values())]
         is_contested = np.bincount(waits.row, minlength=number) > 1
         for intervals in others:
             is_contested[intervals.row] = True
@@ -168,14 +165,20 @@ class Breakdown:
         yield self._spent(QUEUE, row, visits["queued_at"], begun)
         for code, kinds in enumerate(self._recorder.pipelines.values):
             mine = visits["stages"] == code
-            first, *later = list(dict.fromkeys(kinds))  # type: ignore[call-overload]
+            first, last = _parts_of(kinds)
             split = end
-            if first == PREFILL and later:
+            if first != last:
                 split = np.maximum(first_token, begun)
-                yield self._spent(" + ".join(later), row, split, end, mine)
-            else:
-                first = " + ".join([first, *later])
+                yield self._spent(last, row, split, end, mine)
             yield self._spent(first, row, begun, split, mine)
+
+    def _children(
+        self, row: Places, stages: Places, start: Array, end: Array
+    ) -> Iterator[_Intervals]:
+        """Yield the time of children, as of the stage that sent them."""
+        for code in np.flatnonzero(np.bincount(stages)).tolist():
+            name = _parts_of(self._recorder.pipelines.values[code])[-1]
+            yield self._spent(name, row, start, end, stages == code)
 
     def _spent(
         self, name: str, row: Places, start: Array, end: Array, chosen: Mask | None = None
@@ -204,6 +207,18 @@ class Breakdown:
         return [code for code in range(len(self._names)) if code != last] + [last]
 
 
+def _parts_of(kinds: Any) -> tuple[str, str]:
+    """Return the names of the work until the first token of a visit, and behind it.
+
+    kinds: of its stages. The names are the same where nothing tells stages of a visit apart.
+    """
+    first, *later = list(dict.fromkeys(kinds))
+    if first == PREFILL and later:
+        return first, " + ".join(later)
+    name = " + ".join([first, *later])
+    return name, name
+
+
 def _clipped(intervals: _Intervals, requests: Rows) -> _Intervals:
     """Return the intervals cut to the last attempt of each request."""
     sent, over = (requests[name][intervals.row] for name in ("sent_at", "finished_at"))
@@ -212,11 +227,15 @@ def _clipped(intervals: _Intervals, requests: Rows) -> _Intervals:
 
 
 def breakdown_columns(breakdown: Breakdown, recorder: ColumnRecorder) -> Columns:
-    """A row a request, in their order: its latency (`e2el`), and the seconds of each part of it."""
+    """A row a request of a user, in their order: latency (`e2el`), and the seconds of its parts.
+
+    The time of children counts in the stage that sent them.
+    """
     c = recorder.requests.columns()
     latencies = {"e2el": c["finished_at"] - c["arrival_time"]}
     columns: Columns = {"request_id": c["request_id"], **latencies, **breakdown.seconds}
-    return in_order(columns, np.argsort(c["request_id"]))
+    rows = np.argsort(c["request_id"])
+    return in_order(columns, rows[(c["parent_id"] == c["request_id"])[rows]])
 
 
 def breakdown_summary(breakdown: Breakdown, done: Mask) -> dict[str, Any]:

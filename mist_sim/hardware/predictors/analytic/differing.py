@@ -103,6 +103,7 @@ class _Kind:
             float(layers * work.flops),
             float(layers * work.bytes),
             figures_of(gpu.kernels, kernel),
+            work.dtype,
         )
 
 

@@ -70,6 +70,7 @@ def _product(term: Term, operator: Operator, layers: int, n: int, phase: Phase) 
         float(layers * operator.flops),
         float(layers * operator.bytes),
         phase.figures(operator.kernel, operator.dtype),
+        operator.dtype,
     )
 
 
@@ -106,6 +107,7 @@ def _experts(
             float(layers * operator.flops),
             float(layers * operator.bytes),
             phase.figures(operator.kernel, operator.dtype),
+            operator.dtype,
         )
 
 
@@ -187,4 +189,5 @@ class Attention:
             float(layers * work.flops),
             float(layers * work.bytes),
             figures_of(self._cluster.gpu.kernels, attention_kernel(self._model, kind)),
+            work.dtype,
         )

@@ -76,7 +76,9 @@ def _operator(
     figures: str,
 ) -> OperatorTime:
     name, (flops, moved) = f"{phase}_{of.kind}_state", work
-    return OperatorTime(name, seconds, bound, of.layers, float(flops), float(moved), figures)
+    return OperatorTime(
+        name, seconds, bound, of.layers, float(flops), float(moved), figures, of.of_token.dtype
+    )
 
 
 def state_times(work: StateWork, prefill: Phase, decode: Phase) -> StateTime:

@@ -29,12 +29,16 @@ def draw(summary: Mapping[str, Any], path: Path) -> None:
     from matplotlib.patches import Patch
 
     rows = [row for row in summary["operators"] if row["flops"] and row["bytes"]]
-    flops, bandwidth = summary["peak_flops"], summary["memory_bandwidth"]
     rows.sort(key=lambda row: -row["share"])
     figure: Any = Figure(figsize=(8.4, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw_roof(axes, [row["flops_per_byte"] for row in rows], flops, bandwidth)
+    _draw_roofs(
+        axes,
+        [row["flops_per_byte"] for row in rows],
+        summary["peak_flops"],
+        summary["memory_bandwidth"],
+    )
     for number, row in enumerate(rows, 1):
         place = (row["flops_per_byte"], row["flops"] / row["seconds"] / 1e12)
         colour = _COLOURS.get(row["bound"], "#577590")
@@ -53,8 +57,14 @@ def draw(summary: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150, metadata={"Software": None})
 
 
-def _draw_roof(axes: Any, intensities: list[float], flops: float, bandwidth: float) -> None:
-    """Draw the data sheet's limit, over the range of FLOPs per byte of the operators."""
-    ridge = flops / bandwidth
-    left, right = min([*intensities, ridge]) / 2, max([*intensities, ridge]) * 4
-    axes.plot([left, ridge, right], [left * bandwidth / 1e12, flops / 1e12, flops / 1e12], "k-")
+def _draw_roofs(
+    axes: Any, intensities: list[float], peaks: Mapping[str, float], bandwidth: float
+) -> None:
+    """Draw the data sheet's limit of each type, over the range of the operators' FLOPs per byte."""
+    ridges = {name: flops / bandwidth for name, flops in peaks.items()}
+    places = [*intensities, *ridges.values()]
+    left, right = min(places) / 2, max(places) * 4
+    for name, ridge in ridges.items():
+        top = peaks[name] / 1e12
+        axes.plot([left, ridge, right], [left * bandwidth / 1e12, top, top], "k-")
+        axes.annotate(name, (right, top), (-4, 3), textcoords="offset points", size=8, ha="right")
