@@ -56,22 +56,18 @@ class Limits:
         limits = {name: getattr(self, name) for name in _LIMITS}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
-    def keep(
-        self, ttft: Array, tpot: Array, e2el: Array, num_gaps: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Return which requests keep every limit, by their times in seconds.
+    def missed_alone(
+        self, times: Mapping[str, Array], num_gaps: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Return which requests miss each of these limits, by their times in seconds.
 
         num_gaps: output tokens after the first. Without any there is no TPOT to keep, as in vLLM,
         which counts it as 0. Any other time that is NaN was not measured, and keeps no limit.
         """
-        good = np.ones(len(ttft), dtype=bool)
-        if self.ttft is not None:
-            good &= ttft <= self.ttft
-        if self.tpot is not None:
-            good &= (tpot <= self.tpot) | (num_gaps == 0)
-        if self.e2el is not None:
-            good &= e2el <= self.e2el
-        return good
+        found = {name: ~(times[name] <= limit) for name, limit in self.limits.items()}
+        if "tpot" in found:
+            found["tpot"] &= num_gaps > 0
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,15 +195,34 @@ class Slo(Limits):
         num_gaps: NDArray[np.int64],
         group: NDArray[np.int64] | None = None,
     ) -> NDArray[np.bool_]:
-        """Return which requests keep every limit of their class, as `keep` does.
+        """Return which requests keep every limit of their class (see `missed_alone`).
 
         group: place of each request's class in `groups`; None: of no class.
         """
-        good = self.keep(ttft, tpot, e2el, num_gaps)
-        if group is not None:
-            for place, limits in enumerate(self.classes.values(), start=1):
-                good = np.where(group == place, limits.keep(ttft, tpot, e2el, num_gaps), good)
+        good = np.ones(len(ttft), dtype=bool)
+        times = {"ttft": ttft, "tpot": tpot, "e2el": e2el}
+        for missed in self.missed(times, num_gaps, group).values():
+            good &= ~missed
         return good
+
+    def missed(
+        self,
+        times: Mapping[str, Array],
+        num_gaps: NDArray[np.int64],
+        group: NDArray[np.int64] | None = None,
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Return which requests miss each metric's limit, that of their class.
+
+        times: seconds by metric. The rest is as in `kept`.
+        """
+        found: dict[str, NDArray[np.bool_]] = {}
+        for place, limits in enumerate(self.groups.values()):
+            if place and group is None:
+                break
+            for name, missed in limits.missed_alone(times, num_gaps).items():
+                mine = missed if group is None else missed & (group == place)
+                found[name] = found[name] | mine if name in found else mine
+        return found
 
 
 def _check_share(share: float | None) -> None:

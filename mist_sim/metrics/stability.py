@@ -26,9 +26,11 @@ Stability = Literal["stable", "unstable", "too short to tell"]
 FALSE_ALARM = 2.576
 """Standard deviations that 1 % of the runs exceed that are exactly at the limit: 2 (1 - Phi(z))."""
 
+FILLING = 3.0
+"""Request times until clients hold their steady number of requests, but for e^-3 of it."""
+
 _WINDOWS = 20
 _FEWEST_WINDOWS = 5  # of which a variance says anything
-_FILLING = 3.0  # request times until clients hold their steady number of requests (1 - e^-3)
 _MISSED = 1.645  # 5 % of the runs with an overload of 20 % or more: 1 - Phi(z) = 0.05
 _OVERLOAD_LEAVES = 1 / 6  # of the arrivals, if these exceed capacity by 20 %
 _NARROW = 0.42  # of the standard deviation: a walk at the limit stays below in 0.1 % of the runs
@@ -64,7 +66,7 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
         return "too short to tell"
     first, last = float(arrival.min()), float(arrival.max())
     mean = float(request_times.mean())
-    filled = first + _FILLING * mean
+    filled = first + FILLING * mean
     spread = _dispersion(arrival, first, last, _WINDOWS)
     spread += max(relative_variance(request_times), _completions(in_system, filled, last, mean))
     waiting = in_queue.at(last)

@@ -22,8 +22,15 @@ from mist_sim.metrics.recoveries import recoveries
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_group import by_group
 from mist_sim.metrics.requests.communication import answers_moved, communication
-from mist_sim.metrics.requests.figures import goodput, request_columns, samples, volume
+from mist_sim.metrics.requests.figures import (
+    goodput,
+    request_columns,
+    samples,
+    steady_rates,
+    volume,
+)
 from mist_sim.metrics.requests.retrievals import retrievals_summary
+from mist_sim.metrics.requests.steady import steady_part
 from mist_sim.metrics.requests.window_rates import Mask, throughput
 from mist_sim.metrics.result_columns import stages_summary
 from mist_sim.metrics.stability import Stays, stability
@@ -46,22 +53,30 @@ def summarise(
 
     Only requests that users send count, not their children. Arrivals before the end of the warm-up
     are left out, as are token gaps and engine time before it. Rates are per second of `duration`,
-    from the end of the warm-up to the last completion, over everything that ends in it. Latencies
-    are in milliseconds over finished requests, ITL over all gaps.
+    from the end of the warm-up to the last completion, over everything that ends in it, as vLLM
+    counts them; those of the steady part (`steady_part`) are named so. Latencies are in
+    milliseconds over finished requests, ITL over all gaps.
     """
     c = request_columns(recorder)
     of_users = c["parent_id"] == c["request_id"]
     counted = of_users & (c["arrival_time"] >= warmup)
-    ended = of_users & (c["status"] == 0) & (c["finished_at"] >= warmup)
+    finished = of_users & (c["status"] == 0)
+    ended = finished & (c["finished_at"] >= warmup)
     done = ended & counted
     duration = float(c["finished_at"][ended].max() - warmup) if ended.any() else 0.0
+    part = steady_part(c, of_users, warmup, duration)
     summary: dict[str, Any] = {
         **volume(c, counted, done, duration),
-        **throughput(recorder, c, ended, warmup, duration),
+        **throughput(recorder, c, finished, warmup, duration),
+        "has_steady_part": not part.is_whole,
+        "steady_begin": part.begin,
+        "steady_end": part.end,
+        **steady_rates(recorder, c, finished, part),
         **_peaks(recorder, c, done),
+        "peak_requests_in_flight": _peak_in_flight(c, of_users, warmup),
         **_failures(c, counted),
         **_memory(recorder, c, counted),
-        **goodput(slo, c, ended, counted, duration),
+        **goodput(slo, c, ended, counted, duration, part),
         **_latencies(c, done, recorder, warmup),
         **breakdown_summary(Breakdown(recorder), done),
         **stages_summary(recorder, done),
@@ -71,7 +86,7 @@ def summarise(
         "estimates": dict(estimates),
         **_lives(recorder, c, counted, warmup),
     }
-    summary |= by_group(recorder, slo, counted, ended, warmup, duration)
+    summary |= by_group(recorder, slo, counted, finished, warmup, duration, part)
     if assumed:
         summary["assumed"] = {name: list(options) for name, options in assumed.items()}
     if assumed_hosts:
@@ -90,7 +105,7 @@ def _peaks(recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask) -> dict[s
     """Return the most chunks of output and requests in a second, counted from the first sending.
 
     As `calculate_metrics` in vllm/benchmarks/serve.py: finished requests alone, and one is there in
-    every second that it touches.
+    every second that it touches, so that they are more than ever are in flight at once.
     """
     arrival, end = c["arrival_time"][done], c["finished_at"][done]
     begin = float(arrival.min()) if len(arrival) else 0.0
@@ -102,6 +117,12 @@ def _peaks(recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask) -> dict[s
             np.floor(arrival - begin), np.floor(end - begin) + 1
         ),
     }
+
+
+def _peak_in_flight(c: Mapping[str, Any], of_users: Mask, warmup: float) -> int:
+    """Return the most requests at a time between arrival and end, failed ones among them."""
+    there = of_users & (c["finished_at"] > warmup)
+    return stats.max_inside(c["arrival_time"][there].clip(min=warmup), c["finished_at"][there])
 
 
 def _stability(

@@ -122,8 +122,14 @@ class GroupFigures(TypedDict, total=False):
     request_throughput: float
     output_throughput: float
     total_token_throughput: float
+    steady_request_throughput: float
+    steady_output_throughput: float
+    steady_total_token_throughput: float
     request_goodput: float
+    steady_request_goodput: float
     good_request_fraction: float
+    num_missed: int
+    misses: dict[str, int]
     mean_ttft_ms: float
     p50_ttft_ms: float
     p90_ttft_ms: float
@@ -189,8 +195,15 @@ class _Always(_Latencies):
     request_throughput: float
     output_throughput: float
     total_token_throughput: float
+    has_steady_part: bool
+    steady_begin: float
+    steady_end: float
+    steady_request_throughput: float
+    steady_output_throughput: float
+    steady_total_token_throughput: float
     max_output_tokens_per_s: float
     max_concurrent_requests: int
+    peak_requests_in_flight: int
     num_rejected: int
     num_timed_out: int
     num_cancelled: int
@@ -232,7 +245,10 @@ class Summary(_Always, total=False):
     layouts: list[LayoutOfClient]
     reconfigurations: list[SliderPosition]
     request_goodput: float
+    steady_request_goodput: float
     good_request_fraction: float
+    num_missed: int
+    misses: dict[str, int]
     slo: dict[str, SloFigure]
     models: dict[str, GroupFigures]
     classes: dict[str, GroupFigures]

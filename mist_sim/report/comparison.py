@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isinf, isnan
+from math import isinf, isnan, nan
 from string import ascii_uppercase
 from typing import Any, TypeVar
 
@@ -31,8 +31,8 @@ _TITLES = {
         for metric in ("ttft", "tpot")
         for p in (50, 90, 99)
     },
-    "output_throughput": "output tokens, /s",
-    "output_throughput_per_gpu": "output tokens per GPU, /s",
+    "steady_output_throughput": "output tokens, /s",
+    "steady_output_throughput_per_gpu": "output tokens per GPU, /s",
     "num_hand_overs": "transfers",
     "handed_over_tokens": "tokens transferred",
     "mean_hand_over_ms": "mean transfer, ms",
@@ -61,7 +61,7 @@ _COLUMNS = {
         for metric in ("ttft", "tpot")
         for p in (50, 99)
     },
-    "output_throughput": ("tokens", "/s"),
+    "steady_output_throughput": ("tokens", "/s"),
     "mean_hand_over_ms": ("transfer", "ms"),
     "energy_per_output_token_j": ("J", "a token"),
     "cost_per_million_output_tokens_usd": ("$", "a million"),
@@ -73,6 +73,8 @@ _COLUMNS = {
 _BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
 _STAR = "* the best that keep their limits; goodputs and means of seeds only if sure"
+_RATES = "rates of the steady part of the runs, without ramp and end"
+_FINISHED = "latencies of requests that finished, except beside limits"
 _COARSE = "≥ not searched further, since another surely serves more"
 _PRICES = 3  # at which others break even, a line each
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
@@ -85,7 +87,9 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     plane = summary.get("slo_plane")
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
-    below = [_STAR, *([_COARSE] if _coarse(summary) else [])]
+    below = [_STAR, _RATES, *([_COARSE] if _coarse(summary) else [])]
+    if any(case["failed"] > 0 for case in summary["scenarios"].values()):
+        below.append(_FINISHED)
     return Group(
         *host_lines_of_each(summary.get("assumed_host", {}), len(names)),
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
@@ -183,7 +187,7 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def _is_shown(key: str, summary: Mapping[str, Any]) -> bool:
     """Tell whether some scenario has the figure, or its goodput was searched."""
-    values = [figures[key] for figures in summary["scenarios"].values()]
+    values = [figures.get(key, nan) for figures in summary["scenarios"].values()]
     known = [value for value in values if not isnan(value)]
     if key == "failed":
         return any(known)

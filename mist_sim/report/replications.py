@@ -15,7 +15,7 @@ from mist_sim.report.elements.cells import LONG_MS, count, number, section, warn
 from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_section
-from mist_sim.report.run.latency import latency_table
+from mist_sim.report.run.latency import latency_table, latency_title
 from mist_sim.report.run.origins import host_lines, origin_lines
 from mist_sim.report.run.tables import TOO_SHORT, nothing_finished
 from mist_sim.report.run.verdicts import slo_section
@@ -39,6 +39,9 @@ _RATES = (
     ("output tokens", "output_throughput"),
     ("input and output tokens", "total_token_throughput"),
     ("goodput", "request_goodput"),
+    ("requests, steady part", "steady_request_throughput"),
+    ("output tokens, steady part", "steady_output_throughput"),
+    ("goodput, steady part", "steady_request_goodput"),
 )
 _MILLION = "a million output tokens"
 _SPENDING = (
@@ -68,11 +71,11 @@ def replications_table(found: Replications) -> RenderableType:
         Padding(Text(text), (0, 0, 1, 0)),
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
-        *section("Latency, ms", latency),
+        *section(latency_title(found.summary), latency),
         *expected_section(
             found.summary.get("expected_errors", {}), lambda key: _latency(key, found.estimate(key))
         ),
-        *slo_section(found.slo),
+        *slo_section(found.slo, found.estimate("failed").mean),
         *_spending(found),
         *warnings(_warning_lines(found)),
     )

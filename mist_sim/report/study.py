@@ -10,14 +10,15 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from mist_sim.errors import listed as listed_names
 from mist_sim.report.elements.cells import section, warnings
 from mist_sim.report.elements.metric_cells import metric_cell, metric_title
 from mist_sim.report.elements.widths import Fitting, columns, listed
 from mist_sim.report.run.origins import host_lines_of_each
 
 _TITLES = {
-    "request_throughput": ("requests", "/s"),
-    "output_throughput": ("output", "tokens/s"),
+    "steady_request_throughput": ("requests", "/s"),
+    "steady_output_throughput": ("output", "tokens/s"),
     "p50_ttft_ms": ("p50 TTFT", "ms"),
     "p99_ttft_ms": ("p99 TTFT", "ms"),
     "p50_tpot_ms": ("p50 TPOT", "ms"),
@@ -25,7 +26,7 @@ _TITLES = {
     "good_request_fraction": ("good", "requests"),
     "cost_per_million_output_tokens_usd": ("$ a million", "output tokens"),
 }
-_LEFT_OUT = ("request_throughput", "p50_ttft_ms", "p50_tpot_ms")  # in a narrow terminal
+_LEFT_OUT = ("steady_request_throughput", "p50_ttft_ms", "p50_tpot_ms")  # in a narrow terminal
 _MOST_WARNINGS = 20
 
 
@@ -80,6 +81,10 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _legend(summary: Mapping[str, Any]) -> Iterator[str]:
+    if not summary.get("shown"):
+        yield "rates of the steady part of each run, without ramp and end"
+    if failed := [each["name"] for each in summary["points"] if each["figures"].get("failed")]:
+        yield f"latencies of requests that finished; some failed at {listed_names(failed)}"
     if any(point["confidence_intervals"] for point in summary["points"]):
         yield "mean ± half width of the 95 % confidence interval over the seeds"
     yield from summary["notes"]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from math import isnan, nan
 from typing import Any
 
-import numpy as np
-
 from mist_sim.metrics import Result
 from mist_sim.metrics.stats import share
 from mist_sim.scenario import Scenario, build
@@ -18,7 +16,6 @@ from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Key, Task
 
 _LONG_RUN = 3000  # requests, so that chance counts for little
-_RAMP = 0.2  # of the time in which requests arrive: it is left out, and so is the end without any
 _MILLION = 1e6
 _A_TOKEN = ("energy_per_output_token_j", "cost_per_million_output_tokens_usd")
 
@@ -36,8 +33,8 @@ def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
 def spending_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, float]:
     """Run a scenario; return what a rate takes while it lasts, as far as GPUs and prices are known.
 
-    data: the scenario, at that rate (requests per second). Dollars and joules are those between the
-    ramp and the last arrival, so that they are of the rate, however short the run is.
+    data: the scenario, at that rate (requests per second). Dollars and joules are those of the
+    steady part (`steady_part`), so that they are of the rate, however short the run is.
     """
     return _spending(_run(data, seed), rate)
 
@@ -89,12 +86,12 @@ def _good_share(summary: Mapping[str, Any]) -> float:
 
 
 def _per_second(result: Result, total_after: Callable[[float], float]) -> float:
-    """Return the mean of a total a second, between the ramp and the last arrival.
+    """Return the mean of a total a second, over the steady part of a run.
 
     total_after: the total from a time on.
     """
-    last = float(np.max(result.recorder.requests.columns()["arrival_time"], initial=0.0))
-    begin = max(result.warmup, _RAMP * last)
-    if begin >= last:
-        begin, last = 0.0, result.ledger.end
-    return share(total_after(begin) - total_after(last), last - begin)
+    summary = result.summary
+    begin, end = summary["steady_begin"], summary["steady_end"]
+    if not summary["has_steady_part"]:
+        begin, end = 0.0, result.ledger.end
+    return share(total_after(begin) - total_after(end), end - begin)

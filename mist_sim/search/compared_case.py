@@ -35,8 +35,10 @@ FIGURES: Mapping[str, Better | None] = {
     "p50_tpot_ms": "less",
     "p90_tpot_ms": "less",
     "p99_tpot_ms": "less",
-    "output_throughput": "more",
-    "output_throughput_per_gpu": "more",
+    "output_throughput": None,
+    "output_throughput_per_gpu": None,
+    "steady_output_throughput": "more",
+    "steady_output_throughput_per_gpu": "more",
     "num_hand_overs": None,
     "handed_over_tokens": None,
     "mean_hand_over_ms": "less",
@@ -52,6 +54,8 @@ FIGURES: Mapping[str, Better | None] = {
 rate that is attained (`find_goodput`), requests per second; headroom: by what share of the
 scenario's own rate it is higher. What is `_at_goodput` is of a run at that rate, of others at the
 scenario's own."""
+
+_RATES = ("output_throughput", "steady_output_throughput")
 
 AT_GOODPUT = {
     "cost_per_million_output_tokens_usd": "cost_per_million_output_tokens_at_goodput_usd",
@@ -102,8 +106,8 @@ class Case:
             own["headroom"] = rate / self.rate - 1
         for name, at_goodput in AT_GOODPUT.items():
             own[at_goodput] = float((self.at_goodput or {}).get(name, nan))
-        tokens = self._mean("output_throughput")
-        own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
+        for tokens in _RATES:
+            own[f"{tokens}_per_gpu"] = self._mean(tokens) / gpus if gpus else nan
         names = dict.fromkeys((*FIGURES, *self.limits))
         return {name: own[name] if name in own else self._mean(name) for name in names}
 
@@ -198,7 +202,7 @@ class Case:
         """Return the figures of a run at the scenario's own rate; NaN for those it has not."""
         found = {name: _value(summary, name) for name in (*FIGURES, *self.limits)}
         gpus = float(self.num_gpus) if self.num_gpus else nan
-        return found | {"output_throughput_per_gpu": found["output_throughput"] / gpus}
+        return found | {f"{rate}_per_gpu": found[rate] / gpus for rate in _RATES}
 
     def _mean(self, name: str) -> float:
         return estimate([_value(summary, name) for summary in self.summaries]).mean

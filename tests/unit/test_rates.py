@@ -11,6 +11,7 @@ from mist_sim.metrics import Result, Slo
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.traces import (
+    ClosedLoop,
     ConstantArrivals,
     FixedLength,
     Retries,
@@ -137,3 +138,55 @@ def test_tokens_of_which_nobody_says_when_they_came_count_at_the_end():
     result = Simulation(clients=[Silent()], workload=workload).run()
     assert per_second(result, 0.0) == (14.0, 2 / 14, 10 / 14, 30 / 14)
     assert per_second(result, 12.0) == (2.0, 1 / 2, 5 / 2, 15 / 2)
+
+
+# --- the steady part --------------------------------------------------------------------------
+
+
+def test_a_straggler_does_not_lower_rates_of_the_steady_part():
+    """Ten requests a second for 10 s, and a last answer that goes on for 20 s more."""
+    quick = ConstantPredictor(0.01)
+    lengths = [10] * 100, [*[5] * 99, 2000], [k / 10 for k in range(100)]
+    llm = llm_engine(predictor=quick, scheduler=ChunkedScheduler(), num_gpu_blocks=1000)
+    workload = Workload.from_lists(*lengths)
+    summary = Simulation(clients=[llm], workload=workload, slo=Slo(ttft=1.0)).run().summary
+    assert summary["good_request_fraction"] == 1
+    assert summary["request_goodput"] == 100 / summary["duration"] < 4  # vLLM's formula
+    assert summary["steady_request_goodput"] == pytest.approx(10, rel=0.02)
+    assert summary["steady_request_throughput"] == pytest.approx(10, rel=0.02)
+    assert (summary["steady_begin"], summary["steady_end"]) == (pytest.approx(1.98), 9.9)
+
+
+@pytest.mark.parametrize("options", [{}, {"speculative_config": DRAFTS}], ids=["plain", "drafts"])
+def test_tokens_of_the_steady_part_by_hand(options):
+    times = [3.3 * k for k in range(40)]
+    workload = Workload.from_lists([20] * 40, [5 + 3 * k % 40 for k in range(40)], times)
+    result = Simulation(clients=[engine(**options)], workload=workload).run()
+    came_at = np.concatenate([result.token_times(k) for k in range(40)])
+    summary = result.summary
+    begin, end = summary["steady_begin"], summary["steady_end"]
+    assert 0 < begin < end == times[-1]
+    came = np.count_nonzero((came_at >= begin) & (came_at < end))
+    assert summary["steady_output_throughput"] == pytest.approx(came / (end - begin))
+
+
+@pytest.mark.parametrize("times", [[0.0] * 8, [0.5 * k for k in range(8)]], ids=["at once", "few"])
+def test_a_run_without_a_steady_part_has_the_rates_of_all(times):
+    workload = Workload.from_lists([10] * 8, [10] * 8, times)
+    summary = Simulation(clients=[engine()], workload=workload, slo=Slo(ttft=9.0)).run().summary
+    assert not summary["has_steady_part"]
+    assert summary["steady_end"] == summary["duration"]
+    names = ["request_throughput", "output_throughput", "total_token_throughput"]
+    for name in [*names, "request_goodput"]:
+        assert summary[f"steady_{name}"] == summary[name] > 0
+
+
+def test_requests_in_flight_are_never_more_than_users():
+    """vLLM counts, for each second, those that touch it."""
+    quick = ConstantPredictor(0.01)
+    llm = llm_engine(predictor=quick, scheduler=ChunkedScheduler(), num_gpu_blocks=1000)
+    users = ClosedLoop(concurrency=16)
+    workload = Workload.from_lists([10] * 200, [20] * 200, arrivals=users)
+    summary = Simulation(clients=[llm], workload=workload).run().summary
+    assert summary["peak_requests_in_flight"] == 16
+    assert summary["max_concurrent_requests"] > 2 * 16

@@ -1,5 +1,6 @@
 """Pass or miss: each limit at each percentile that was asked for, and the exit code of --strict."""
 
+import io
 import json
 import math
 from math import nan
@@ -7,11 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import Range, verdict_of
 from mist_sim.metrics.goodput import slo_verdicts
 from mist_sim.metrics.stats import describe
+from mist_sim.report.run.tables import results_table
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Workload
+from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
 
 NO_GAPS = np.zeros(0, dtype=np.int64)
 
@@ -62,6 +71,30 @@ def test_no_requests_keep_nothing():
     samples = {"ttft": np.empty(0), "tpot": np.empty(0)}
     for slo in (Slo(ttft=1.0), Slo(tpot=1.0)):
         assert not any(found["kept"] for found in slo_verdicts(slo, samples, NO_GAPS, 0).values())
+
+
+def test_misses_have_their_causes_and_figures_say_of_which_requests():
+    """One at a time, a second a step: one more may wait; the last answer has a gap of a second."""
+    llm = llm_engine(
+        predictor=ConstantPredictor(1.0),
+        scheduler=ChunkedScheduler(max_num_seqs=1),
+        num_gpu_blocks=100,
+        admission=AdmissionControl(max_num_waiting=1),
+    )
+    workload = Workload.from_lists([10] * 5, [1, 1, 1, 1, 3], [0.0, 0.1, 0.2, 0.3, 9.0])
+    slo = Slo(ttft=1.5, tpot=0.5)
+    result = Simulation(clients=[llm], workload=workload, slo=slo).run()
+    summary = result.summary
+    assert summary["num_missed"] == 4
+    assert summary["good_request_fraction"] == 1 / 5
+    failed = {"rejected": 2, "timed_out": 0, "cancelled": 0, "lost": 0}
+    assert summary["misses"] == failed | {"ttft": 1, "tpot": 1}
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(results_table(result))
+    text = " ".join(console.export_text().split())
+    assert "requests that miss 4 2 rejected, 1 TTFT, 1 TPOT" in text
+    assert "Latency of the 3 requests that finished, ms" in text
+    assert "Limits (slo), of all requests, the 2 that failed counted as latest" in text
 
 
 @pytest.mark.parametrize("percentiles", [(), (0,), (50, 101), (math.nan,)])

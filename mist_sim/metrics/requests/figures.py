@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from mist_sim.metrics import latency
 from mist_sim.metrics.goodput import Limits, Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import TableColumns
-from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.requests.window_rates import Mask, rate
+from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.requests.steady import SteadyPart
+from mist_sim.metrics.requests.window_rates import Mask, rate, throughput
 from mist_sim.metrics.tables.tabular import Coded, Columns
 
 
@@ -63,10 +65,21 @@ def samples(c: Mapping[str, Any], done: Mask) -> dict[str, Array]:
     }
 
 
+def steady_rates(
+    recorder: ColumnRecorder, c: Mapping[str, Any], finished: Mask, part: SteadyPart
+) -> dict[str, float]:
+    """Return the throughput in the steady part of a run, under names that say so."""
+    end = inf if part.is_whole else part.end
+    rates = throughput(recorder, c, finished, part.begin, part.seconds, end)
+    return {f"steady_{name}": value for name, value in rates.items()}
+
+
 def goodput(
-    slo: Slo, c: Mapping[str, Any], ended: Mask, counted: Mask, duration: float
+    slo: Slo, c: Mapping[str, Any], ended: Mask, counted: Mask, duration: float, part: SteadyPart
 ) -> dict[str, Any]:
-    """Return goodput and the verdict on each limit; empty without limits.
+    """Return goodput, the causes of misses and the verdict on each limit; empty without limits.
+
+    The goodput of the steady part is of the requests that arrive in it, whenever they end.
 
     c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
     the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that apply
@@ -80,6 +93,8 @@ def goodput(
     of_ended = None if group is None else group[ended]
     kept = slo.kept(times["ttft"], times["tpot"], times["e2el"], num_gaps, of_ended)
     num_counted, num_good = int(counted.sum()), int(kept[counted[ended]].sum())
+    arrival = c["arrival_time"][ended]
+    in_part = part.is_whole | ((arrival >= part.begin) & (arrival < part.end))
     verdicts: dict[str, dict[str, Any]] = {}
     for place, (name, limits) in enumerate(slo.groups.items()):
         mine = counted if group is None else counted & (group == place)
@@ -89,9 +104,24 @@ def goodput(
         verdicts |= {f"{prefix}{key}": verdict | of_none for key, verdict in found.items()}
     return {
         "request_goodput": rate(int(kept.sum()), duration),
+        "steady_request_goodput": rate(int((kept & in_part).sum()), part.seconds),
         "good_request_fraction": num_good / num_counted if num_counted else 0.0,
+        "num_missed": num_counted - num_good,
+        "misses": _misses(slo, c, counted, counted & ended),
         "slo": verdicts,
     }
+
+
+def _misses(slo: Slo, c: Mapping[str, Any], counted: Mask, done: Mask) -> dict[str, int]:
+    """Return how many of the counted requests miss by failing, by status, and by each limit.
+
+    done: the finished ones among them, which may miss several limits.
+    """
+    by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
+    failed = dict(zip(STATUSES[1:], by_status[1:], strict=True))
+    times, group = samples(c, done), c.get("group")
+    missed = slo.missed(times, c["num_gaps"][done], None if group is None else group[done])
+    return failed | {name: int(np.count_nonzero(mask)) for name, mask in missed.items()}
 
 
 def _verdicts(

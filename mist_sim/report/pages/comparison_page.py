@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BARS = {
     "p99_ttft_ms": "p99 TTFT, ms",
     "p99_tpot_ms": "p99 TPOT, ms",
-    "output_throughput": "output tokens a second",
+    "steady_output_throughput": "output tokens a second, steady part",
     "energy_per_output_token_j": "J an output token",
     "cost_per_million_output_tokens_usd": "$ a million output tokens",
 }

@@ -11,6 +11,7 @@ from mist_sim.report.pages.run_verdict import run_verdict
 from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.run.expected import TITLE as EXPECTED
 from mist_sim.report.run.expected import expected_rows
+from mist_sim.report.run.latency import latency_title
 from mist_sim.report.run.origins import origin_lines
 from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.tables import TOO_SHORT
@@ -32,6 +33,7 @@ _CARDS = (
     ("p99 TTFT", "p99_ttft_ms", "ms"),
     ("p99 TPOT", "p99_tpot_ms", "ms"),
     ("goodput", "request_goodput", "requests/s"),
+    ("goodput, steady part", "steady_request_goodput", "requests/s"),
     ("energy", "energy_per_output_token_j", "J an output token"),
     ("cost", "cost_per_million_output_tokens_usd", "$ a million output tokens"),
 )
@@ -41,7 +43,8 @@ _COUNTS = (
     ("input tokens", "total_input_tokens"),
     ("output tokens", "total_output_tokens"),
     ("preemptions", "num_preemptions"),
-    ("requests in flight, peak", "max_concurrent_requests"),
+    ("requests in flight, peak", "peak_requests_in_flight"),
+    ("requests in a second, peak (vLLM's)", "max_concurrent_requests"),
 )
 _CLIENT_COLUMNS = {
     "client": "",
@@ -91,7 +94,7 @@ def _latencies(summary: Mapping[str, Any]) -> PageTable:
     for metric, name in _LATENCIES.items():
         keys = [f"{figure}_{metric}_ms" for figure in _FIGURES]
         rows.append([Cell(name), *(Cell(_in_ms(summary.get(key)), key) for key in keys)])
-    return PageTable("Latency, ms", ["", *_FIGURES], rows)
+    return PageTable(latency_title(summary), ["", *_FIGURES], rows)
 
 
 def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:

@@ -50,8 +50,11 @@ def _limit(name: str, verdict: Mapping[str, Any]) -> str:
 
 
 def _served(summary: Mapping[str, Any]) -> str:
+    of_part, where = "", "the whole run"
+    if summary.get("has_steady_part"):
+        of_part, where = "steady_", "the steady part"
     return (
-        f"{number(summary['request_throughput'])} requests and "
-        f"{number(summary['output_throughput'])} output tokens a second, "
+        f"{number(summary[f'{of_part}request_throughput'])} requests and "
+        f"{number(summary[f'{of_part}output_throughput'])} output tokens a second in {where}, "
         f"p99 TTFT {' '.join(latency(summary['p99_ttft_ms']))}."
     )

@@ -26,8 +26,8 @@ _METRICS = {
     "p99_ttft_ms": "p99 TTFT, ms",
     "p99_tpot_ms": "p99 TPOT, ms",
     "p99_e2el_ms": "p99 E2E, ms",
-    "request_throughput": "requests a second",
-    "request_goodput": "goodput, requests a second",
+    "steady_request_throughput": "requests a second, steady part",
+    "steady_request_goodput": "goodput, requests a second, steady part",
 }
 _PANEL_HEIGHT = 150  # pixels
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,6 +17,13 @@ LATENCIES = (
     ("e2el", "E2E", "arrival to the end"),
     ("queue", "queue", "wait before first work"),
 )
+
+
+def latency_title(summary: Mapping[str, Any]) -> str:
+    """Return the title of figures of latencies, which says of which requests where some failed."""
+    if not summary["failed"]:
+        return "Latency, ms"
+    return f"Latency of the {summary['completed']:,.0f} requests that finished, ms"
 
 
 def latency_table(

@@ -24,7 +24,7 @@ def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Itera
         (
             name,
             count(of["completed"]),
-            number(of["output_throughput"]),
+            number(of["steady_output_throughput"]),
             *(in_ms(of[key]) for key in _LATENCIES),
             *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
         )

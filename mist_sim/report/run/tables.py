@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from mist_sim.errors import in_words
-from mist_sim.metrics.latency import limit_title
+from mist_sim.metrics.latency import SHORT_NAMES, limit_title
 from mist_sim.report.elements.cells import (
     count,
     duration,
@@ -25,7 +25,7 @@ from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
 from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
-from mist_sim.report.run.latency import latency_table
+from mist_sim.report.run.latency import latency_table, latency_title
 from mist_sim.report.run.models import groups_section
 from mist_sim.report.run.origins import host_lines, origin_lines
 from mist_sim.report.run.overloads import overload_line
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from mist_sim.metrics import Result
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_RATES = {
+    "requests": "request_throughput",
+    "output tokens": "output_throughput",
+    "input and output tokens": "total_token_throughput",
+}
 TOO_SHORT = (
     "the clients keep up with the arrivals: the run has too few requests, or they take too large a "
     "part of it. More requests would tell."
@@ -51,12 +56,15 @@ def results_table(result: Result) -> RenderableType:
         *host_lines(summary.get("assumed_host", {})),
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
-        *section("Latency, ms", latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)),
+        *section(
+            latency_title(summary),
+            latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7),
+        ),
         *breakdown_sections(summary),
         *groups_section("Models", summary.get("models", {})),
         *groups_section("Classes", summary.get("classes", {})),
         *expected_section(summary.get("expected_errors", {}), lambda key: in_ms(summary[key])),
-        *slo_section(summary.get("slo", {})),
+        *slo_section(summary.get("slo", {}), summary["failed"]),
         *spending_section(result),
         *section("Clients", clients_table(result)),
         *warnings(_warning_lines(result, summary)),
@@ -108,11 +116,15 @@ def _lives(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    yield "requests", number(summary["request_throughput"]), "/s"
-    yield "output tokens", number(summary["output_throughput"]), "/s"
-    yield "input and output tokens", number(summary["total_token_throughput"]), "/s"
+    for name, key in _RATES.items():
+        yield name, number(summary[key]), _in_steady_part(summary, key)
+    if summary["has_steady_part"]:
+        begin, end = number(summary["steady_begin"]), number(summary["steady_end"])
+        yield "", "", f"(steady part: {begin} to {end} s, without ramp and end)"
     yield "output tokens, peak", number(summary["max_output_tokens_per_s"]), "in one second"
-    yield "requests in flight, peak", count(summary["max_concurrent_requests"]), ""
+    yield "requests in flight, peak", count(summary["peak_requests_in_flight"]), ""
+    most = count(summary["max_concurrent_requests"])
+    yield "requests in a second, peak", most, "vLLM's max_concurrent_requests"
     if "spec_decode_acceptance_rate" in summary:
         accepted = number(summary["spec_decode_acceptance_length"])
         share = percent(summary["spec_decode_acceptance_rate"] / 100, digits=1)
@@ -132,8 +144,27 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
             yield f"  from {level}", percent(rate, digits=1), "of those that were asked for"
     if "request_goodput" in summary:
         good = percent(summary["good_request_fraction"], digits=1)
-        yield "goodput", number(summary["request_goodput"]), f"/s, {good} of the requests keep"
+        rates = _in_steady_part(summary, "request_goodput")
+        yield "goodput", number(summary["request_goodput"]), rates
+        yield "", "", f"{good} of the requests keep"
         yield "", "", _limits(result)
+        if summary["num_missed"]:
+            yield "requests that miss", count(summary["num_missed"]), _causes(summary["misses"])
+
+
+def _in_steady_part(summary: Mapping[str, Any], key: str) -> str:
+    if not summary["has_steady_part"]:
+        return "/s"
+    return f"/s; {number(summary[f'steady_{key}'])} in the steady part"
+
+
+def _causes(misses: Mapping[str, float]) -> str:
+    """Return why requests miss: by limits, of which one may miss several, or as they failed."""
+    return ", ".join(
+        f"{count(int(times))} {SHORT_NAMES.get(cause, cause.replace('_', ' '))}"
+        for cause, times in misses.items()
+        if times
+    )
 
 
 def _limits(result: Result) -> str:

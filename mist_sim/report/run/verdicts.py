@@ -17,10 +17,15 @@ Verdicts = Mapping[str, Mapping[str, Any]]
 `p99_ttft_ms`."""
 
 
-def slo_section(verdicts: Verdicts) -> Iterator[RenderableType]:
-    """Yield every limit with the figure that keeps or misses it; empty without limits."""
+def slo_section(verdicts: Verdicts, num_failed: float) -> Iterator[RenderableType]:
+    """Yield every limit with the figure that keeps or misses it; empty without limits.
+
+    num_failed: requests that did not finish, which count as later than all others.
+    """
     if verdicts:
-        yield from section("Limits (slo)", pairs(_rows(verdicts)))
+        failed = f"the {num_failed:,.0f} that failed counted as latest"
+        title = f"Limits (slo), of all requests, {failed}" if num_failed else "Limits (slo)"
+        yield from section(title, pairs(_rows(verdicts)))
 
 
 def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:

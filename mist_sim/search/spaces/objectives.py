@@ -107,7 +107,14 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("watts", "less", "known", "power", "W"),
         *_latencies(),
         Objective("good_request_fraction", "more", "at rate", "good", "requests"),
-        Objective("output_throughput", "more", "at rate", "output", "tokens/s"),
+        Objective(
+            "output_throughput",
+            "more",
+            "at rate",
+            "output",
+            "tokens/s",
+            "steady_output_throughput",
+        ),
         Objective(_COST, "less", "at rate", "$ a million", "output tokens", _COST),
         Objective(_ENERGY, "less", "at rate", "J a token", "", _ENERGY),
     )

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.stability import Stays, surely_keeps_up
+from mist_sim.metrics.stability import FILLING, Stays, surely_keeps_up
 
 ERROR = 0.01
 """Chance that a run ends with a wrong verdict, on each side, were quantiles of batches normal.
@@ -49,7 +49,6 @@ _GROWTH = 1.5  # requests at a look, divided by those at the look before
 _BATCHES = 32
 _BEYOND = 4  # requests of a batch that are beyond its quantile, at least
 _RAMP = 0.2  # of the requests, at least
-_FILLING = 3.0  # request times until clients hold their steady number of requests (1 - e^-3)
 _FILLED = 2.0  # times of a request that a run goes on after that, at least, to attain
 _STRETCHES = 200  # of waits with luck of their own; fewer let more than 5 % of the runs pass
 _STRETCHES_NEAR = 30  # of requests in the system, where times are near their limit: on fewer, a
@@ -137,7 +136,7 @@ def look(seen: Seen, share: float, error: float) -> Look:
     ids, arrival, times = seen.ids[:num_known], seen.stays.begin[:num_known], seen.times[:num_known]
     num = int(ids[-1]) + 1
     time = float(np.nanmean(times)) if not np.isnan(times).all() else 0.0
-    filled_at = arrival[0] + _FILLING * time
+    filled_at = arrival[0] + FILLING * time
     num_filling = int(ids[min(np.searchsorted(arrival, filled_at), num_known - 1)])
     ramp = min(max(ceil(_RAMP * num), num_filling), num // 2)
     if (ids >= ramp).sum() < 2 * _of_a_batch(share):
