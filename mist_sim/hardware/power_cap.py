@@ -5,11 +5,11 @@ clock (frequency times the square of a voltage that follows it), so arithmetic r
 
     clock = ((limit - idle) / (full - idle)) ^ (1/3)
 
-of its rate, where `full` is the power of prompts without a cap. Memory keeps its own clock: steps
-that wait for it are not slower. The table of splitwise-sim has H100s under a cap (`h100-80gb-pcap`
-in `data/perf_model.csv`): in every row prompts take 1.3 times as long and tokens are unchanged, so
-its authors set a figure rather than measure each row. At half of the power it is 1.37 here. Lower
-caps have no such figure to compare with and are refused.
+of its rate, in every data type and kernel, where `full` is the power of prompts without a cap.
+Memory keeps its own clock: steps that wait for it are not slower. The table of splitwise-sim has
+H100s under a cap (`h100-80gb-pcap` in `data/perf_model.csv`): in every row prompts take 1.3 times
+as long and tokens are unchanged, so its authors set a figure rather than measure each row. At half
+of the power it is 1.37 here. Lower caps have no such figure to compare with and are refused.
 """
 
 from __future__ import annotations
@@ -27,29 +27,27 @@ _LOWEST = 0.5  # of the design power
 
 
 def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
-    """Return a GPU with its speed under a cap of so many watts; unchanged for None.
+    """Return a GPU with its clock under a cap of so many watts; unchanged for None.
 
-    Raises ScenarioError for a cap without effect, and for one too low to be validated.
+    A cap from what prompts draw up to the design power, the card's own limit, changes nothing.
+    Raises ScenarioError for a cap above that, and for one too low to be validated.
     """
     if limit is None:
         return gpu
-    full, idle = _prompt_watts(gpu), gpu.draw.idle * gpu.power
-    if not limit < full:
+    if limit > gpu.power:
         raise ScenarioError(
-            f"power_limit must be < {full:.0f} W, which prompts draw on {gpu.name}; more limits "
-            f"nothing, got {limit:g} W"
+            f"power_limit must be <= {gpu.power:g} W, the design power of {gpu.name}, got "
+            f"{limit:g} W"
         )
     if limit < _LOWEST * gpu.power:
         raise ScenarioError(
             f"power_limit must be >= {_LOWEST * gpu.power:g} W, half of the design power of "
             f"{gpu.name}: there is no figure of step times below, got {limit:g} W"
         )
-    clock = ((limit - idle) / (full - idle)) ** (1 / 3)
-    return replace(
-        gpu,
-        prefill=replace(gpu.prefill, mfu=gpu.prefill.mfu * clock),
-        decode=replace(gpu.decode, mfu=gpu.decode.mfu * clock),
-    )
+    full, idle = _prompt_watts(gpu), gpu.draw.idle * gpu.power
+    if limit >= full:
+        return gpu
+    return replace(gpu, clock=((limit - idle) / (full - idle)) ** (1 / 3))
 
 
 def check_follows_clock(predictor: PipelinePredictor) -> None:

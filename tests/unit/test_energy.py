@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ from rich.console import Console
 
 import mist_sim as mist
 from mist_sim import PowerOptions, ScenarioError, simulate
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.devices.device_loading import gpu_names
+from mist_sim.hardware.devices.kernels import KERNELS
+from mist_sim.hardware.devices.specs import DTYPES
 from mist_sim.hardware.power import PowerDraw
+from mist_sim.hardware.power_cap import with_power_limit
+from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.metrics.spending import energy as energy_module
 from mist_sim.report.replications import replications_table
 from mist_sim.report.run.tables import results_table
@@ -185,10 +192,52 @@ def test_a_cap_slows_prompts_and_not_tokens():
     assert capped["average_power_w"] < 350
 
 
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_kernel_computes_by_the_clock(name):
+    """Of all types and phases, with figures of its own or those of the phase."""
+    free = mist.load_gpu(name)
+    capped = with_power_limit(free, 0.6 * free.power)
+    assert 0.7 < capped.clock < 1
+    for kind, dtype in product(KERNELS, DTYPES):
+        for phase in ("prefill", "decode"):
+            _, rate, bandwidth = Phase(free, getattr(free, phase)).rates(kind, dtype)
+            _, slower, same = Phase(capped, getattr(capped, phase)).rates(kind, dtype)
+            assert slower == pytest.approx(capped.clock * rate, rel=1e-12)
+            assert same == bandwidth
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8", "int8", "int4"])
+def test_prompts_of_every_type_wait_for_the_clock(quantization):
+    """At half of the power; links and memory, which do not wait, are more of the FP8 steps."""
+    prompts = StepBatch(chunks=((4096, 0),))
+    free, capped = (
+        mist.llm_client(
+            "llm",
+            model="llama-3.1-70b",
+            gpu="h100-sxm",
+            tensor_parallel_size=4,
+            quantization=quantization,
+            power_limit=limit,
+        )
+        .predictor.ranks[0]
+        .step_time(prompts)
+        for limit in (None, 350.0)
+    )
+    assert 1.15 < capped / free < 1.4
+
+
+def test_the_limit_of_the_card_itself_is_no_cap():
+    free, own = (
+        simulate(scenario(clients__0__gpu="h100-sxm", clients__0__power_limit=limit))
+        for limit in (None, "700 W")
+    )
+    assert own.summary == free.summary
+
+
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("700 W", "power_limit: must be < 699 W, which prompts draw on h100-sxm"),
+        ("701 W", "power_limit: must be <= 700 W, the design power of h100-sxm, got 701 W"),
         ("300 W", "power_limit: must be >= 350 W, half of the design power"),
     ],
 )

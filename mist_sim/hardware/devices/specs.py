@@ -234,6 +234,8 @@ class GpuSpec:
         without figures reaches the efficiencies of its phase at any size.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
         `EngineOverhead`. Used where a scenario does not set it.
+    clock: share of the cores' full clock at which they run, in (0, 1]; set by a power cap, not by a
+        file. Every rate of arithmetic is multiplied by it (`sustained_rates`).
     confidence: origin of the efficiencies.
     sources: where each figure comes from, by dotted field name ("prefill.mfu"), or that of all
         figures of a table ("prefill").
@@ -257,12 +259,14 @@ class GpuSpec:
     architecture: str = ""
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
     based_on: str = ""
+    clock: float = field(default=1.0, metadata=NOT_IN_FILES)
     confidence: Confidence = "spec-only"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("memory", "memory_bandwidth", "host_bandwidth", "power"):
             _check_positive(name, getattr(self, name))
+        _check_fraction("clock", self.clock)
         if "bf16" not in self.flops:
             raise ValueError("flops.bf16 is missing")
         for dtype, rate in self.flops.items():

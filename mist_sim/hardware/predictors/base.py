@@ -132,8 +132,10 @@ def sustained_rates(
 ) -> tuple[float, float]:
     """Return the rates that kernels of a type sustain on a GPU: (FLOP/s, bytes/s of memory).
 
+    The former follows the clock of the cores, which a power cap lowers.
+
     A type without a rate on this GPU runs at the 16-bit one: kernels widen before they multiply
     (Marlin for FP8 weights on Ampere, in vLLM).
     """
     flops = gpu.flops.get(dtype, gpu.flops["bf16"])
-    return efficiency.mfu * flops, efficiency.mbu * gpu.memory_bandwidth
+    return efficiency.mfu * gpu.clock * flops, efficiency.mbu * gpu.memory_bandwidth
