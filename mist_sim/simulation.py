@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Any
 
 from simpy.events import Event
 
@@ -12,12 +13,14 @@ from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.rules.flowing_clients import check_not_stuck, let_flow, let_stay_alone
 from mist_sim.clients.shared_parts import SharedParts
+from mist_sim.clients.traits import TimesOrigin
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
+from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
@@ -33,6 +36,7 @@ from mist_sim.load_generation import (
     Users,
 )
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
+from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
@@ -72,6 +76,7 @@ class Simulation:
     lifecycle: clients that fail, start, drain or are scaled; None: all clients stay up.
     reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
     not. search: finds how, where `reconfigure` asks for it.
+    remarks: what its results warn of, beside what its clients say.
     front_end: times between users and engines; None: those that are assumed where a client's
     step times ask for them (`TimesOrigin.assumed`), else none.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
@@ -98,6 +103,7 @@ class Simulation:
         reconfigure: Reconfigure | None = None,
         search: Search | None = None,
         front_end: FrontEnd | None = None,
+        remarks: Sequence[ResultWarning] = (),
     ) -> None:
         clients = list(clients)
         self.hand_over = hand_over or HandOver()
@@ -129,6 +135,7 @@ class Simulation:
         self.cost = cost
         self.reconfigure, self.search = reconfigure, search
         self.front_end = front_end or FrontEnd()
+        self.remarks = tuple(remarks)
         self.lifecycle = lifecycle
         if lifecycle is not None:
             check_lives(lifecycle, clients, network, self.slo)
@@ -193,7 +200,8 @@ class Simulation:
 
     def _result(self, recorder: ColumnRecorder, sliders: Reconfigurer | None) -> Result:
         """Return the records of a run, with the data needed to read them."""
-        times = {c.name: origin for c in self.clients if (origin := c.traits.times) is not None}
+        times = self._times
+        assumed = self._assumed_after(recorder)
         return Result(
             recorder=recorder,
             client_names=[client.name for client in self.clients],
@@ -201,11 +209,9 @@ class Simulation:
             block_tokens=[client.block_tokens for client in self.clients],
             kv_entries=[client.kv_entries for client in self.clients],
             estimates={name: origin.estimate for name, origin in times.items()},
-            assumed=self._assumed_after(recorder),
-            assumed_hosts={
-                n: origin.assumed_host for n, origin in times.items() if origin.assumed_host
-            },
-            collectives={c.name: text for c in self.clients if (text := _collectives(c))},
+            assumed=assumed,
+            assumed_hosts=self._assumed_hosts,
+            collectives=self._over_nodes,
             settings={c.name: _settings(c) for c in self.clients if c.traits.times is not None},
             engines={name: origin.imitates for name, origin in times.items() if origin.imitates},
             kernels={name: origin.kernels for name, origin in times.items() if origin.kernels},
@@ -219,8 +225,36 @@ class Simulation:
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
             step_limits=[self._step_limits(client) for client in self.clients],
+            known_warnings=self._warnings(assumed),
             presenter=RUN,
         )
+
+    @property
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What every result of these clients warns of, as far as that is known before a run."""
+        found = self._assumed()
+        if self.workload.tells_no_prefixes:
+            caching = [name for name, origin in self._times.items() if origin.caches_prefixes]
+            found = _joined([found, dict.fromkeys(caching, ("prefixes",))])
+        return self._warnings(found)
+
+    def _warnings(self, assumed: Mapping[str, Sequence[str]]) -> tuple[ResultWarning, ...]:
+        estimates = {name: origin.estimate for name, origin in self._times.items()}
+        of_clients = [each for origin in self._times.values() for each in origin.warnings]
+        found = assumption_warnings(estimates, assumed, self._assumed_hosts, self._over_nodes)
+        return merged((*self.remarks, *of_clients, *found))
+
+    @property
+    def _times(self) -> dict[str, TimesOrigin]:
+        return {c.name: origin for c in self.clients if (origin := c.traits.times) is not None}
+
+    @property
+    def _assumed_hosts(self) -> dict[str, Mapping[str, Any]]:
+        return {n: it.assumed_host for n, it in self._times.items() if it.assumed_host}
+
+    @property
+    def _over_nodes(self) -> dict[str, str]:
+        return {c.name: text for c in self.clients if (text := _collectives(c))}
 
     def _servers(self) -> ApiServers | None:
         """Return the front end of a run; None: requests take no time there."""
@@ -242,19 +276,17 @@ class Simulation:
             options = client.traits.times.assumed if client.traits.times else ()
             if unsaid := tuple(name for name in options if name not in said):
                 found[client.name] = unsaid
-        return found
+        lives = self.lifecycle.assumed(self.network) if self.lifecycle is not None else {}
+        return _joined([found, lives])
 
     def _assumed_after(self, recorder: ColumnRecorder) -> dict[str, tuple[str, ...]]:
-        """Return the assumptions by client, with those of the clients' lives and of the trace."""
+        """Return the assumptions by client, with those of the trace."""
         found = self._assumed()
-        more = [self.lifecycle.assumed(self.network)] if self.lifecycle is not None else []
         requests = recorder.requests.columns()
         if requests["num_queried_tokens"].any() and not requests["num_known_tokens"].any():
             engines = [client.name for client in self.clients if client.traits.times is not None]
             if self.workload.tells_no_prefixes:
-                more.append(dict.fromkeys(engines, ("prefixes",)))
-        for each in more:
-            found |= {name: found.get(name, ()) + options for name, options in each.items()}
+                found = _joined([found, dict.fromkeys(engines, ("prefixes",))])
         return found
 
     def _step_limits(self, client: Client) -> StepLimits | None:
@@ -342,6 +374,14 @@ class Simulation:
             and self.hand_over.policy is None
             and all(client.serves_whole for client in self.clients)
         )
+
+
+def _joined(parts: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    """Return assumed options by client of several parts."""
+    found: dict[str, tuple[str, ...]] = {}
+    for each in parts:
+        found |= {name: found.get(name, ()) + options for name, options in each.items()}
+    return found
 
 
 def _most_blocks(client: Client) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.oracle import Oracle, Times
 from mist_sim.bestserve.strategy import Strategy
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -100,12 +101,14 @@ class Engines:
     """The instances of a strategy.
 
     times: step times of prompts, and of answers. blocks: of KV cache of an instance of each kind
-    (the same one twice where they are together), and tokens in a block.
+    (the same one twice where they are together), and tokens in a block. warnings: what results of
+    their runs warn of.
     """
 
     times: tuple[Times, Times]
     blocks: tuple[int, int]
     block_size: int
+    warnings: tuple[ResultWarning, ...]
 
     @classmethod
     def of(cls, template: Template, strategy: Strategy, longest: int) -> Engines:
@@ -117,6 +120,7 @@ class Engines:
             (Oracle(first.predictor), Oracle(last.predictor)),
             (first.num_gpu_blocks, last.num_gpu_blocks),
             first.config.kv_cache.block_size,
+            built.warnings,
         )
 
     def lacks_room(self, strategy: Strategy, requests: Requests) -> str | None:

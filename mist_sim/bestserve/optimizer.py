@@ -23,6 +23,7 @@ from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.bestserve.strategy_result import Entry, Per
+from mist_sim.core.result_warnings import of_data
 from mist_sim.errors import ScenarioError, brief, first_problem
 from mist_sim.hardware import load_gpu
 from mist_sim.output.texts import json_text
@@ -178,7 +179,10 @@ def search_strategy(
         warmup=template.scenario.warmup,
     )
     found = search_rate(simulate, options.target, search, seed=seed)
-    return {"trials": [trial.data() for trial in found.trials]}
+    return {
+        "trials": [trial.data() for trial in found.trials],
+        "warnings": [each.data for each in engines.warnings],
+    }
 
 
 @lru_cache(maxsize=8)
@@ -233,6 +237,7 @@ def _entry(
         scenario=at_that_rate.resolved(),
         title=full.headline,
         settings=settings,
+        known_warnings=of_data(rows[0].result),
     )
     return Entry(strategy, goodput=goodput)
 

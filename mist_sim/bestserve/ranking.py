@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.strategy_result import Entry, Per
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import BESTSERVE
@@ -18,10 +21,11 @@ from mist_sim.search.verdicts.request_times import Target
 if TYPE_CHECKING:
     import pandas as pd
 
-_CAUTION = """\
-# BestServe's models found this one's goodput; they take TPOT for shorter than the full simulation
-# does. At that rate mist run may show many bad requests: mist goodput finds the rate it serves.
-"""
+_CAUTION = (
+    "BestServe's models find the goodputs; they take TPOT for shorter than the full simulation "
+    "does. At such a rate mist run may show many bad requests: mist goodput finds the rate that is "
+    "served, and --check does for the best."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,24 +146,28 @@ class Ranking(Findings):
         }
 
     @property
-    def warnings(self) -> list[str]:
-        """Warnings for the reader of the ranking."""
-        found = [
-            f"{entry.label}: {text}"
-            for entry in self.entries
-            if entry.goodput is not None and entry.goodput.status != "all missed"
-            for text in entry.goodput.warnings
-        ]
-        found += [
-            f"{e.label}: the full simulation failed: {e.full_failure}"
-            for e in self.entries
-            if e.full_failure
-        ]
-        return found
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What the searches of strategies warn of.
+
+        A strategy that misses at every rate is in the table with a goodput of 0, so its search has
+        nothing to add.
+        """
+        mine: dict[str, list[ResultWarning]] = {}
+        for entry in self.entries:
+            found = list(entry.goodput.warnings) if entry.goodput is not None else []
+            if entry.goodput is not None and entry.goodput.status == "all missed":
+                found = [each for each in found if each.kind not in _OF_MISSED]
+            if entry.full is not None:
+                found += entry.full.warnings
+            if entry.full_failure:
+                text = f"the full simulation failed: {entry.full_failure}"
+                found.append(ResultWarning(kinds.FULL_FAILED, text))
+            mine[entry.label] = found
+        return (ResultWarning(kinds.BESTSERVE, _CAUTION), *of_points(mine))
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data; rates in requests per second."""
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data; rates in requests per second."""
         best, target = self.best, self.target
         return {
             "best": self._row(best) | {"strategy_fields": asdict(best.strategy)} if best else None,
@@ -176,7 +184,6 @@ class Ranking(Findings):
             "relaxation": target.relaxation,
             "each_limit_alone": target.each,
             "strategies": self.table.to_dict("records"),
-            "warnings": self.warnings,
         }
 
     def __repr__(self) -> str:
@@ -197,7 +204,14 @@ class Ranking(Findings):
         if tried:
             write_text(folder / "trials.csv", _csv(pd.concat(tried)))
         if (best := self.best) is not None and best.goodput is not None:
-            write_text(folder / "best.yaml", _CAUTION + best.goodput.scenario)
+            write_text(folder / "best.yaml", _commented(_CAUTION) + best.goodput.scenario)
+
+
+_OF_MISSED = (kinds.ALL_MISSED, kinds.LONE_REQUESTS)
+
+
+def _commented(text: str) -> str:
+    return "".join(f"# {line}\n" for line in wrap(text, 98))
 
 
 def _csv(frame: pd.DataFrame) -> str:

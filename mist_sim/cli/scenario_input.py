@@ -159,10 +159,9 @@ def of_vllm(commands: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]
 
 
 def note(found: Found) -> None:
-    """Print on stderr which arguments do not affect simulated times, and which are assumed."""
+    """Print on stderr which arguments do not affect simulated times.
+
+    Assumptions are keys of the scenario, and its results repeat them.
+    """
     if found.left_out:
         typer.echo(f"note: without effect on times: {', '.join(found.left_out)}", err=True)
-    for item in found.assumed:
-        typer.echo(f"note: assumed for {item.flag}: {item.why}", err=True)
-    if found.others:
-        typer.echo(f"note: not read, other programs: {', '.join(found.others)}", err=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.explain.moment import step_at
@@ -33,7 +34,7 @@ class StepExplained(Findings):
     GPUs, whose data sheet has the peaks; None: the client names none.
     kv_entries: how the client stores keys and values, such as "in 8 bits (fp8)".
     moment: (seconds when the step begins, requests that wait meanwhile); None for a batch by hand.
-    notes: for the reader.
+    notes: for the reader. warnings: of the scenario's clients.
     """
 
     presenter = STEP
@@ -47,6 +48,7 @@ class StepExplained(Findings):
     kv_entries: str = ""
     moment: tuple[float, int] | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[ResultWarning, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -113,8 +115,8 @@ class StepExplained(Findings):
         return {dtype: rate for dtype, rate in self.gpu.flops.items() if dtype in used}
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data."""
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data."""
         batch = self.batch
         return {
             "client": self.client,
@@ -158,7 +160,7 @@ def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = Non
     """
     built = Built(scenario)
     found = _engine(built, client)
-    return _explained(scenario, found, batch.for_engine(found))
+    return _explained(built, found, batch.for_engine(found))
 
 
 def explain_moment(scenario: Scenario, time: float, client: str | None = None) -> StepExplained:
@@ -183,7 +185,7 @@ def explain_moment(scenario: Scenario, time: float, client: str | None = None) -
     if is_on_the_spot:
         notes.append(_ON_THE_SPOT)
     return _explained(
-        scenario,
+        built,
         found,
         moment.batch,
         is_on_the_spot=is_on_the_spot,
@@ -222,7 +224,7 @@ def _operators(client: Any, batch: StepBatch, *, is_on_the_spot: bool) -> list[O
 
 
 def _explained(
-    scenario: Scenario,
+    built: Built,
     client: Any,
     batch: StepBatch,
     *,
@@ -234,7 +236,7 @@ def _explained(
     gpu = machine.groups[0].gpu if machine is not None else None
     return StepExplained(
         client=client.name,
-        title=scenario.headline,
+        title=built.scenario.headline,
         batch=batch,
         operators=tuple(merged(_operators(client, batch, is_on_the_spot=is_on_the_spot))),
         estimate=traits_of(client.predictor).estimate,
@@ -242,4 +244,5 @@ def _explained(
         kv_entries=client.kv_entries,
         moment=moment,
         notes=notes,
+        warnings=built.warnings,
     )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import with_verdicts
 from mist_sim.metrics.tables.saved_findings import ONE_LINE, Findings, Presenter
@@ -31,6 +33,12 @@ _NAMES = (
     "expected_errors",
     "power_estimates",
     "prices",
+)
+
+
+_ALIKE = (
+    "All replications are equal: nothing that is drawn at random shows in the results. The times "
+    "and lengths of a trace are not drawn."
 )
 
 
@@ -144,7 +152,13 @@ class Replications(Findings):
         return bool((rows.nunique(dropna=False) == 1).all())
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What the runs warn of, and that they are all equal."""
+        found = over_runs([of_data(summary) for summary in self.summaries])
+        return (ResultWarning(kinds.ALIKE, _ALIKE), *found) if self.are_equal else found
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
         """A run's summary with the means over all runs, and the ends of their intervals."""
         intervals = {name: [found.low, found.high] for name, found in self.estimates.items()}
         first = self.summaries[0]

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -26,6 +27,7 @@ from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_columns
 from mist_sim.metrics.requests.figures import class_columns
 from mist_sim.metrics.requests.retrievals import retrievals_columns
+from mist_sim.metrics.run_warnings import run_warnings
 from mist_sim.metrics.spending.added import (
     spending_summary,
     spent_by_clients,
@@ -85,6 +87,7 @@ class Result(Findings):
     power: power draw beside the GPUs. cost: prices to use; None: no cost is computed.
     sliders: when TaiChi's sliders moved (seconds), and their positions; None: they never move.
     step_limits: limits of each client's steps; None: unknown; empty: for no client.
+    known_warnings: what was known to warn of before the run (`Simulation.warnings`).
     presenter: shows the result as tables.
     """
 
@@ -113,6 +116,7 @@ class Result(Findings):
     cost: CostOptions | None = None
     sliders: tuple[tuple[float, Sliders], ...] | None = None
     step_limits: list[StepLimits | None] = field(default_factory=list)
+    known_warnings: tuple[ResultWarning, ...] = ()
     presenter: Presenter = ONE_LINE
 
     @cached_property
@@ -132,8 +136,20 @@ class Result(Findings):
     @cached_property
     def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
+        return cast("Summary", super().summary)
+
+    @cached_property
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What the run shows, and what was known before it."""
+        asks = self.asks_for_spending
+        found = run_warnings(self.data, self.recorder, asks_for_spending=asks)
+        return (*found, *self.known_warnings)
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The metrics without the warnings."""
         with rare_collections():
-            return cast("Summary", self._summarised())
+            return self._summarised()
 
     def _summarised(self) -> dict[str, Any]:
         engines: dict[str, Any] = {"engines": dict(self.engines)} if self.engines else {}

@@ -67,6 +67,21 @@ class RecoveryFigures(TypedDict):
     back_after: dict[str, float | None]
 
 
+class _Warning(TypedDict):
+    kind: str
+    text: str
+
+
+class WarningData(_Warning, total=False):
+    """A warning of the result. kind: a name in `KINDS`. of: the runs or points that it is of.
+
+    detail: the part of the text that holds for this run alone.
+    """
+
+    detail: str
+    of: list[str]
+
+
 class ExpectedError(TypedDict):
     """The range of nine in ten measurements, as measured / simulated - 1."""
 
@@ -219,6 +234,7 @@ class _Always(_Latencies):
     utilisation: float
     unstable: bool
     estimates: dict[str, str]
+    warnings: list[WarningData]
 
 
 class Summary(_Always, total=False):

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_title
-from mist_sim.report.elements.cells import count, number, section, warnings, who
+from mist_sim.report.elements.cells import count, number, section, who
 from mist_sim.report.elements.widths import Fitting, columns
 from mist_sim.report.goodput import asked
 
@@ -32,7 +32,7 @@ def bestserve_table(summary: Mapping[str, Any]) -> RenderableType:
     parts.append(Text())
     if left_out:
         parts += section("Left out", Group(*(Text(text) for text in _reasons(left_out))))
-    return Group(*parts, *warnings(summary["warnings"]))
+    return Group(*parts)
 
 
 def _ranked(

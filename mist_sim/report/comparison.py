@@ -11,10 +11,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.report.elements.cells import in_ms, merged, number, percent, section, warnings
+from mist_sim.report.elements.cells import in_ms, merged, number, percent, section
 from mist_sim.report.elements.widths import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
-from mist_sim.report.run.origins import host_lines_of_each
 
 Title = TypeVar("Title")
 
@@ -83,7 +82,6 @@ _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
 def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a comparison. summary: `Comparison.summary`."""
     names = list(summary["scenarios"])
-    told = [(name, text) for name, texts in summary["warnings"].items() for text in texts]
     plane = summary.get("slo_plane")
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
@@ -91,15 +89,12 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     if any(case["failed"] > 0 for case in summary["scenarios"].values()):
         below.append(_FINISHED)
     return Group(
-        *host_lines_of_each(summary.get("assumed_host", {}), len(names)),
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *_break_even(summary.get("break_even", ())),
         *_told("Left out", summary.get("left_out", {})),
-        *_told("Assumed", summary.get("assumed", {})),
         *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
-        *warnings(merged(told) if is_long else [f"{name}: {text}" for name, text in told]),
     )
 
 

@@ -10,11 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import SHORT_NAMES, limit_title
-from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
+from mist_sim.report.elements.cells import count, duration, number, percent, section
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns
 from mist_sim.report.run.expected import expected_of_each
-from mist_sim.report.run.origins import host_lines
 
 _MILLION = 1e6
 
@@ -22,13 +21,11 @@ _MILLION = 1e6
 def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a search. summary: `Goodput.summary`."""
     return Group(
-        *host_lines(summary.get("assumed_host", {})),
         *section("Goodput", pairs(_figures(summary))),
         *_spending(summary),
         *section("Rates tried", _trials(summary)),
         *_what_binds(summary.get("binding")),
         *expected_of_each({"": summary["expected_errors"]}),
-        *warnings(text[:1].upper() + text[1:] for text in summary["warnings"]),
     )
 
 

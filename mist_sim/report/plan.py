@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, percent, section, warnings
+from mist_sim.report.elements.cells import number, percent, section
 from mist_sim.report.elements.widths import listed
-from mist_sim.report.run.origins import host_lines
 
 _MOST_ROWS = 12  # of the candidates tried; all are in the files
 
@@ -20,14 +19,12 @@ _MOST_ROWS = 12  # of the candidates tried; all are in the files
 def plan_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a plan. summary: `Plan.summary`."""
     return Group(
-        *host_lines(summary["assumed_host"]),
         *section("Plan", _lines(summary)),
         *section("Runner-up", Text(summary["runner_up"] or "nothing else was tried")),
         *_what_binds(summary["binding"]),
         *section(_tried_title(summary), _tried(summary)),
         *_left_out(summary),
         *_deploy(summary),
-        *warnings(summary["warnings"]),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Shows findings as tables below their title, and as a report.
+    """Shows findings as tables below their title, and as a report; both with their warnings.
 
     make: returns the tables of the findings. has_title: whether there is a title. page: returns the
         report, under a title; None: a page of only the tables. draw: returns a picture by its name;
@@ -33,13 +33,13 @@ class Tables:
         """Print the findings as tables."""
         from mist_sim.report.elements.shown import show
 
-        show(self._title(found), self.make(found))
+        show(self._title(found), self._body(found))
 
     def as_html(self, found: Any) -> str:
         """Return the tables of the findings as HTML."""
         from mist_sim.report.elements.shown import as_html
 
-        return as_html(self._title(found), self.make(found))
+        return as_html(self._title(found), self._body(found))
 
     def report(self, found: Any) -> str:
         """Return the HTML of a report. Raises ScenarioError without Jinja2 or Plotly."""
@@ -57,14 +57,21 @@ class Tables:
             raise ScenarioError(f"there is no picture {brief(name)} of this. Known: {known}")
         return drawings[name]
 
+    def _body(self, found: Any) -> RenderableType:
+        from mist_sim.report.elements.warned import with_warnings
+
+        return with_warnings(found.summary, self.make(found))
+
     def _page(self, found: Any) -> Page:
         from mist_sim.report.pages.page import Verdict
         from mist_sim.report.pages.printed_page import printed_page
 
         title = found.title.splitlines()[0] if getattr(found, "title", "") else repr(found)
         if self.page is not None:
-            return self.page(found, title)
-        return printed_page(title, Verdict("plain", "", ""), self.make(found))
+            page = self.page(found, title)
+        else:
+            page = printed_page(title, Verdict("plain", "", ""), self.make(found))
+        return page.warned(found.summary)
 
     def _title(self, found: Any) -> str:
         return found.title if self.has_title else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from math import isnan
 from typing import TYPE_CHECKING
@@ -11,13 +10,11 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.report.elements.cells import LONG_MS, count, number, section, warnings
+from mist_sim.report.elements.cells import LONG_MS, count, number, section
 from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.latency import latency_table, latency_title
-from mist_sim.report.run.origins import host_lines, origin_lines
-from mist_sim.report.run.tables import TOO_SHORT, nothing_finished
 from mist_sim.report.run.verdicts import slo_section
 
 if TYPE_CHECKING:
@@ -67,7 +64,6 @@ def replications_table(found: Replications) -> RenderableType:
     )
     text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
     return Group(
-        *host_lines(found.summary.get("assumed_host", {})),
         Padding(Text(text), (0, 0, 1, 0)),
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
@@ -77,7 +73,6 @@ def replications_table(found: Replications) -> RenderableType:
         ),
         *slo_section(found.slo, found.estimate("failed").mean),
         *_spending(found),
-        *warnings(_warning_lines(found)),
     )
 
 
@@ -111,25 +106,3 @@ def _cell(mean: float, half_width: float) -> str:
         return count(round(mean)) if mean == round(mean) else number(mean)
     decimals = len(number(mean).partition(".")[2])
     return f"{number(mean)} ± {half_width:,.{decimals}f}"
-
-
-def _warning_lines(found: Replications) -> Iterator[str]:
-    if found.are_equal:
-        yield (
-            "All replications are equal: nothing that is drawn at random shows in the results. "
-            "The times and lengths of a trace are not drawn."
-        )
-    num_runs = len(found.seeds)
-    if idle := [summary for summary in found.summaries if not summary["completed"]]:
-        yield f"In {len(idle)} of {num_runs} replications: {nothing_finished(idle[0])}"
-    if found.estimate("num_rejected").mean:
-        yield "Requests were rejected; one run without replications shows the reason."
-    said = Counter(s.get("stability") for s in found.summaries if s["completed"])
-    if unstable := said["unstable"]:
-        yield (
-            f"Unstable in {unstable} of {num_runs} replications: more work arrives than the "
-            "clients can do, and latencies depend on how long the run is."
-        )
-    if unknown := said["too short to tell"]:
-        yield f"Too short to tell in {unknown} of {num_runs} replications whether {TOO_SHORT}"
-    yield from origin_lines(found.summary)

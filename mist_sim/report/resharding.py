@@ -67,7 +67,4 @@ def _notes(summary: Mapping[str, Any], num_shown: int) -> list[str]:
     num_pairs = len(summary["pairs"])
     if num_shown < num_pairs:
         found.append(f"{num_shown} of {num_pairs} pairs; --out DIR writes all.")
-    found.append("By equation 1 of Seesaw's appendix A: uniform lengths, full batches, no queues.")
-    if not summary["piggyback"]:
-        found.append("Layouts that stay gain nothing from chunked prefill here (--piggyback).")
     return found

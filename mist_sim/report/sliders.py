@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, merged, section, warnings
+from mist_sim.report.elements.cells import count, section
 from mist_sim.report.elements.widths import columns
 from mist_sim.report.goodput import asked
-from mist_sim.report.run.origins import host_lines_of_each
 
 
 def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -20,17 +19,11 @@ def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
     best = summary["best"]
     searches = [entry["search"] for entry in best.values()]
     limits = f", {asked(searches[0])}" if searches else ""
-    remarks = merged(
-        (entry["name"], text) for entry in best.values() for text in entry["search"]["warnings"]
-    )
-    hosts = {name: entry["search"].get("assumed_host", {}) for name, entry in best.items()}
     runs = f"{count(len(summary['positions']))} positions, {count(summary['num_runs'])} runs"
     return Group(
-        *host_lines_of_each(hosts, len(best)),
         *section(f"Best of each design{limits}", _best(best)) if best else (),
         *section(f"Sliders tried ({runs})", _positions(summary["positions"])),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
-        *warnings(remarks),
     )
 
 

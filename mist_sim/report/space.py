@@ -9,14 +9,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, in_ms, merged, number, percent, section, warnings
+from mist_sim.report.elements.cells import count, in_ms, number, percent, section
 from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.elements.warned import with_warnings
 from mist_sim.report.elements.widths import columns, listed
-from mist_sim.report.run.origins import host_lines, host_lines_of_each
 
 _MOST_ROWS = 15  # of a table; all are in the files
 _FEW_ROWS = 6  # all of which are shown, also equal ones
-_MOST_WARNINGS = 3
 _SHORT = {
     "tensor_parallel_size": "TP",
     "pipeline_parallel_size": "PP",
@@ -44,18 +43,12 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
     kept.sort(key=lambda row: _order(row, summary))
     unknown = [row for row in summary["rows"] if row["status"] == "undecided"]
-    told = merged((row["name"], text) for row in best for text in row["warnings"])
-    if len(told) > _MOST_WARNINGS:
-        told = [*told[:_MOST_WARNINGS], f"{len(told) - _MOST_WARNINGS} more: --explain ROW"]
-    hosts = {row["name"]: row.get("assumed_host", {}) for row in best}
     return Group(
-        *host_lines_of_each(hosts, len(best)),
         *section("Best", Text(summary["sentence"])),
         *(section(_best_title(summary, is_sure=not unknown), _rows(best, summary)) if best else ()),
         *(section("Attain all rates tried", _rows(unknown, summary)) if unknown else ()),
         *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
         *section(_title(summary), _statuses(summary)),
-        *warnings(told),
     )
 
 
@@ -70,15 +63,14 @@ def row_table(row: Mapping[str, Any]) -> RenderableType:
         figures.append(("bound", number(row["bound"]), "/s, which no such engines exceed"))
     values = [(key, str(value), "") for key, value in row["values"].items()]
     reason = f": {row['reason']}" if row["reason"] else ""
-    return Group(
-        *host_lines(row.get("assumed_host", {})),
+    body = Group(
         *section(f"Row {row['number']}: {row['name']}", Text(f"{_WORDS[row['status']]}{reason}")),
         *section("Set", pairs(values)),
         *section("Figures", pairs(figures)),
         *(section("Rates tried", _trials(row["trials"])) if row["trials"] else ()),
         *(section("Run at its own rate", pairs(_of_run(row["run"]))) if row["run"] else ()),
-        *warnings(row["warnings"]),
     )
+    return with_warnings(row, body)
 
 
 def _best_title(summary: Mapping[str, Any], *, is_sure: bool) -> str:

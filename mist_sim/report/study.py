@@ -11,10 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.errors import listed as listed_names
-from mist_sim.report.elements.cells import section, warnings
+from mist_sim.report.elements.cells import section
 from mist_sim.report.elements.metric_cells import metric_cell, metric_title
 from mist_sim.report.elements.widths import Fitting, columns, listed
-from mist_sim.report.run.origins import host_lines_of_each
 
 _TITLES = {
     "steady_request_throughput": ("requests", "/s"),
@@ -27,7 +26,6 @@ _TITLES = {
     "cost_per_million_output_tokens_usd": ("$ a million", "output tokens"),
 }
 _LEFT_OUT = ("steady_request_throughput", "p50_ttft_ms", "p50_tpot_ms")  # in a narrow terminal
-_MOST_WARNINGS = 20
 
 
 def study_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -40,14 +38,10 @@ def study_table(summary: Mapping[str, Any]) -> RenderableType:
     ]
     fewer = summary.get("shown") or [key for key in most if key not in _LEFT_OUT]
     table = Fitting(_table(points, most, 2), _table(points, most, 1), _narrow(points, fewer))
-    told = summary["warnings"]
-    hosts = {each["name"]: each["assumed_host"] for each in points if "assumed_host" in each}
     return Group(
-        *host_lines_of_each(hosts, len(points)),
         *section(_title(summary), table),
         *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
-        *warnings(_first(told)),
     )
 
 
@@ -87,7 +81,6 @@ def _legend(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"latencies of requests that finished; some failed at {listed_names(failed)}"
     if any(point["confidence_intervals"] for point in summary["points"]):
         yield "mean ± half width of the 95 % confidence interval over the seeds"
-    yield from summary["notes"]
 
 
 def _figures(point: Mapping[str, Any], shown: list[str]) -> Iterator[str]:
@@ -99,9 +92,3 @@ def _figures(point: Mapping[str, Any], shown: list[str]) -> Iterator[str]:
         mean = point["figures"].get(key, float("nan"))
         low, high = point["confidence_intervals"].get(key, (mean, mean))
         yield metric_cell(key, mean, (high - low) / 2)
-
-
-def _first(told: list[str]) -> list[str]:
-    """Return as many warnings as one reads; --json and study.json have all."""
-    rest = len(told) - _MOST_WARNINGS
-    return told if rest <= 0 else [*told[:_MOST_WARNINGS], f"... and {rest} more"]

@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import section, warnings
+from mist_sim.report.elements.cells import section
 from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.elements.widths import columns
-from mist_sim.report.run.origins import host_lines_of_each
 
 _LONGEST = 30  # cells of a bar
 
@@ -23,9 +22,7 @@ def sweep_table(summary: Mapping[str, Any]) -> RenderableType:
     over = " and ".join(summary["labels"])
     parts = [body, *([Text(summary["sentence"])] if summary["sentence"] else [])]
     return Group(
-        *host_lines_of_each(summary.get("assumed_host", {}), len(summary["points"])),
         *section(f"{summary['metric'].replace('_', ' ')} over {over}", Group(*parts)),
-        *warnings(summary["warnings"]),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import BaseModel
 
 from mist_sim.clients import Client
+from mist_sim.core.result_warnings import COMMAND_LINE, ResultWarning
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members
@@ -114,6 +115,7 @@ def _build(scenario: Scenario) -> Simulation:
         lifecycle=lives,
         reconfigure=changes,
         search=_search(scenario) if changes is not None and changes.on_change else None,
+        remarks=[ResultWarning(COMMAND_LINE, text) for text in scenario.assumptions],
     )
 
 

@@ -116,6 +116,7 @@ def as_data(scenario: BaseModel) -> dict[str, Any]:
     data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
     workload = data["workload"]
     del workload["trace" if workload["trace"] is None else "lengths"]
-    if not data["approximate"]:  # few scenarios say it
-        del data["approximate"]
+    for few in ("approximate", "assumptions"):  # few scenarios say them
+        if not data[few]:
+            del data[few]
     return data

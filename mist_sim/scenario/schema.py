@@ -129,6 +129,11 @@ class Scenario(Strict):
         description="independent runs, each with a seed of its own; more than one give means "
         "with 95 % confidence intervals",
     )
+    assumptions: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(
+        (),
+        description="what was assumed when the file was written, such as by mist from-vllm; the "
+        "warnings of its results repeat it",
+    )
     _origin: Origin = PrivateAttr(Origin())
 
     @field_validator("clients", mode="before")

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, Self
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import Doubts, doubts_of, is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.report.run.origins import architecture_line, kernels_line, one_node_line
-from mist_sim.report.run.overloads import overload_line, room_line
+from mist_sim.metrics.run_warnings import room_line
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.break_even import Priced
 from mist_sim.search.goodput_result import Goodput
@@ -132,18 +133,17 @@ class Case:
         return found
 
     @property
-    def warnings(self) -> list[str]:
-        """Warnings for the reader of the figures."""
-        found = [f"failed: {self.failure}"] if self.failure else []
-        if not all(summary["completed"] for summary in self.summaries):
-            found.append("no request finished")
-        if any(summary["unstable"] for summary in self.summaries):
-            found.append("unstable: latencies depend on how long the run is")
-        told = (overload_line, architecture_line, kernels_line, one_node_line)
-        for line_of in (*told, room_line) if self._keeps is False else told:
-            found += [line for line in map(line_of, self.summaries) if line][:1]
-        found += self.goodput.warnings if self.goodput else []
-        return list(dict.fromkeys(found))
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What its runs and its search warn of, and why there are no figures."""
+        found: list[ResultWarning] = []
+        if self.failure:
+            found.append(ResultWarning(kinds.FAILED_RUNS, f"failed: {self.failure}"))
+        if self.summaries:
+            found += over_runs([of_data(summary) for summary in self.summaries])
+        if self._keeps is False:
+            rooms = [line for line in map(room_line, self.summaries) if line]
+            found += [ResultWarning(kinds.NO_ROOM, line) for line in rooms[:1]]
+        return (*found, *(self.goodput.warnings if self.goodput else ()))
 
     @property
     def binding(self) -> Binding | None:

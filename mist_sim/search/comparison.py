@@ -8,6 +8,8 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
@@ -109,7 +111,7 @@ class Comparison(Findings):
         told = [sentence(self._ranked)]
         told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
         if self.uneven and told[0]:
-            told.append(f"Not on the same footing (see Assumed): {' and '.join(self.uneven)}.")
+            told.append(f"Not on the same footing (see the warnings): {' and '.join(self.uneven)}.")
         return " ".join(told)
 
     @property
@@ -144,8 +146,17 @@ class Comparison(Findings):
         return [case.ranked for case in self.cases]
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data."""
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What the scenarios warn of, and what is assumed for designs that lack it."""
+        found = [
+            ResultWarning(kinds.UNEVEN if name in self.uneven else kinds.DESIGN, text, of=(name,))
+            for name, text in self.assumed.items()
+        ]
+        return (*of_points({case.name: case.warnings for case in self.cases}), *found)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data."""
         return {
             "scenarios": {case.name: case.figures for case in self.cases},
             "limits": list(self._limits),
@@ -153,7 +164,6 @@ class Comparison(Findings):
             "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
-            "warnings": {case.name: case.warnings for case in self.cases},
             "failed": [case.name for case in self.cases if case.failure],
             **({"assumed_host": hosts} if (hosts := self._assumed_hosts) else {}),
             **({"beside": beside} if (beside := self._beside) else {}),

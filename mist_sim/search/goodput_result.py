@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
@@ -103,8 +105,8 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: description of what was simulated. settings: scenario
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
-    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary. one_node:
-        which GPUs are timed as in one node although nodes have fewer; or nothing.
+    assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
+    known_warnings: what was known to warn of before its runs.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
     lone_requests: how requests that are alone fare, where no rate is attained; else None.
@@ -124,7 +126,7 @@ class Goodput(Findings):
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
-    one_node: str = ""
+    known_warnings: tuple[ResultWarning, ...] = ()
     binding: Binding | None = None
     is_coarse: bool = False
     lone_requests: LoneRequests | None = None
@@ -218,11 +220,12 @@ class Goodput(Findings):
         return not any(search.bracket.attained_above for search in self.searches)
 
     @property
-    def warnings(self) -> list[str]:
-        """Warnings for the reader of the rate, a sentence or two each."""
-        told = [self.one_node] if self.one_node else []
-        told += [text for search in self.searches for text in _warnings(search, self)]
-        return told + ([self.lone_requests.sentence] if self.lone_requests else [])
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What its runs show of the rate, and what was known before them."""
+        found = [each for search in self.searches for each in _warnings(search, self)]
+        if self.lone_requests:
+            found.append(ResultWarning(kinds.LONE_REQUESTS, self.lone_requests.sentence))
+        return (*found, *self.known_warnings)
 
     @property
     def trials(self) -> pd.DataFrame:
@@ -236,8 +239,8 @@ class Goodput(Findings):
         return pd.DataFrame([vars(trial) for search in self.searches for trial in search.trials])
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data; rates in requests per second."""
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data; rates in requests per second."""
         return {
             "goodput": self.rate,
             "goodput_per_gpu": self.per_gpu,
@@ -265,7 +268,6 @@ class Goodput(Findings):
             **({"binding": self.binding.summary} if self.binding else {}),
             **({"at_goodput": dict(self.spending)} if self.spending else {}),
             "seeds": [_seed_data(search) for search in self.searches],
-            "warnings": self.warnings,
         }
 
     def __repr__(self) -> str:
@@ -356,41 +358,49 @@ def _rates(trials: Sequence[Trial]) -> str:
     return ", ".join(f"{trial.rate:g}" for trial in trials)
 
 
-def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
+def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
     where = f"Seed {search.seed}: " if len(found.searches) > 1 else ""
     bracket, trials = search.bracket, search.trials
     if search.status == "all attained":
-        yield (
+        yield ResultWarning(
+            kinds.ALL_ATTAINED,
             f"{where}attained at every rate tried, the highest {trials[-1].rate:g} /s: the goodput "
             "is not known. Try higher rates, or send more requests: so few may be served in time "
-            "however close together they come."
+            "however close together they come.",
         )
     if _open_trials(search):
-        yield where + _undecided(search)
+        yield ResultWarning(kinds.UNDECIDED, where + _undecided(search))
     if search.status == "undecided":
         rates = _rates(search.untold)
-        yield f"{where}the goodput is not known, since runs at {rates} /s tell nothing."
+        yield ResultWarning(
+            kinds.UNDECIDED,
+            f"{where}the goodput is not known, since runs at {rates} /s tell nothing.",
+        )
     elif bracket.low is None:
         share = trials[0].attainment
-        yield (
+        yield ResultWarning(
+            kinds.ALL_MISSED,
             f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "
             f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
-            f"are good{_worst(trials[0])}: there is no goodput from there on."
+            f"are good{_worst(trials[0])}: there is no goodput from there on.",
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)
-        yield (
+        yield ResultWarning(
+            kinds.NOT_MONOTONE,
             f"{where}not monotone: missed at {bracket.high:g} /s, but attained at {rates} /s. The "
-            "goodput is the rate up to which all rates tried are attained."
+            "goodput is the rate up to which all rates tried are attained.",
         )
     low = search.at(bracket.low)
     if low and bracket.high and low.stability == "unstable":
-        yield (
+        yield ResultWarning(
+            kinds.UNSTABLE_THERE,
             f"{where}unstable at {low.rate:g} /s: queues grow until the run ends, so that with "
-            "more requests the goodput is lower."
+            "more requests the goodput is lower.",
         )
     elif low and bracket.high and low.stability not in ("stable", None):
-        yield (
+        yield ResultWarning(
+            kinds.TOO_SHORT_THERE,
             f"{where}too short to tell whether the clients keep up at {low.rate:g} /s; if not, the "
-            "goodput is lower with more requests."
+            "goodput is lower with more requests.",
         )

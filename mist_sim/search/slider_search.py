@@ -16,6 +16,8 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.saved_findings import Findings
@@ -141,8 +143,21 @@ class SliderSearch(Findings):
         )
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data; rates in requests per second."""
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What the searches of positions warn of, and the positions that failed."""
+        failed: dict[str, Sequence[ResultWarning]] = {
+            each.sliders.name: [ResultWarning(kinds.FAILED_RUNS, f"failed: {each.failure}")]
+            for each in self.entries
+            if each.failure
+        }
+        searched: dict[str, Sequence[ResultWarning]] = {
+            each.sliders.name: each.goodput.warnings for each in self.entries if each.goodput
+        }
+        return of_points(failed | searched)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data; rates in requests per second."""
         return {
             "best": {
                 design: {

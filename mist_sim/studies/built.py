@@ -8,11 +8,11 @@ from functools import cached_property
 from math import nan
 from typing import Any
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.hardware import gpu_group
 from mist_sim.metrics import PowerOptions
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.spending.cost import dollars_an_hour
-from mist_sim.report.run.origins import one_node_line
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -48,13 +48,10 @@ class Built:
             n: known.assumed_host for n, known in origins.items() if known and known.assumed_host
         }
 
-    @property
-    def one_node(self) -> str:
-        """Which GPUs are timed as in one node although nodes have fewer; or nothing."""
-        origins = {client.name: client.traits.times for client in self.simulation.clients}
-        return one_node_line(
-            {"assumed": {n: known.assumed for n, known in origins.items() if known}}
-        )
+    @cached_property
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What every result of its runs warns of (`Simulation.warnings`)."""
+        return self.simulation.warnings
 
     @property
     def asks_for_spending(self) -> bool:

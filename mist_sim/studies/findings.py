@@ -9,16 +9,16 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, doubts_of, is_sure, sentence
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
-from mist_sim.report.elements.cells import merged
 from mist_sim.report.elements.key_labels import value_text
 from mist_sim.report.presenters import STUDY
-from mist_sim.report.run.origins import one_node_line
 from mist_sim.studies.points import Point
 from mist_sim.studies.task import Failure, Row
 
@@ -104,25 +104,27 @@ class PointRuns:
         return Kept(self.point.name, good, keeps, sure, doubts_of(limits, self.summaries))
 
     @property
-    def warnings(self) -> Iterator[str]:
-        """Warnings for the reader of the figures."""
+    def warnings(self) -> Iterator[ResultWarning]:
+        """What its runs warn of, and the runs that failed.
+
+        A function's own figures that are no summary of a run have no warnings.
+        """
         for failure in dict.fromkeys(self.failures):
             share = f"{self.failures.count(failure)} of {len(self.runs)} runs " * (
                 len(self.runs) > 1
             )
-            yield f"{share}failed: {failure}"
-        if not all(summary.get("completed", 1) for summary in self.summaries):
-            yield "no request finished"
-        if any(summary.get("unstable") for summary in self.summaries):
-            yield "unstable: latencies depend on how long the run is"
-        yield from [line for line in map(one_node_line, self.summaries) if line][:1]
+            yield ResultWarning(kinds.FAILED_RUNS, f"{share}failed: {failure}")
+        of_runs = [of_data(each) for each in self.summaries if "warnings" in each]
+        if of_runs:
+            yield from over_runs(of_runs)
 
 
 @dataclass(frozen=True, repr=False)
 class Study(Findings):
     """The rows of a study.
 
-    scenario: the varied scenario, as YAML text, if the subject is one. notes: remarks on the runs.
+    scenario: the varied scenario, as YAML text, if the subject is one. notes: why the runs were not
+        sent to other processes; empty if they were.
     shown: numbers of the summary that the table shows; empty: the main ones.
     """
 
@@ -191,9 +193,10 @@ class Study(Findings):
         return sum(len(each.failures) for each in self.points)
 
     @property
-    def warnings(self) -> list[str]:
-        """Warnings for the reader of the figures, by point."""
-        return merged((each.point.name, text) for each in self.points for text in each.warnings)
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What its points warn of."""
+        notes = [ResultWarning(kinds.NOT_IN_PARALLEL, note) for note in self.notes]
+        return (*of_points({each.point.name: each.warnings for each in self.points}), *notes)
 
     @property
     def verdict(self) -> str:
@@ -215,8 +218,8 @@ class Study(Findings):
         return f"{lead} {told[0].lower()}{told[1:]}"
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data."""
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data."""
         return {
             "num_points": len(self.points),
             "num_runs": sum(len(each.runs) for each in self.points),
@@ -224,8 +227,6 @@ class Study(Findings):
             "confidence_level": CONFIDENCE_LEVEL,
             "points": [_point_data(each) for each in self.points],
             "verdict": self.verdict,
-            "warnings": self.warnings,
-            "notes": list(self.notes),
             **({"shown": list(self.shown)} if self.shown else {}),
         }
 

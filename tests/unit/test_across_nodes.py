@@ -13,11 +13,12 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.collectives.spans import Span
+from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.network import Fabric, Topology
-from mist_sim.report.run.origins import origin_lines
 from tests.reference.comparison import workload
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
+from tests.warned import texts
 
 H100 = load_gpu("h100-sxm").interconnect
 SPAN = Span((8, 8), 400e9, 2.7e-6)
@@ -175,7 +176,7 @@ def test_a_result_says_which_way_was_taken():
         "llm": "sums of 16 ranks on 2 nodes (8 + 8), 400 GB/s between them: ring or tree, "
         "the faster for each message"
     }
-    assert any("llm has GPUs on several" in line for line in origin_lines(result.summary))
+    assert any("llm has GPUs on several" in line for line in texts(result.summary))
     assert "collectives" not in on(TWO, tensor_parallel_size=8)[-1].run().summary
 
 
@@ -194,7 +195,7 @@ def test_a_result_says_which_way_was_taken():
     ],
 )
 def test_copies_that_take_the_same_way_are_told_once(ways, lines):
-    told = list(origin_lines({"estimates": {}, "collectives": ways}))
+    told = [str(each) for each in assumption_warnings({}, {}, {}, ways)]
     assert [line[: len(said)] for line, said in zip(told, lines, strict=True)] == lines
 
 

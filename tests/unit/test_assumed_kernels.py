@@ -9,8 +9,9 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.devices.device_loading import architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.report.run.origins import architecture_line, kernels_line, origin_lines
+from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.search.comparison import compare
+from tests.warned import about, texts
 
 B200 = load_gpu("b200")
 BARE = replace(B200, name="bare", architecture="", kernels={}, confidence="spec-only")
@@ -61,13 +62,12 @@ def test_the_run_and_a_comparison_say_it(tmp_path):
     demo = Scenario.load("demo", overrides={"workload.lengths.num_requests": 50})
     bare = demo.changed({"clients.0.gpu": str(tmp_path / "bare.toml")})
     result = simulate(bare)
-    line = architecture_line(result.summary)
+    (line,) = texts(result.summary, "architecture")
     assert "so steps come out too fast" in line
     assert "with 1 decode and" in line
-    assert line in " ".join(origin_lines(result.summary))
     known = demo.changed({"clients.0.gpu": "b200"})
-    warnings = compare({"bare": bare, "known": known}).summary["warnings"]
-    assert [name for name, lines in warnings.items() if line in lines] == ["bare"]
+    both = compare({"bare": bare, "known": known}).summary
+    assert [name for name in ("bare", "known") if line in about(both, name)] == ["bare"]
 
 
 def test_a_gpu_of_ones_own_tells_what_it_would_do_as_others_do(tmp_path):
@@ -75,8 +75,7 @@ def test_a_gpu_of_ones_own_tells_what_it_would_do_as_others_do(tmp_path):
     (tmp_path / "x1.toml").write_text('name = "x1"\nbased_on = "b200"\nmemory = "256 GiB"\n')
     demo = Scenario.load("demo", overrides={"workload.lengths.num_requests": 50})
     result = simulate(demo.changed({"clients.0.gpu": str(tmp_path / "x1.toml")}))
-    line = kernels_line(result.summary)
-    assert line in " ".join(origin_lines(result.summary))
+    (line,) = texts(result.summary, "kernels")
     model, gpu = load_model("llama-3.1-8b"), load_gpu(str(tmp_path / "x1.toml"))
     step, times = StepBatch((), 1, 1024, longest_context=1024), {}
     for other in fitted_gpus():
@@ -102,6 +101,5 @@ def test_a_link_of_the_same_kind_keeps_the_latencies_of_its_base(tmp_path):
 
 def test_two_gpus_are_told_apart():
     factors = {"p": ["architecture: 2 to 3"], "d": ["front_end", "architecture: 4 to 5"]}
-    line = architecture_line({"assumed": factors})
-    assert "by 2 to 3 (p); 4 to 5 (d). Set" in line
-    assert architecture_line({"assumed": {"d": ["front_end"]}}) == ""
+    _, line = assumption_warnings({}, factors, {}, {})
+    assert "by 2 to 3 (p); 4 to 5 (d). Set" in str(line)

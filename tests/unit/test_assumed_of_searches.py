@@ -56,7 +56,7 @@ def test_the_host_and_the_ranks_that_are_assumed_are_named(command, mist, tmp_pa
     code, out, err = mist(*command, "-q")
     assert code == 0, err
     told = " ".join(out.split())
-    assert told.count("host of the GPUs assumed: host-bridge") == 1
+    assert told.count("Host of the GPUs assumed: host-bridge") == 1
     assert told.count("Ranks are timed as if the links of one node joined them all: 16 x l40s") == 1
 
 
@@ -65,5 +65,5 @@ def test_a_named_host_is_not_named_as_assumed(mist, tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO | {"clients": named}))
     code, out, err = mist("sweep", "s.yaml", f"{SEQS}=8,16", "-q", "--out", "found")
     assert code == 0, err
-    assert "host of the GPUs assumed" not in out
+    assert "Host of the GPUs assumed" not in out
     assert "assumed_host" not in json.loads(Path("found/sweep.json").read_text())

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from rich.console import Console, Group
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
+from mist_sim.core.result_warnings import UNSTABLE, ResultWarning
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.elements.warned import with_warnings
 from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.run.expected import expected_of_each
 from mist_sim.search.compared_case import FIGURES, Case
@@ -37,6 +39,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.seeds import seeds_from
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
+from tests.warned import about
 
 TOGETHER = {
     "model": "llama-3.1-8b",
@@ -112,9 +115,9 @@ def test_a_design_that_fails_for_want_of_memory_says_so():
     tight = {"kv_cache": {"num_gpu_blocks_override": 60}, "max_model_len": 900}
     small = Scenario.from_dict(TOGETHER | {"clients": [TOGETHER["clients"][0] | tight]})
     found = compare({"ample": both()["together"], "small": small}).summary
-    (line,) = [text for text in found["warnings"]["small"] if text.startswith("no room in")]
-    assert line.endswith("% of the time, mostly for KV memory at llm-0")
-    assert not [text for text in found["warnings"]["ample"] if text.startswith("no room in")]
+    (line,) = [text for text in about(found, "small") if text.startswith("No room in")]
+    assert line.endswith("% of the time, mostly for KV memory at llm-0.")
+    assert not [text for text in about(found, "ample") if text.startswith("No room in")]
 
 
 def test_replications_are_compared_by_their_means():
@@ -153,6 +156,8 @@ def test_any_number_of_processes_writes_the_same(tmp_path):
 def case(name, gpus=2, **figures):
     summary = {"completed": 1, "unstable": False, "failed": 0, "steady_output_throughput": 10.0}
     summary |= figures
+    kinds = [UNSTABLE] if summary["unstable"] else []
+    summary["warnings"] = [ResultWarning(kind, "queues grow").data for kind in kinds]
     return Case(name, name, gpus, (summary,), None)
 
 
@@ -173,7 +178,7 @@ def test_the_best_of_each_figure_is_marked(capsys):
     found.show()
     out = capsys.readouterr().out
     assert "95.0 % *" in out
-    assert "c: unstable" in out
+    assert "c: queues grow" in out
     assert "<pre" in found._repr_html_()
     assert repr(found) == "<Comparison: a, b, c>"
 
@@ -534,7 +539,7 @@ def test_energy_and_cost_in_all_are_compared_where_gpus_are_known():
 
 def printed(found, width=80):
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(comparison_table(found.summary))
+    console.print(with_warnings(found.summary, comparison_table(found.summary)))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -594,8 +599,8 @@ def test_what_is_told_of_several_is_told_once():
     texts = {"a": "too large", "b": "too large", "c": "too old"}
     found = Comparison(cases, left_out=texts, assumed={"network": "a link"})
     told = " ".join(" ".join(printed(found)).split())
-    assert "Left out a, b: too large c: too old Assumed network: a link" in told
-    assert "Warnings scenario 0 and 4 others: unstable" in told
+    assert "Left out a, b: too large c: too old Warnings" in told
+    assert told.endswith("Warnings scenario 0 and 4 others: queues grow network: a link")
     assert found.summary["left_out"] == texts
     assert not {"left_out", "assumed"} & Comparison(cases).summary.keys()
 

@@ -6,8 +6,8 @@ from mist_sim import KvCacheConfig, Scenario, Simulation, Workload, llm_client
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
-from mist_sim.report.run.origins import origin_lines
 from mist_sim.scenario.from_vllm.tables.honoured import context_length
+from tests.warned import texts
 
 SMALL = KvCacheConfig(num_gpu_blocks_override=101)  # 100 of 16 tokens for requests
 OWN = 131_072  # of Llama-3.1-8B
@@ -72,7 +72,7 @@ def test_unsaid_the_models_own_holds_and_is_assumed():
     result = Simulation(clients=[made], workload=workload).run()
     assert result.summary["assumed"] == {"llm": ["front_end", "max_model_len"]}
     assert (result.summary["completed"], result.summary["num_rejected"]) == (1, 1)
-    lines = "\n".join(origin_lines(result.summary))
+    lines = "\n".join(texts(result.summary))
     assert "vLLM would not start without max_model_len" in lines
     assert "The engine's own time" not in lines
 

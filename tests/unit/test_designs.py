@@ -21,6 +21,7 @@ from mist_sim.search.designs.hybrids import ratios_to_try
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.studies.built import Built
 from tests.reference.scenarios import of_profile
+from tests.warned import about
 
 TOGETHER = {
     "model": "llama-3.1-8b",
@@ -530,7 +531,7 @@ def test_designs_that_do_not_fit_are_rows_with_the_reason(mist):
     assert code == 0
     data = json.loads(out)
     assert data["failed"] == ["together 8192", "together 512", "together 2048"]
-    assert "tensor_parallel_size must be <= 8" in data["warnings"]["together 512"][0]
+    assert "tensor_parallel_size must be <= 8" in about(data, "together 512")[0]
     assert data["scenarios"]["1 prefill + 1 decode"]["p50_ttft_ms"] > 0
 
 

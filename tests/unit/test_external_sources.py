@@ -27,8 +27,8 @@ from mist_sim.hardware.predictors.external.silicon import (
 )
 from mist_sim.hardware.predictors.external.silicon_experts import OwnExperts, split_rows
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
+from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.models import model_names
-from mist_sim.report.run.origins import not_measured_line
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
 
@@ -380,9 +380,9 @@ def test_what_was_not_measured_stands_in_results(tmp_path):
     assert not_measured(source, store) == (f"measured kernels: {expected}",)
     assert source.asked == ["seconds", "names", "names"]  # the shares are kept
     assert not_measured(HalfMeasured(0), TimingStore(None)) == ()
-    line = not_measured_line({"assumed": {"llm": ["front_end", f"measured kernels: {expected}"]}})
-    assert line == f"Not measured, computed from the GPU's peaks: {expected}."
-    assert not_measured_line({"assumed": {"llm": ["front_end"]}}) == ""
+    assumed = {"llm": [f"measured kernels: {expected}"]}
+    (told,) = assumption_warnings({}, assumed, {}, {})
+    assert str(told) == f"Not measured, computed from the GPU's peaks: {expected}."
 
 
 @SILICON

@@ -17,13 +17,14 @@ from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.devices.hosts import bus_rate
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.elements.warned import with_warnings
 from mist_sim.report.goodput import goodput_table
 from mist_sim.report.replications import replications_table
-from mist_sim.report.run.origins import host_lines, host_lines_of_each
 from mist_sim.report.study import study_table
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.studies import study
+from tests.warned import texts
 
 L40S = load_gpu("l40s").interconnect  # 32 GB/s, of which protocols leave 25.6
 PRO = load_gpu("rtx-pro-6000").interconnect  # 64 GB/s, 51.2
@@ -290,9 +291,10 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     peers = 64 * all_reduce(on("pcie-peer"), 4)(2048 * 8192)
     assert worth["other_communication_ms"] == pytest.approx(1e3 * peers)
     assert "host" in result.summary["assumed"]["llm"]
-    (line,) = host_lines(result.summary["assumed_host"])
-    assert "In a step of 2,048 tokens they spend 437.7 ms on one another; on pcie-peer" in str(line)
-    assert "would be 80.5 ms. `nvidia-smi topo -p2p r` tells which is yours" in str(line)
+    (line,) = texts(result.summary, "assumed host")
+    assert "without peer access. `nvidia-smi topo -p2p r` tells which is yours" in line
+    told = "In a step of 2,048 tokens they spend 437.7 ms on one another; on pcie-peer it would be"
+    assert line.endswith(f"{told} 80.5 ms.")
     assert "host: host-bridge (assumed: none is named)" in result.scenario
 
     named = simulate(Scenario.load(path, overrides={"clients.0.host": "host-bridge"}))
@@ -310,19 +312,14 @@ def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
     assert list(hosts) == ["TP 2", "TP 4"], "a GPU alone has no use for its host"
     assert hosts["TP 4"]["llm"]["communication_ms"] == pytest.approx(437.7, rel=1e-3)
     console = Console(width=200, record=True, file=StringIO())
-    console.print(comparison_table(found.summary))
-    first, two, four, last, *_ = console.export_text().splitlines()
-    assert first == "host of the GPUs assumed: host-bridge, slow and without peer access."
-    assert two.startswith("  TP 2: in a step of 2,048 tokens they spend 71.65 ms on one another;")
-    assert four.endswith("spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms")
-    assert "`nvidia-smi topo -p2p r` tells which is yours" in last
-
-    both = {"assumed_host": {"a": hosts["TP 4"], "b": hosts["TP 4"]}}
-    lines = [str(line) for line in host_lines_of_each(both["assumed_host"], 2)]
-    assert lines[1].startswith("  a, b: in a step of 2,048 tokens"), "equal figures once"
+    console.print(with_warnings(found.summary, comparison_table(found.summary)))
+    first, two, four, *_ = console.export_text().splitlines()
+    assert first.startswith("Host of the GPUs assumed: host-bridge, slow and without peer access.")
+    assert "`nvidia-smi topo -p2p r` tells which is yours" in first
+    assert two.startswith("  TP 2: In a step of 2,048 tokens they spend 71.65 ms on one another;")
+    assert four.endswith("spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms.")
     named = Scenario.load(path, overrides={"clients.0.host": "host-bridge"})
     assert "assumed_host" not in compare({"a": named, "b": named}, jobs=1).summary
-    assert not list(host_lines_of_each({}, 2))
 
 
 def test_points_and_replications_say_which_host_is_assumed(tmp_path):
@@ -335,12 +332,13 @@ def test_points_and_replications_say_which_host_is_assumed(tmp_path):
     assert four["assumed_host"]["llm"]["host"] == "host-bridge"
     again = replicate(Scenario.load(path, overrides={"replications": 2}), jobs=1)
     shown = []
-    for table in (study_table(found.summary), replications_table(again)):
+    for each, table in ((found, study_table(found.summary)), (again, replications_table(again))):
         console = Console(width=200, record=True, file=StringIO())
-        console.print(table)
+        console.print(with_warnings(each.summary, table))
         shown.append(console.export_text())
-    assert all(text.startswith("host of the GPUs assumed: host-bridge, slow") for text in shown)
-    assert "\n  tensor_parallel_size=4: in a step of 2,048 tokens they spend 437.7 ms" in shown[0]
+    assert all("Host of the GPUs assumed: host-bridge, slow" in text for text in shown)
+    assert shown[0].startswith("tensor_parallel_size=4: Host of the GPUs assumed")
+    assert "In a step of 2,048 tokens they spend 437.7 ms" in " ".join(shown[0].split())
 
 
 def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
@@ -350,8 +348,8 @@ def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
     found = find_goodput(Scenario.load(path, overrides={"slo.ttft": "9 s"}), options, jobs=1)
     assert found.summary["assumed_host"]["llm"]["other_host"] == "pcie-peer"
     console = Console(width=200, record=True, file=StringIO())
-    console.print(goodput_table(found.summary))
-    assert console.export_text().startswith("host of the GPUs assumed: host-bridge, slow")
+    console.print(with_warnings(found.summary, goodput_table(found.summary)))
+    assert console.export_text().startswith("Host of the GPUs assumed: host-bridge, slow")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import numpy as np
 
 from mist_sim import Scenario, simulate
 from mist_sim.metrics.recoveries import FEWEST, Recovery, recoveries
-from mist_sim.report.run.recoveries import recovery_lines
+from mist_sim.metrics.run_warnings import recovery_lines
 from mist_sim.rng import Streams
 from tests.reference.scenarios import of_profile
+from tests.warned import texts
 
 NUM = 1000
 
@@ -103,7 +104,7 @@ def test_a_run_tells_when_its_latencies_are_back():
     assert (each["begin"], each["end"]) == (10.0, 10.0)
     assert set(each["back_after"]) == {"ttft", "tpot", "e2el"}
     assert 15.0 < each["back_after"]["tpot"] <= 30.0
-    (line,) = recovery_lines(found)
+    (line,) = texts(found, "failures")
     assert line.startswith("Latencies are as before the failure at 10 s again: TTFT ")
     (gone,) = run("20 /s", {}).summary["recoveries"]
     assert gone["back_after"]["tpot"] is None
@@ -114,7 +115,7 @@ def test_a_run_tells_when_its_latencies_are_back():
 def test_a_run_without_failures_says_nothing():
     demo = simulate(Scenario.load("demo", overrides={"workload.lengths.num_requests": 20})).summary
     assert "recoveries" not in demo
-    assert list(recovery_lines(demo)) == []
+    assert texts(demo, "failures") == []
 
 
 def test_many_failures_are_three_sentences_and_a_number():

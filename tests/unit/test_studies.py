@@ -53,6 +53,7 @@ from mist_sim.studies.task import Task
 from mist_sim.traces import Rows, TraceRow, template
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
+from tests.warned import about
 
 SMALL = {
     "model": "llama-3.1-8b",
@@ -122,7 +123,8 @@ def test_a_point_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     assert "llama-3.1-405b" in errors[2]
     assert found.rows["p99_ttft_ms"].isna().tolist() == [False, True, True]
     assert found.summary["num_failed"] == 2
-    assert found.warnings[0].startswith("model=no-such: failed: ")
+    assert found.warnings[0].of == ("model=no-such",)
+    assert str(found.warnings[0]).startswith("failed: ")
     found.save(tmp_path / "out")
     assert json.loads((tmp_path / "out/study.json").read_text())["num_failed"] == 2
 
@@ -441,7 +443,7 @@ def test_a_case_that_fails_leaves_the_others(mist):
     assert code == 0
     found = json.loads(out)
     assert found["failed"] == ["model=llama-3.1-405b"]
-    assert found["warnings"]["model=llama-3.1-405b"][0].startswith("failed: ")
+    assert about(found, "model=llama-3.1-405b")[0].startswith("failed: ")
     assert found["scenarios"]["model=llama-3.1-8b"]["p50_ttft_ms"] > 0
 
 
@@ -454,7 +456,7 @@ def test_a_point_that_is_bad_input_is_a_row_with_its_error(mist):
     names = [f"max_num_batched_tokens={chunk}" for chunk in (0, 512, 1024)]
     assert list(found["scenarios"]) == names, "in the order of the points"
     assert found["failed"] == names[:1]
-    assert "max_num_batched_tokens: must be >= " in found["warnings"][names[0]][0]
+    assert "max_num_batched_tokens: must be >= " in about(found, names[0])[0]
     assert found["scenarios"][names[2]]["p50_ttft_ms"] > 0
     code, out, _ = mist(*words, "--case=no:nothing=1", "--case=one:", "--case=two:seed=0")
     assert (code, json.loads(out)["failed"]) == (0, ["no"])

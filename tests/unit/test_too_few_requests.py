@@ -81,7 +81,8 @@ def searched(search, run, *, may_lengthen: bool = False) -> tuple[SeedGoodput, l
 
 
 def words(found: SeedGoodput) -> str:
-    return " ".join(Goodput((found,), target(0.9), TOLERANCE, 100, 2, "", "case").warnings)
+    goodput = Goodput((found,), target(0.9), TOLERANCE, 100, 2, "", "case")
+    return " ".join(map(str, goodput.warnings))
 
 
 # ------------------------------------------------------------------------- how many are enough

@@ -18,7 +18,6 @@ from mist_sim import Scenario, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
-from mist_sim.report.run.origins import origin_lines
 from mist_sim.scenario.build import build
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.bench import ARITIES as BENCH_FLAGS
@@ -27,6 +26,7 @@ from mist_sim.scenario.from_vllm.flags import flags_of
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from tests.effort import examples
+from tests.warned import texts
 
 DATA = Path(__file__).parent / "data" / "vllm_lines.yaml"
 LINES = yaml_text.parse(DATA.read_text(encoding="utf-8"), DATA.name)
@@ -569,7 +569,7 @@ def test_a_step_waits_for_lmcache_unless_that_is_not_simulated(flags, changes, i
     assert [tier.in_step for tier in client.memory.tiers] == [in_step]
     summary = simulate(scenario).summary
     assert ("kv_cache.tiers.loads_in_step" in summary["assumed"]["llm"]) is not in_step
-    assert ("Requests wait for their loads" in " ".join(origin_lines(summary))) is not in_step
+    assert ("Requests wait for their loads" in " ".join(texts(summary))) is not in_step
 
 
 def test_a_cap_of_answers_is_the_workloads(capsys):

@@ -9,8 +9,11 @@ from typing import Any
 
 from rich.console import Console, Group
 
-from mist_sim.report.elements.cells import count, percent, section, warnings
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.report.elements.cells import count, percent, section
 from mist_sim.report.elements.pairs import Row, pairs
+from mist_sim.report.elements.warned import with_warnings
 from mist_sim.report.elements.widths import Trimmed, columns, listed
 from mist_sim.search import (
     BundleChoice,
@@ -41,7 +44,7 @@ def show(
     tail: Tail | None,
     found: Provisioning,
     choices: Sequence[BundleChoice] = (),
-    told: Sequence[str] = (),
+    told: Sequence[ResultWarning] = (),
     *,
     unit: str,
 ) -> None:
@@ -56,9 +59,9 @@ def show(
         *section(f"Mean-field rule, B = {spec.slots}", _candidates(spec, found, unit)),
         *section("Best ratios", pairs(_best_rows(spec, estimate, found))),
         *section(f"Bundles with {spec.batches} batches in flight", _bundles(spec, found, unit)),
-        *warnings([*told, *_warning_lines(tail)]),
     )
-    Console(highlight=False).print(Trimmed(parts))
+    warned = {"warnings": _warned(told, tail)}
+    Console(highlight=False).print(Trimmed(with_warnings(warned, parts)))
 
 
 def _load_rows(estimate: SlotLoadEstimate, tail: Tail | None) -> Iterator[Row]:
@@ -148,7 +151,13 @@ def _bundle_row(bundle: Prediction, unit: str) -> list[str]:
     ]
 
 
-def _warning_lines(tail: Tail | None) -> Iterator[str]:
+def _warned(told: Sequence[ResultWarning], tail: Tail | None) -> list[dict[str, Any]]:
+    """Return the warnings of a bundle as plain data."""
+    of_tail = [ResultWarning(kinds.HEAVY_TAIL, text) for text in _of_tail(tail)]
+    return [each.data for each in (*told, *of_tail)]
+
+
+def _of_tail(tail: Tail | None) -> Iterator[str]:
     if tail is None:
         yield "Too few requests to tell how heavy the tail of decode lengths is."
     elif tail.verdict != "finite":
@@ -166,7 +175,7 @@ def as_data(
     tail: Tail | None,
     found: Provisioning,
     choices: Sequence[BundleChoice] = (),
-    told: Sequence[str] = (),
+    told: Sequence[ResultWarning] = (),
 ) -> dict[str, Any]:
     """Return everything that `show` prints, times in the unit of the coefficients."""
     low, high = provision_interval(spec, estimate)
@@ -194,7 +203,7 @@ def as_data(
             bundle(choice.prediction) | {"batches": choice.batches, "kv_tokens": choice.kv_tokens}
             for choice in choices[:SHOWN]
         ],
-        "warnings": [*told, *_warning_lines(tail)],
+        "warnings": _warned(told, tail),
     }
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.afd import (
@@ -89,13 +91,14 @@ class HardwareOptions:
         changed = {name: getattr(layer, name) * each for name, each in factors.items()}
         return replace(layer, **changed).times(model.num_layers)
 
-    def warnings(self, given: Collection[str]) -> Iterator[str]:
+    def warnings(self, given: Collection[str]) -> Iterator[ResultWarning]:
         """Yield what the GPUs' kernels make of derived coefficients.
 
         given: names of coefficients that are not derived.
         """
         for name, found in self._shares(given):
-            yield from _share_lines(name, found)
+            for text in _share_lines(name, found):
+                yield ResultWarning(kinds.BUNDLE_SHARES, text)
 
     def _shares(self, given: Collection[str]) -> Iterator[tuple[str, KernelShares]]:
         """Yield what kernels would make of each coefficient that is derived from a share."""

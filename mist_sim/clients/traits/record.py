@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, Role
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.setting import ACROSS_NODES, Borrowed, Setting
@@ -69,6 +70,8 @@ class TimesOrigin:
         `ttft`.
     imitates: the engine whose defaults it has; empty for none.
     kernels: whose kernels are timed, by vLLM's names, of `experts` and `attention`.
+    caches_prefixes: whether it looks prompts up in a prefix cache.
+    warnings: what else the results of its runs warn of.
     """
 
     estimate: str
@@ -79,6 +82,8 @@ class TimesOrigin:
     )
     imitates: str = ""
     kernels: Mapping[str, str] = field(default_factory=dict)
+    caches_prefixes: bool = False
+    warnings: tuple[ResultWarning, ...] = ()
 
     def across_nodes(self) -> TimesOrigin:
         """Return these origins for ranks on several nodes, where no step was measured."""

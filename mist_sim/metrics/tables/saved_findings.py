@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.errors import ScenarioError
 from mist_sim.output import output_file, output_folder
 
@@ -70,7 +71,8 @@ class UnansweredError(ScenarioError):
 class Findings(ABC):
     """Findings of one run, or of a search of many.
 
-    A subclass says which files it has.
+    A subclass says which files it has, its data and its warnings. These are part of the summary,
+    from which every format is made.
 
     presenter: shows it.
     """
@@ -79,8 +81,18 @@ class Findings(ABC):
 
     @property
     @abstractmethod
+    def data(self) -> Mapping[str, Any]:
+        """Everything but the warnings as plain data."""
+
+    @property
+    @abstractmethod
+    def warnings(self) -> Sequence[ResultWarning]:
+        """What the reader of the figures has to know; `KINDS` has all kinds."""
+
+    @property
     def summary(self) -> Mapping[str, Any]:
         """Everything as plain data."""
+        return {**self.data, "warnings": [each.data for each in merged(self.warnings)]}
 
     @abstractmethod
     def write_files(self, folder: Path) -> None:

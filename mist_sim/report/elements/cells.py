@@ -1,4 +1,4 @@
-"""Shared by all tables of results: sections, warnings, numbers."""
+"""Shared by all tables of results: sections, numbers, names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,6 @@ def section(title: str, body: RenderableType) -> Iterator[RenderableType]:
     """Yield a title and its content."""
     yield Text(title, style="bold")
     yield Padding(body, (0, 0, 1, 2), expand=False)
-
-
-def warnings(texts: Iterable[str]) -> Iterator[RenderableType]:
-    """Yield a title and the warnings; empty without any."""
-    lines = list(texts)
-    if lines:
-        yield Text("Warnings", style="bold yellow")
-        for line in lines:
-            yield Padding(Text(line), (0, 0, 0, 2))
 
 
 def percent(share: float, digits: int = 0) -> str:

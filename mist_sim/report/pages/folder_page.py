@@ -89,8 +89,9 @@ def folder_page(folder: Path, title: str) -> Page:
     from mist_sim.metrics.tables.run_folder import RunFolder
     from mist_sim.report.pages.run_page import run_page
 
+    run = RunFolder(folder)
     with of_a_form(folder, "results that mist run wrote"):
-        return run_page(RunFolder(folder), title)
+        return run_page(run, title).warned(run.summary)
 
 
 def _page(kind: Kind, file: Path, title: str) -> Page:
@@ -99,7 +100,7 @@ def _page(kind: Kind, file: Path, title: str) -> Page:
     except json.JSONDecodeError as error:
         raise ScenarioError(f"{file}: is no JSON: {brief(str(error), 300)}") from None
     with of_a_form(file, "results that mist wrote"):
-        return kind.make(kind.restore(summary), title)
+        return kind.make(kind.restore(summary), title).warned(summary)
 
 
 def study_pictures(folder: Path, title: str, names: Sequence[str]) -> Page:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.errors import ScenarioError
 
@@ -91,7 +91,7 @@ class Detail:
 class Page:
     """A report: the verdict first, then figures, pictures, and where all of it comes from.
 
-    tables, tables_below: above the pictures, and below them.
+    tables, tables_below: above the pictures, and below them. warnings: set by `warned`.
     """
 
     title: str
@@ -104,6 +104,12 @@ class Page:
     printed: Sequence[Printed] = ()
     figures: Sequence[Drawing] = ()
     details: Sequence[Detail] = field(default_factory=tuple)
+
+    def warned(self, summary: Mapping[str, Any]) -> Self:
+        """Return it with the warnings of findings. summary: `Findings.summary`."""
+        from mist_sim.report.elements.warned import warning_lines
+
+        return replace(self, warnings=(*self.warnings, *warning_lines(summary)))
 
     def html(self) -> str:
         """Return the page as one file. Raises ScenarioError without Jinja2 or Plotly."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mist_sim.core.result_warnings import of_data, of_points
 from mist_sim.errors import ScenarioError
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.run_verdict import run_verdict
@@ -27,7 +28,8 @@ def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
     if not found:
         raise ScenarioError("the run has no data to draw: no request arrived")
     drawings = [Drawing(name, title_of_picture(name), figure) for name, figure in found]
-    return Page(title=title, verdict=run_verdict(run.summary), figures=drawings)
+    page = Page(title=title, verdict=run_verdict(run.summary), figures=drawings)
+    return page.warned(run.summary)
 
 
 def several_page(
@@ -50,4 +52,6 @@ def several_page(
         drawings.append(Drawing(name, title_of_picture(name), figure))
     how = "in the same axes" if in_one else "side by side"
     verdict = Verdict("plain", f"{len(runs)} runs {how}.", "")
-    return Page(title=" and ".join(runs), verdict=verdict, figures=drawings)
+    page = Page(title=" and ".join(runs), verdict=verdict, figures=drawings)
+    found = of_points({name: of_data(run.summary) for name, run in runs.items()})
+    return page.warned({"warnings": [each.data for each in found]})

@@ -12,9 +12,6 @@ from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.run.expected import TITLE as EXPECTED
 from mist_sim.report.run.expected import expected_rows
 from mist_sim.report.run.latency import latency_title
-from mist_sim.report.run.origins import origin_lines
-from mist_sim.report.run.overloads import overload_line
-from mist_sim.report.run.tables import TOO_SHORT
 
 if TYPE_CHECKING:
     from mist_sim.report.pictures.run_data import RunData
@@ -66,7 +63,6 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         subtitle=subtitle,
         verdict=run_verdict(summary),
         cards=list(_cards(summary)),
-        warnings=list(_warnings(summary)),
         tables=[_latencies(summary)],
         tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
         figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
@@ -79,14 +75,6 @@ def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
         if (value := summary.get(key)) is not None:
             shown = latency(value) if unit == "ms" else (number(value), unit)
             yield Card(name, *shown, key)
-
-
-def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
-    if line := overload_line(summary):
-        yield line
-    if summary["completed"] and summary.get("stability") == "too short to tell":
-        yield f"Too short to tell whether {TOO_SHORT}"
-    yield from origin_lines(summary)
 
 
 def _latencies(summary: Mapping[str, Any]) -> PageTable:

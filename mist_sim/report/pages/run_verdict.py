@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.run_warnings import nothing_finished
 from mist_sim.report.elements.cells import in_ms, latency, number
 from mist_sim.report.pages.page import Verdict
-from mist_sim.report.run.tables import nothing_finished
 
 _RANKS = ("miss", "within error", "pass")
 _WORDS = {

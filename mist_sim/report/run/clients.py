@@ -9,9 +9,9 @@ from numpy import nan_to_num
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
 from mist_sim.report.elements.cells import count, number, percent, who
 from mist_sim.report.elements.widths import listed
-from mist_sim.report.run.overloads import LEAST_AT_LIMIT
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result

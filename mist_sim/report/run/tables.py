@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Group, RenderableType
 
 from mist_sim.errors import in_words
@@ -19,7 +16,6 @@ from mist_sim.report.elements.cells import (
     number,
     percent,
     section,
-    warnings,
 )
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
@@ -27,9 +23,6 @@ from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.latency import latency_table, latency_title
 from mist_sim.report.run.models import groups_section
-from mist_sim.report.run.origins import host_lines, origin_lines
-from mist_sim.report.run.overloads import overload_line
-from mist_sim.report.run.recoveries import recovery_lines
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
 
@@ -42,18 +35,12 @@ _RATES = {
     "output tokens": "output_throughput",
     "input and output tokens": "total_token_throughput",
 }
-TOO_SHORT = (
-    "the clients keep up with the arrivals: the run has too few requests, or they take too large a "
-    "part of it. More requests would tell."
-)
-_MAX_REASONS = 12  # that are listed one by one
 
 
 def results_table(result: Result) -> RenderableType:
     """Return everything worth reading about a run; it prints in 50 columns or more."""
     summary: Mapping[str, Any] = result.summary
     return Group(
-        *host_lines(summary.get("assumed_host", {})),
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
         *section(
@@ -67,7 +54,6 @@ def results_table(result: Result) -> RenderableType:
         *slo_section(summary.get("slo", {}), summary["failed"]),
         *spending_section(result),
         *section("Clients", clients_table(result)),
-        *warnings(_warning_lines(result, summary)),
     )
 
 
@@ -170,55 +156,3 @@ def _causes(misses: Mapping[str, float]) -> str:
 def _limits(result: Result) -> str:
     limits = result.slo.named_limits.items()
     return " and ".join(f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)
-
-
-def _warning_lines(result: Result, summary: Mapping[str, Any]) -> Iterator[str]:
-    if not summary["completed"]:
-        yield nothing_finished(summary)
-    if summary["unstable"]:
-        yield (
-            "Unstable: more work arrives than the clients can do, and more and more requests wait "
-            "until the last arrival. Latencies depend on how long the run is; lower the rate or "
-            "add clients."
-        )
-    if line := overload_line(summary):
-        yield line
-    yield from recovery_lines(summary)
-    if summary["completed"] and summary.get("stability") == "too short to tell":
-        yield f"Too short to tell whether {TOO_SHORT}"
-    if summary["num_truncated"]:
-        yield (
-            f"{summary['num_truncated']:,} answers were cut at max_model_len; a model with a "
-            "longer context would generate more."
-        )
-    for times, reason in _reasons(result):
-        yield f"Failed: {times:,} request{'s, such as' if times > 1 else ':'} {reason}"
-    yield from origin_lines(summary)
-
-
-def nothing_finished(summary: Mapping[str, Any]) -> str:
-    """Return why there are no latencies."""
-    if not summary["failed"]:
-        return "No request arrived after the warm-up, so there are no metrics."
-    ways = ("rejected", "timed out", "cancelled", "lost")
-    counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
-    failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
-    return f"No request finished: {failed}. There are no latencies."
-
-
-def _reasons(result: Result) -> list[tuple[int, str]]:
-    """Return (count, an example) of reasons that differ in numbers or clients only."""
-    times = np.bincount(result.recorder.requests.columns()["reason"])
-    reasons = zip(result.recorder.reasons.values, times.tolist(), strict=False)
-    found = sorted((_kind(str(r)), str(r), times) for r, times in reasons if r and times)
-    groups = []
-    for _, members in groupby(found, key=lambda item: item[0]):
-        examples = list(members)
-        groups.append((sum(times for _, _, times in examples), examples[0][1]))
-    groups.sort(key=lambda group: (-group[0], group[1]))
-    rest = sum(times for times, _ in groups[_MAX_REASONS:])
-    return groups[:_MAX_REASONS] + ([(rest, "those with other reasons")] if rest else [])
-
-
-def _kind(reason: str) -> str:
-    return re.sub(r"\d+", "#", reason.partition(": ")[2] or reason)

@@ -131,6 +131,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         settings=_settings(config, predictor, kernels, model, cluster),
         kernels=kernels.named if times.by_backend else {},
         imitates=imitated(config),
+        caches_prefixes=config.kv_cache.enable_prefix_caching and config.role != "decode",
     )
     parts: dict[str, Any] = {
         "predictor": predictor,
@@ -208,7 +209,7 @@ def _settings(
     """
     source = None if config.speculative_config else predictor.traits.compared_as
     setting = comparable(source, model, cluster) if source else None
-    if setting is not None and config.power_limit is not None:
+    if setting is not None and cluster.gpu.clock < 1:
         setting = CAPPED
     if setting is not None and config.lora is not None:
         setting = ADAPTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
@@ -44,6 +44,12 @@ class FromVllm:
         """Flags with an assumption, and the assumption."""
         found = {item: None for each in self.account for item in each.items if item.is_assumed}
         return tuple(found)
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What is assumed, and what is not read, a sentence each; results repeat it."""
+        found = [f"Assumed for {item.flag}: {item.why}" for item in self.assumed]
+        return found + [f"Not read, another program: {other}" for other in self.others]
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -101,7 +107,11 @@ def read_commands(
     reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
-    return FromVllm(reader.keys(gpu), tuple(reader.account), tuple(dict.fromkeys(others)))
+    keys = reader.keys(gpu)
+    said = FromVllm(keys, tuple(reader.account), tuple(dict.fromkeys(others)))
+    if not said.assumptions:
+        return said
+    return replace(said, keys={**keys, "assumptions": said.assumptions})
 
 
 class _Reader:

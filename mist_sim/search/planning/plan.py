@@ -129,7 +129,8 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         excluded=dict(hunt.excluded),
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
-        warnings=[*_unasked(question, figures["at rate"]), *_notes(hunt, best)],
+        notes=[*_unasked(question, figures["at rate"]), *_notes(hunt, best)],
+        of_engines={each.name: each.built.warnings for each in shop.engines},
     )
 
 

@@ -8,6 +8,8 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
@@ -70,9 +72,10 @@ class Plan(Findings):
         leave out ramp and end. at_goodput: the spending of a run there (`spending_at`). one_less:
         by name, the figures with one engine failed. deployment: how to start it. tried: all
         simulated candidates, the cheapest first.
+    of_engines: what runs with each engine that could be chosen warn of, by its name.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
         not known to miss, the most promising first. left_out: impossible engines, with the reason.
-    warnings: for the reader of the answer.
+    notes: for the reader of the answer.
     """
 
     presenter = PLAN
@@ -94,7 +97,8 @@ class Plan(Findings):
     excluded: Mapping[str, int] = field(default_factory=dict)
     not_tried: Sequence[str] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    of_engines: Mapping[str, Sequence[ResultWarning]] = field(default_factory=dict)
 
     @property
     def headroom(self) -> float:
@@ -109,8 +113,18 @@ class Plan(Findings):
         return pd.DataFrame([vars(row) for row in self.tried])
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data."""
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What the answer, its runs and all engines to choose from warn of."""
+        found = [ResultWarning(kinds.PLAN, note) for note in self.notes]
+        known = of_points(self.of_engines)
+        texts = {(each.kind, each.text) for each in known}
+        own = (*of_data(self.at_rate), *self.goodput.warnings)
+        found += [each for each in own if (each.kind, each.text) not in texts]
+        return (*found, *known)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data."""
         cost = "cost_per_million_output_tokens_usd"
         energy = "energy_per_output_token_j"
         at_goodput, binding = self.at_goodput or {}, self.goodput.binding
@@ -142,7 +156,6 @@ class Plan(Findings):
             "excluded": dict(self.excluded),
             "not_tried": list(self.not_tried),
             "left_out": dict(self.left_out),
-            "warnings": list(self.warnings),
         }
 
     def __repr__(self) -> str:

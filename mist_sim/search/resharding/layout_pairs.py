@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.resharding import Device, Layout, layouts_of, most_requests
 from mist_sim.hardware.resharding.resharding_times import check_model
@@ -50,6 +52,10 @@ class PairOptions:
             raise ScenarioError(
                 f"data_parallel_sizes must be >= 1, got {list(self.data_parallel_sizes or ())}"
             )
+
+
+_CLOSED_FORM = "By equation 1 of Seesaw's appendix A: uniform lengths, full batches, no queues."
+_NO_PIGGYBACK = "Layouts that stay gain nothing from chunked prefill here (--piggyback)."
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,8 +121,16 @@ class Choices(Findings):
         }
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data; times in seconds a request."""
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """How the times are found, and what layouts that stay are not given."""
+        found = [ResultWarning(kinds.CLOSED_FORM, _CLOSED_FORM)]
+        if not self.options.piggyback:
+            found.append(ResultWarning(kinds.CLOSED_FORM, _NO_PIGGYBACK))
+        return tuple(found)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data; times in seconds a request."""
         changing = self.best_resharding
         return {
             "model": self.model.name,

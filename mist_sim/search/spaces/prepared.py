@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.latency import limit_title
@@ -34,7 +35,7 @@ class Prepared:
     known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN if unknown.
     bound: a proved upper bound of its rate (requests per second); infinite: no bound.
     excluded: constraints that it breaks, each with the reason. failure: why it is impossible.
-    assumed_host, one_node: as in `Goodput`.
+    assumed_host: as in `Goodput`. warnings: what results of its runs warn of.
     """
 
     configuration: Configuration
@@ -43,7 +44,7 @@ class Prepared:
     excluded: dict[str, str] = field(default_factory=dict)
     failure: Failure | None = None
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
-    one_node: str = ""
+    warnings: tuple[ResultWarning, ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,7 +110,7 @@ class Preparation:
         built = Built(configuration.scenario)
         try:
             found.known = self._known(built)
-            found.assumed_host, found.one_node = built.assumed_host, built.one_node
+            found.assumed_host, found.warnings = built.assumed_host, built.warnings
             found.excluded = self._constraints.broken_before(found.known)
             if self._judged:
                 self._prove(found, built)

@@ -10,6 +10,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from mist_sim.core.result_warnings import ResultWarning, merged, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.saved_findings import Findings
@@ -106,8 +107,14 @@ class SpaceSearch(Findings):
         return frame.assign(seed=frame["seed"].astype("Int64"))
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Everything as plain data."""
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """What its configurations warn of, those of the front first."""
+        rows = sorted(self.rows, key=lambda row: row["status"] != "front")
+        return of_points({row["name"]: of_data(row) for row in rows})
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data."""
         statuses = Counter(row["status"] for row in self.rows)
         return {
             "sentence": self.sentence,
@@ -163,8 +170,7 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     configuration = prepared.configuration
     scenario = configuration.scenario
     figures = {**prepared.known, **outcome.figures}
-    warnings = [prepared.one_node] if prepared.one_node else []
-    warnings += outcome.goodput.warnings if outcome.goodput else []
+    warnings = merged((*(outcome.goodput.warnings if outcome.goodput else ()), *prepared.warnings))
     return {
         "number": configuration.number,
         "name": configuration.name,
@@ -177,7 +183,7 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "at_least": at_least(prepared, outcome),
         "interval": list(outcome.goodput.interval) if outcome.goodput else None,
         "assumed_host": dict(prepared.assumed_host),
-        "warnings": list(dict.fromkeys(warnings)),
+        "warnings": [each.data for each in warnings],
         "bound": prepared.bound if prepared.bound < float("inf") else None,
         "num_runs": outcome.num_runs,
         "num_requests": outcome.num_requests,

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Estimate
-from mist_sim.report.elements.cells import merged
 from mist_sim.scenario import Scenario
 from mist_sim.search.compared_case import FIGURES
 from mist_sim.search.ranking import Better
@@ -56,7 +57,7 @@ def sweep(
         better=_better(chosen),
         share=share,
         title=scenario.headline,
-        warnings=tuple(study.warnings),
+        warnings=study.warnings,
         assumed_host={
             each.point.name: found
             for each in study.points
@@ -93,15 +94,13 @@ def goodput_sweep(
         low, high = row["interval"] or (nan, nan)
         error = "" if mean == mean else row["reason"]
         points.append(At(row["values"], mean, low, high, error))
-    told = merged(
-        (row["name"], text)
+    failed = {
+        row["name"]: [ResultWarning(kinds.FAILED_RUNS, f"failed: {at.error}")] if at.error else []
         for row, at in zip(found.rows, points, strict=True)
-        for text in (*row["warnings"], *([f"failed: {at.error}"] if at.error else []))
-    )
+    }
+    told = of_points({row["name"]: (*failed[row["name"]], *of_data(row)) for row in found.rows})
     hosts = {row["name"]: row["assumed_host"] for row in found.rows if row["assumed_host"]}
-    return Sweep(
-        tuple(vary), tuple(points), "goodput", "more", share, found.title, tuple(told), hosts
-    )
+    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, found.title, told, hosts)
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:

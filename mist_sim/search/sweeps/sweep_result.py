@@ -9,6 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import labels_of, value_text
@@ -53,7 +54,7 @@ class Sweep(Findings):
     better: Better | None
     share: float
     title: str
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ResultWarning, ...] = ()
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -126,7 +127,7 @@ class Sweep(Findings):
         return " ".join(f"{labels[key]}={value_text(at.values[key])}" for key in self.keys)
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """Everything as plain data."""
         labels = labels_of(self.keys)
         return {
@@ -145,7 +146,6 @@ class Sweep(Findings):
                 for at in self.points
             ],
             **({"assumed_host": dict(self.assumed_host)} if self.assumed_host else {}),
-            "warnings": list(self.warnings),
         }
 
     def __repr__(self) -> str:

@@ -1,0 +1,249 @@
+"""Warnings that are known before a run: the origin of step times, and what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.front_end import FRONT_END, MEASURED
+from mist_sim.core.result_warnings import ResultWarning, WarningKind
+
+SPEC_ONLY = (
+    "Step times marked spec-only come from data sheets and typical efficiencies; they "
+    "were never compared with that GPU."
+)
+
+
+def assumption_warnings(
+    estimates: Mapping[str, str],
+    assumed: Mapping[str, Sequence[str]],
+    assumed_hosts: Mapping[str, Mapping[str, Any]],
+    collectives: Mapping[str, str],
+) -> Iterator[ResultWarning]:
+    """Yield the warnings about the origin of step times, by client, as `Result` has it.
+
+    Every assumed option leads to one: options without a sentence of their own share one.
+    """
+    yield from _host_warnings(assumed_hosts)
+    if "spec-only" in estimates.values():
+        yield ResultWarning(kinds.NEVER_COMPARED, SPEC_ONLY)
+    told: set[str] = set()
+    options = list(dict.fromkeys(name for names in assumed.values() for name in names))
+    for kind, (names, text) in _sentences(options, assumed).items():
+        told.update(names)
+        if text:
+            yield ResultWarning(kind, text)
+    if left := [name for name in options if name not in told]:
+        yield ResultWarning(kinds.ASSUMED, f"Assumed, since nothing says them: {', '.join(left)}.")
+    for text in _collective_lines(collectives):
+        yield ResultWarning(kinds.ACROSS_NODES, text)
+
+
+_Told = tuple[Sequence[str], str]
+"""Assumed options, and the sentences about them."""
+
+
+def _sentences(
+    options: Sequence[str], assumed: Mapping[str, Sequence[str]]
+) -> dict[WarningKind, _Told]:
+    """Return the options that each kind of warning tells of, and its text; empty for no text."""
+
+    def named(*names: str) -> list[str]:
+        return [name for name in options if name in names]
+
+    def beginning(start: str) -> list[str]:
+        return [name for name in options if name.startswith(start)]
+
+    def if_any(names: list[str], text: str) -> _Told:
+        return names, text if names else ""
+
+    times = named("overhead.step", "overhead.sequence")
+    penalties, starts = beginning("sampling."), beginning("lifecycle.start_up")
+    images = beginning("images")
+    more = [name.removeprefix("images: ") for name in images if name != "images"]
+    re_sharding = beginning("resharding.")
+    return {
+        kinds.ASSUMED_HOST: (named("host"), ""),  # `_host_warnings` has more to say
+        kinds.ENGINE_TIME: if_any(
+            times,
+            f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
+            "fitted on H100 runs. Give your own if you know it.",
+        ),
+        kinds.PROMPT_STEP: if_any(
+            named("overhead.prefill_step"),
+            "The 3 ms that a step with prompts takes beyond its profiled layers "
+            "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Give your own "
+            "if you know it.",
+        ),
+        kinds.SAMPLING: if_any(
+            named("sampling"),
+            "How tokens are drawn is assumed: the model's generation_config.json "
+            "has not been looked up. Top-p and top-k take time (sampling.top_p).",
+        ),
+        kinds.PENALTIES: if_any(
+            penalties,
+            f"This version counts tokens anew in each step for {', '.join(penalties)}; what "
+            "that takes of the host is not simulated.",
+        ),
+        kinds.FRONT_END: if_any(
+            named(FRONT_END),
+            f"{1e3 * (MEASURED.request or 0):g} ms before the queue, "
+            f"{1e3 * (MEASURED.response or 0):g} ms on the way back and "
+            f"{1e6 * (MEASURED.stream_token or 0):g} us of a server for each streamed token "
+            "(front_end) are assumed: vLLM's HTTP server on H100 machines. Give your own if "
+            "you know them.",
+        ),
+        kinds.LONGEST_CONTEXT: if_any(
+            named("max_model_len"),
+            "The KV cache is too small for the model's longest context, so vLLM "
+            "would not start without max_model_len. Set yours, or auto for the "
+            "longest that fits.",
+        ),
+        kinds.START_UP: (starts, " ".join(_start_lines(starts))),
+        kinds.TIER_LOADS: if_any(
+            named("kv_cache.tiers.loads_in_step"),
+            "Requests wait for their loads from tiers while steps go on. With LMCache's "
+            "connector the steps wait, but that is not simulated with roles, drafts, "
+            "schedulers other than chunked, intervals between prompts, limits of prompts in "
+            "pieces or a topology.",
+        ),
+        kinds.NO_PREFIXES: if_any(
+            named("prefixes"),
+            "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
+            "conversations, so no two prompts are known to begin alike.",
+        ),
+        kinds.ADAPTERS: if_any(
+            named("lora"),
+            "The times of LoRA adapters are computed from their sizes, and were not compared with "
+            "measurements.",
+        ),
+        kinds.IMAGES: if_any(
+            images,
+            "The times of the vision tower are computed from its sizes, and were not compared "
+            f"with measurements.{''.join(f' {each[:1].upper()}{each[1:]}.' for each in more)}",
+        ),
+        kinds.RE_SHARDING: if_any(
+            re_sharding,
+            f"{', '.join(re_sharding)} {'are' if len(re_sharding) > 1 else 'is'} assumed: "
+            "Seesaw's paper names no value, or one for its own machines. Give your own.",
+        ),
+        kinds.ARCHITECTURE: (beginning(_ARCHITECTURE), _architecture(assumed)),
+        kinds.KERNELS: (beginning(_KERNELS), _kernels(assumed)),
+        kinds.NOT_MEASURED: (beginning(_MEASURED), _not_measured(assumed)),
+        kinds.ONE_NODE: (beginning(_ONE_NODE), _one_node(assumed)),
+        kinds.NEAREST_MODEL: (beginning(_MODEL), _nearest(beginning(_MODEL))),
+        kinds.STATE_CACHE: if_any(
+            named("kv_cache.mamba_cache_mode"),
+            "Prefixes are not cached in a model most of whose layers keep a state: vLLM up to 0.24 "
+            "does so where it is told (mamba_cache_mode); with drafts before 0.33, swapped "
+            "requests, prompts that are not cut or compressed entries it is not simulated.",
+        ),
+    }
+
+
+_ARCHITECTURE, _KERNELS, _MEASURED = "architecture: ", "kernels: ", "measured kernels: "
+_ONE_NODE, _MODEL = "one node: ", "model: "
+
+
+def _start_lines(assumed: Sequence[str]) -> Iterator[str]:
+    """Yield the assumptions about the starts of clients."""
+    if "lifecycle.start_up" in assumed:
+        yield (
+            "Clients start in 0 s, since lifecycle.start_up is not set. A vLLM server takes "
+            "about 40 s to start an 8B model with cold caches, and larger ones take minutes."
+        )
+    if times := [name for name in assumed if name.startswith("lifecycle.start_up.")]:
+        yield (
+            f"lifecycle.start_up: {', '.join(name.split('.')[-1] for name in times)} "
+            f"{'are' if len(times) > 1 else 'is'} assumed, as an 8B model takes on one H100 "
+            "with cold caches (39 s in all). A 70B model on eight GPUs took 85 s to compile "
+            "and 60 s to capture graphs. Give your own if you know them."
+        )
+
+
+def _nearest(names: Sequence[str]) -> str:
+    """Return as which one an unknown model is taken; or nothing."""
+    if not names:
+        return ""
+    taken = [name.removeprefix(_MODEL) for name in names]
+    left_out = f", without {', '.join(taken[1:])}" if taken[1:] else ""
+    return f"A model that is not known is taken as the nearest one: {taken[0]}{left_out}."
+
+
+def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
+    """Yield how collectives between nodes are timed; once for clients with the same way."""
+    for way in dict.fromkeys(ways.values()):
+        first, *others = (name for name, its_way in ways.items() if its_way == way)
+        plural = "s" if len(others) > 1 else ""
+        who = f"{first} and {len(others):,} other{plural} have" if others else f"{first} has"
+        yield f"{who} GPUs on several nodes. Timed by the topology, on free links: {way}."
+
+
+def _architecture(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return by how much steps of a GPU without figures of kernels are too short; or nothing."""
+    factors = _told(assumed, _ARCHITECTURE)
+    if not factors:
+        return ""
+    return (
+        "The GPU's entry names no architecture: every kernel reaches the same share of the peaks "
+        "and takes no time to start, so steps come out too fast. The kernels of the known "
+        f"architectures would multiply their time by {factors}. Set architecture in its entry; "
+        "compare two GPUs only if both have one."
+    )
+
+
+def _kernels(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return how far steps of a GPU of one's own depend on its architecture; or nothing."""
+    factors = _told(assumed, _KERNELS)
+    if not factors:
+        return ""
+    return (
+        "Kernels of a GPU of your own are taken to reach the shares of its peaks that were timed "
+        "on others. If it reached what each fitted GPU of the catalog reaches, its steps would "
+        f"take so many times as long: {factors}. Its figures are at least as uncertain."
+    )
+
+
+def _not_measured(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return which operators of measured kernels were not measured; or nothing."""
+    operators = _told(assumed, _MEASURED)
+    return operators and f"Not measured, computed from the GPU's peaks: {operators}."
+
+
+def _one_node(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return which GPUs are timed as in one node although nodes have fewer; or nothing."""
+    ranks = _told(assumed, _ONE_NODE)
+    return ranks and (
+        f"Ranks are timed as if the links of one node joined them all: {ranks}. Other links are "
+        "slower; a network with a topology, enough nodes and spans_nodes: true times those between "
+        "nodes."
+    )
+
+
+def _told(assumed: Mapping[str, Sequence[str]], kind: str) -> str:
+    """Return what the assumptions of a kind say, each once, with a client that has it."""
+    found: dict[str, str] = {}
+    for client, names in assumed.items():
+        for name in names:
+            if name.startswith(kind):
+                found.setdefault(name.removeprefix(kind), client)
+    several = len(found) > 1
+    return "; ".join(f"{text} ({client})" if several else text for text, client in found.items())
+
+
+def _host_warnings(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[ResultWarning]:
+    """Yield the assumed host, its effect, and how to tell which host is present.
+
+    One for clients with equal values. worth: the summary's `assumed_host`.
+    """
+    for found in {tuple(each.values()): each for each in worth.values()}.values():
+        here, there = found["communication_ms"], found["other_communication_ms"]
+        yield ResultWarning(
+            kinds.ASSUMED_HOST,
+            f"Host of the GPUs assumed: {found['host']}, slow and without peer access. "
+            "`nvidia-smi topo -p2p r` tells which is yours (OK between all GPUs: peer access); say "
+            "it with clients.N.host.",
+            f"In a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one "
+            f"another; on {found['other_host']} it would be {there:,.4g} ms.",
+        )

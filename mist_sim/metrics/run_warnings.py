@@ -1,0 +1,160 @@
+"""Warnings that a run itself leads to: nothing finished, overload, failures, cut answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.recoveries import FEWEST
+
+LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
+_UNITS = ((10800.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+_MAX_REASONS = 12  # that are listed one by one
+_MAX_RECOVERIES = 3  # failures with a sentence each
+_FEW = (
+    f"Fewer than {FEWEST} requests finished before the first failure: too few to tell when "
+    "latencies were as before."
+)
+_UNSTABLE = (
+    "Unstable: more work arrives than the clients can do, and more and more requests wait until "
+    "the last arrival. Latencies depend on how long the run is; lower the rate or add clients."
+)
+_TOO_SHORT = (
+    "Too short to tell whether the clients keep up with the arrivals: the run has too few "
+    "requests, or they take too large a part of it. More requests would tell."
+)
+
+
+def run_warnings(
+    summary: Mapping[str, Any], recorder: ColumnRecorder, *, asks_for_spending: bool
+) -> Iterator[ResultWarning]:
+    """Yield what a run warns of.
+
+    summary: its figures. recorder: has the reasons of failed requests. asks_for_spending: whether
+    its scenario says something of power or cost.
+    """
+    if not summary["completed"]:
+        yield ResultWarning(kinds.NOTHING_FINISHED, nothing_finished(summary))
+    if summary["unstable"]:
+        yield ResultWarning(kinds.UNSTABLE, _UNSTABLE)
+    if line := overload_line(summary):
+        yield ResultWarning(kinds.OVERLOADED, line)
+    for line in recovery_lines(summary):
+        yield ResultWarning(kinds.FAILURES, line)
+    if summary["completed"] and summary.get("stability") == "too short to tell":
+        yield ResultWarning(kinds.TOO_SHORT, _TOO_SHORT)
+    if cut := summary["num_truncated"]:
+        yield ResultWarning(
+            kinds.TRUNCATED,
+            f"{cut:,} answers were cut at max_model_len; a model with a longer context would "
+            "generate more.",
+        )
+    for times, reason in _reasons(recorder):
+        such = "requests, such as" if times > 1 else "request:"
+        yield ResultWarning(kinds.FAILED_REQUESTS, f"Failed: {times:,} {such} {reason}")
+    if share := summary.get("extrapolated_step_fraction"):
+        yield ResultWarning(
+            kinds.EXTRAPOLATED,
+            f"{100 * share:.2g} % of the steps lie outside what was measured: their times are "
+            "extrapolated.",
+        )
+    if asks_for_spending and (unknown := summary.get("power_unknown")):
+        yield ResultWarning(
+            kinds.NO_ENERGY,
+            f"Neither energy nor cost is known, since the GPUs of {', '.join(unknown)} are not: "
+            "name them (gpu).",
+        )
+
+
+def nothing_finished(summary: Mapping[str, Any]) -> str:
+    """Return why there are no latencies."""
+    if not summary["failed"]:
+        return "No request arrived after the warm-up, so there are no metrics."
+    ways = ("rejected", "timed out", "cancelled", "lost")
+    counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
+    failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
+    return f"No request finished: {failed}. There are no latencies."
+
+
+def overload_line(summary: Mapping[str, Any]) -> str:
+    """Return for how long, when, and how many waited; empty for a run that never was overloaded."""
+    periods = summary.get("overloads")
+    if not periods:
+        return ""
+    all_seconds = summary["arrivals_s"]
+    unit, name = next((unit, name) for least, unit, name in _UNITS if all_seconds >= least)
+    share = f"{summary['overloaded_s'] / unit:.3g} of {all_seconds / unit:.3g} {name}"
+    first, longest = periods[0], max(period["longest_wait"] for period in periods)
+    when = f"from {first['begin'] / unit:.3g} to {first['end'] / unit:.3g}"
+    if len(periods) > 1:
+        when = f"{len(periods)} times, the first {when}"
+    most = max(period["most_waiting"] for period in periods)
+    drained = "" if summary["unstable"] else ", though the queue drained in the end"
+    return (
+        f"Overloaded for {share} ({when}){drained}: up to {most:,} requests waited, for up to "
+        f"{longest:.3g} s. Percentiles of the whole run mix these times with the others."
+    )
+
+
+def room_line(summary: Mapping[str, Any]) -> str:
+    """Return which limit left no room for more, and for how long; empty where there was room."""
+    taken = 1 - summary.get("room", 1.0)
+    if not taken >= LEAST_AT_LIMIT or "room_limit" not in summary:
+        return ""
+    return f"No room in {100 * taken:.0f} % of the time, mostly for {summary['room_limit']}."
+
+
+def recovery_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield when latencies were as before, a sentence a failure; none without failures."""
+    found = summary.get("recoveries")
+    if found is None:
+        return
+    if not found:
+        yield _FEW
+    for each in found[:_MAX_RECOVERIES]:
+        yield _recovery(each)
+    if len(found) > _MAX_RECOVERIES:
+        yield f"{len(found) - _MAX_RECOVERIES} failures more: see recoveries in the summary."
+
+
+def _recovery(each: Mapping[str, Any]) -> str:
+    when = f"failure at {each['begin']:.4g} s"
+    if each["end"] > each["begin"]:
+        when = f"failures from {each['begin']:.4g} to {each['end']:.4g} s"
+    back = {SHORT_NAMES[metric]: seconds for metric, seconds in each["back_after"].items()}
+    if not any(seconds != 0 for seconds in back.values()):
+        return f"Latencies stayed as they were through the {when}."
+    words = ", ".join(f"{name} {_when(seconds)}" for name, seconds in back.items())
+    return f"Latencies are as before the {when} again: {words}."
+
+
+def _when(seconds: float | None) -> str:
+    if seconds is None:
+        return "not by the last arrival"
+    return "at once" if seconds == 0 else f"after {seconds:.3g} s"
+
+
+def _reasons(recorder: ColumnRecorder) -> list[tuple[int, str]]:
+    """Return (count, an example) of reasons that differ in numbers or clients only."""
+    times = np.bincount(recorder.requests.columns()["reason"])
+    reasons = zip(recorder.reasons.values, times.tolist(), strict=False)
+    found = sorted((_kind(str(r)), str(r), times) for r, times in reasons if r and times)
+    groups = []
+    for _, members in groupby(found, key=lambda item: item[0]):
+        examples = list(members)
+        groups.append((sum(times for _, _, times in examples), examples[0][1]))
+    groups.sort(key=lambda group: (-group[0], group[1]))
+    rest = sum(times for times, _ in groups[_MAX_REASONS:])
+    return groups[:_MAX_REASONS] + ([(rest, "those with other reasons")] if rest else [])
+
+
+def _kind(reason: str) -> str:
+    return re.sub(r"\d+", "#", reason.partition(": ")[2] or reason)
