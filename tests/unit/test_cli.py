@@ -397,6 +397,12 @@ def test_list_helps_with_names(mist):
     code, _, err = mist("list", "router")
     assert code == 2
     assert "no family named 'router'; did you mean 'routers'? Known: models, gpus" in err
+    code, _, err = mist("list", "sharegpt")
+    assert code == 2
+    assert "no family named 'sharegpt'; it is one of trace_readers: mist list trace_readers." in err
+    code, out, _ = mist("list", "profiles")
+    assert code == 0
+    assert "sharegpt-2048" in out
 
 
 def test_schema_goes_to_the_terminal_or_a_file(mist):

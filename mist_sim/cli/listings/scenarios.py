@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -19,11 +20,12 @@ from mist_sim.scenario.options.listing import engine_options
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
+from mist_sim.traces.profiles import load_profile, profile_names
 
 
-def overview(places: Mapping[str, str]) -> RenderableType:
-    """Return all families with the names in them. places: of each in a scenario."""
-    names = {
+def names_of_families() -> dict[str, list[str]]:
+    """Return the names in each family."""
+    return {
         "models": model_names(),
         "gpus": gpu_names(),
         "hosts": host_names(),
@@ -32,9 +34,14 @@ def overview(places: Mapping[str, str]) -> RenderableType:
         "prices": sorted({offer.gpu for offer in offers()}),
         "options": [option.key for option in engine_options() if "." not in option.key],
         "slos": slo_preset_names(),
+        "profiles": profile_names(),
         "presets": preset_names(),
     }
-    table = named("family", "names")
+
+
+def overview(places: Mapping[str, str]) -> RenderableType:
+    """Return all families with the names in them. places: of each in a scenario."""
+    names, table = names_of_families(), named("family", "names")
     for family, place in places.items():
         table.add_row(family, f"{', '.join(names[family])}\n[dim]{place}[/dim]")
     table.caption = "mist list FAMILY shows descriptions and parameters"
@@ -69,6 +76,21 @@ def slos() -> RenderableType:
         rows.append((name, said["ttft"], said["tpot"], f"p{percentile} of each"))
     caption = "server scenarios of MLPerf Inference; slo: NAME, or --set slo=NAME"
     return captioned(listed(("slo", "TTFT", "TPOT", "kept by"), rows, right=(1, 2)), caption)
+
+
+def profiles() -> RenderableType:
+    """Return the profiles of lengths that come with the package."""
+    rows = []
+    for name in profile_names():
+        profile = load_profile(name)
+        prompt, output = (int(np.median(lengths)) for lengths in profile.at(*_RANKS))
+        medians = f"half of the prompts below {prompt:,} tokens, of the answers below {output:,}"
+        rows.append((name, f"{profile.source}; {medians}"))
+    caption = "workload.lengths: {type: profile, name: NAME, num_requests: N}"
+    return captioned(listed(("profile", "computed from"), rows), caption)
+
+
+_RANKS = np.repeat(_EVEN := (np.arange(100) + 0.5) / 100, 100), np.tile(_EVEN, 100)
 
 
 def presets() -> RenderableType:

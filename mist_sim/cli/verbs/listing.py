@@ -43,15 +43,18 @@ def list_(
 
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.entries import ENTRIES, entry
-    from mist_sim.cli.listings.scenarios import overview
+    from mist_sim.cli.listings.scenarios import names_of_families, overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements.widths import Trimmed
 
     listings = _listings()
     if family and family not in listings:
+        homes = [known for known, names in names_of_families().items() if family in names]
+        hint = did_you_mean(family, listings)
+        if homes:
+            hint = f"; it is one of {' and '.join(homes)}: mist list {homes[0]}."
         raise UnknownPluginError(
-            f"no family named {brief(family)}{did_you_mean(family, listings)} "
-            f"Known: {', '.join(listings)}"
+            f"no family named {brief(family)}{hint} Known: {', '.join(listings)}"
         )
     if name and family in ENTRIES:
         typer.echo(entry(family, name), nl=False)
@@ -94,6 +97,7 @@ _PLACES = {
     "prices": "cost; clients.N.gpu_price takes the place of one",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "slos": "slo",
+    "profiles": "name of workload.lengths: {type: profile}",
     "presets": "mist run NAME",
 }
 
@@ -113,5 +117,6 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
         "prices": catalogs.prices,
         "options": scenarios.options,
         "slos": scenarios.slos,
+        "profiles": scenarios.profiles,
         "presets": scenarios.presets,
     }

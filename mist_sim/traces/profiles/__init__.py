@@ -30,6 +30,7 @@ OUTPUT_LEVELS = (*(step / 50 for step in range(49)), 0.985, 0.99, 0.995, 1.0)
 class LengthProfile:
     """Quantiles of prompt lengths, and of output lengths by prompt bin, in tokens.
 
+    source: the trace that it was computed from.
     prompt: quantiles at `prompt_levels`, both of shape (p,).
     output: shape (bins, q), quantiles at `output_levels` of shape (q,); row b is about outputs
         whose prompts lie in the b-th of `bins` equally likely ranges of prompt length.
@@ -39,6 +40,7 @@ class LengthProfile:
     prompt: Floats
     output_levels: Floats
     output: Floats
+    source: str = ""
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Tokens, Tokens]:
         """Return n prompt lengths and the n output lengths that go with them, in tokens."""
@@ -72,7 +74,8 @@ def load_profile(name: str) -> LengthProfile:
     """Return a shipped profile; `name` is one of `profile_names()`."""
     table = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     keys = ("prompt_levels", "prompt", "output_levels", "output")
-    return LengthProfile(*(np.array(table[key], dtype=np.float64) for key in keys))
+    quantiles = (np.array(table[key], dtype=np.float64) for key in keys)
+    return LengthProfile(*quantiles, source=table["source"])
 
 
 def compute_profile(lengths: Iterable[tuple[int, int]], num_bins: int = 20) -> dict[str, Any]:
