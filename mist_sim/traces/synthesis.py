@@ -135,11 +135,10 @@ def fit_trace(rows: Iterable[TraceRow]) -> TraceProfile:
         )
     pairs = zip(prompts, outputs, strict=True)
     tables = compute_profile(pairs, _BINS)
-    keys = ("prompt_levels", "prompt", "output_levels", "output")
     rate, gaps = _gaps_of(np.array(times))
     return TraceProfile(
         num_requests=len(prompts),
-        lengths=LengthProfile(*(np.array(tables[key], dtype=np.float64) for key in keys)),
+        lengths=LengthProfile.of_tables(tables),
         rate=rate,
         gaps=gaps,
         known=_by_bin(np.array(prompts), np.array(shares)) if distances else None,

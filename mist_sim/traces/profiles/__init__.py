@@ -7,7 +7,7 @@ computes one from a trace.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,13 @@ class LengthProfile:
     output: Floats
     source: str = ""
 
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, Any]) -> LengthProfile:
+        """Return what `compute_profile` computed."""
+        keys = ("prompt_levels", "prompt", "output_levels", "output")
+        quantiles = {key: np.array(tables[key], dtype=np.float64) for key in keys}
+        return cls(**quantiles, source=tables.get("source", ""))
+
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Tokens, Tokens]:
         """Return n prompt lengths and the n output lengths that go with them, in tokens."""
         return self.at(*rng.random((2, n)))
@@ -73,9 +80,7 @@ def profile_names() -> list[str]:
 def load_profile(name: str) -> LengthProfile:
     """Return a shipped profile; `name` is one of `profile_names()`."""
     table = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    keys = ("prompt_levels", "prompt", "output_levels", "output")
-    quantiles = (np.array(table[key], dtype=np.float64) for key in keys)
-    return LengthProfile(*quantiles, source=table["source"])
+    return LengthProfile.of_tables(table)
 
 
 def compute_profile(lengths: Iterable[tuple[int, int]], num_bins: int = 20) -> dict[str, Any]:
