@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ class Beside:
 
     name, bound: its name and the resource that binds it, in a step taken apart.
     """
+
+    adds_to: ClassVar[str] = "predictor"
 
     predictor: Predictor
     times: Times

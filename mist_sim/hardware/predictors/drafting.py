@@ -9,6 +9,7 @@ its `draft_model.py` follows).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,8 @@ class _WithDrafting:
 
     passes: of the draft model; None without one. host: seconds a step beyond kernels.
     """
+
+    adds_to: ClassVar[str] = "target"
 
     target: Predictor
     passes: DraftPasses | None

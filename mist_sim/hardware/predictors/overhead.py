@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy import add, maximum
@@ -119,6 +119,8 @@ class EngineOverhead:
 
 @dataclass(slots=True)
 class _WithOverhead:
+    adds_to: ClassVar[str] = "predictor"
+
     predictor: Predictor
     step: float
     prefill_step: float

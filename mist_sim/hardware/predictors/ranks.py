@@ -11,6 +11,7 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import send
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
+from mist_sim.hardware.predictors.positive import checked
 from mist_sim.models.partition import rank_part
 from mist_sim.models.spec import ModelSpec
 
@@ -20,7 +21,8 @@ class PipelinePredictor:
     """Times what every rank of an engine does in a pass.
 
     ranks: one predictor each, in the order of the layers; equal ranks may share one. A single rank
-        computes whole steps: the engine is no pipeline.
+        computes whole steps: the engine is no pipeline. Impossible times of theirs raise
+        ScenarioError (`positive`).
     rank_delay: seconds until the next rank has what a batch of so many tokens left on a rank.
     traits: of a pass through all ranks; origin and overhead are the first rank's.
     """
@@ -32,6 +34,8 @@ class PipelinePredictor:
     def __post_init__(self) -> None:
         if not self.ranks:
             raise ValueError("ranks must have at least one predictor")
+        safe = {id(rank): checked(rank) for rank in self.ranks}
+        object.__setattr__(self, "ranks", tuple(safe[id(rank)] for rank in self.ranks))
         object.__setattr__(self, "traits", self._traits())
 
     def _traits(self) -> PredictorTraits:

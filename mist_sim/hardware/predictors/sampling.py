@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ def with_sampling(predictor: PipelinePredictor, times: SamplingTimes) -> Pipelin
 @dataclass(slots=True)
 class WithSampling:
     """What a predictor times, with sampling behind it; `EngineOverhead.around` takes it apart."""
+
+    adds_to: ClassVar[str] = "predictor"
 
     predictor: Predictor
     times: SamplingTimes

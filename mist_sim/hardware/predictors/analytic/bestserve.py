@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class BestServePredictor:
         totals of the paper's table 3; "algorithm_1" is the printed algorithm, one layer's clock
         times the number of layers.
     """
+
+    always_positive: ClassVar[bool] = True  # times are sums of positive ones
 
     model: ModelSpec
     cluster: Cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ class LinearPredictor:
 
     Raises ValueError for times that are not finite and >= 0, and for a step of 0.
     """
+
+    always_positive: ClassVar[bool] = True  # times are sums of positive ones
 
     model: ModelSpec
     cluster: Cluster

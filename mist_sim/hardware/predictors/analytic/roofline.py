@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,8 @@ class RooflinePredictor:
     cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name); a
         step is padded to the next one.
     """
+
+    always_positive: ClassVar[bool] = True  # times are sums of positive ones
 
     model: ModelSpec
     cluster: Cluster

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,8 @@ def _middle(new: int, context: int, groups: int) -> list[tuple[int, int]]:
 @dataclass(slots=True)
 class SharedPrompts:
     """Step times of a group. predictor: times its work. groups: that share out the tokens."""
+
+    adds_to: ClassVar[str] = "predictor"
 
     predictor: Predictor
     groups: int

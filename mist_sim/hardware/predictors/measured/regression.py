@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,8 @@ class RegressionPredictor:
     context. Decodes beside prompts add the time of their contexts alone. Beyond the measurements
     the last slope continues; `steps_inside` tells for which steps.
     """
+
+    always_positive: ClassVar[bool] = True  # its grids are > 0 and never fall
 
     model: ModelSpec
     cluster: Cluster

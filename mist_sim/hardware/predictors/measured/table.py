@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,8 @@ class TablePredictor:
     Times that fall with more tokens or context are treated as noise and made to rise. Beyond the
     last measured point the last slope continues; `steps_inside` tells for which steps.
     """
+
+    always_positive: ClassVar[bool] = True  # others raise an error that names the table
 
     model: ModelSpec
     cluster: Cluster
@@ -113,7 +116,7 @@ class TablePredictor:
                 return tables.alone.at(1)
             even = _even_context(tables.uneven, batch, mean)
             seconds = self._fixed_alone(n) + tables.decode.at(n, even)
-            if not seconds >= 0.0:
+            if not 0.0 < seconds < math.inf:
                 raise self._impossible(batch, seconds)
             return seconds
         prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
@@ -124,7 +127,7 @@ class TablePredictor:
                 seconds += prompts.largest(beside, n, even)
             else:
                 seconds += beside.at(n, even)
-        if not seconds >= 0.0:
+        if not 0.0 < seconds < math.inf:
             raise self._impossible(batch, seconds)
         return seconds
 
@@ -157,8 +160,8 @@ class TablePredictor:
         return self._possible(batch, seconds)
 
     def _possible(self, batch: StepBatch, seconds: Array) -> Array:
-        """Return the seconds of a run. Raises ScenarioError if a step takes less than 0."""
-        if not (seconds >= 0.0).all():
+        """Return the seconds of a run. Raises ScenarioError unless each is > 0 and finite."""
+        if not (seconds.min() > 0.0 and seconds.max() < math.inf):  # NaN is neither
             raise self._impossible(batch, float(seconds.min()))
         return seconds
 
