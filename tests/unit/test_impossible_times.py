@@ -58,7 +58,8 @@ LOOPS = {
     "replicas": {"data_parallel_size": 2},
     "replicas in lockstep": {
         "model": "mixtral-8x7b",
-        "data_parallel_size": 4,
+        "data_parallel_size": 2,
+        "quantization": "fp8",
         "enable_expert_parallel": True,
     },
 }
