@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ class AffinePredictor:
 
     The defaults have no short binary form, so that every sum of theirs rounds.
     """
+
+    always_positive: ClassVar[bool] = True
 
     base: float = 1.1e-3 / 3
     per_prompt_token: float = 7.7e-6 / 9
@@ -76,6 +79,8 @@ STEEP = replace(DYADIC, base=2.0**-13, per_prompt_token=2.0**-11)
 @dataclass(frozen=True)
 class ConstantPredictor:
     """Every step takes the same time, whatever it computes."""
+
+    always_positive: ClassVar[bool] = True
 
     seconds: float
 

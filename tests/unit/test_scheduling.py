@@ -30,6 +30,8 @@ from tests.reference.engines import llm_engine
 
 
 class ConstantPredictor:
+    always_positive = True
+
     def step_time(self, batch):
         return 1.0
 

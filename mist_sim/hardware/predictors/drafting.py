@@ -21,6 +21,7 @@ from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
+from mist_sim.hardware.predictors.positive import type_of
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models import operators
 from mist_sim.models.speculative import SpeculativeConfig
@@ -43,7 +44,7 @@ def with_drafting(
         if not traits_of(rank).times_drafts:
             raise ScenarioError(
                 "predictor must be one that times drafts with speculative_config, such as "
-                f"roofline, got {type(rank).__name__}"
+                f"roofline, got {type_of(rank)}"
             )
     passes = DraftPasses(drafter, config.num_speculative_tokens) if drafter else None
     return target.with_last(_WithDrafting(target.ranks[-1], passes, config.drafting_time))

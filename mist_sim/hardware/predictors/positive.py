@@ -111,6 +111,12 @@ class Positive:
         raise impossible(self.predictor, seconds, batch, step)
 
 
+def type_of(predictor: object) -> str:
+    """Return the name of a predictor's class, for messages; of a checked one, of what is inside."""
+    inside = predictor.predictor if isinstance(predictor, Positive) else predictor
+    return type(inside).__name__
+
+
 def impossible(predictor: object, seconds: float, batch: StepBatch, step: int = 0) -> ScenarioError:
     """Return the error for a step that would take no time, less, or no number of seconds.
 
@@ -125,7 +131,7 @@ def impossible(predictor: object, seconds: float, batch: StepBatch, step: int = 
     path = getattr(predictor, "path", "")
     where = f" ({path})" if path else ""
     return ScenarioError(
-        f"predictor {type(predictor).__name__}{where}: a step of {' and '.join(what) or 'nothing'}"
+        f"predictor {type_of(predictor)}{where}: a step of {' and '.join(what) or 'nothing'}"
         f"{later} would take {seconds:g} s; every step takes more than 0 s and a finite time: "
         "correct the predictor or what it was measured on"
     )
