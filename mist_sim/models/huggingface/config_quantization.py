@@ -119,7 +119,8 @@ def _fp8(table: ConfigReader) -> Quantization:
     if len(block) != 2 or not all(isinstance(side, int) and 0 < side < 2**20 for side in block):
         raise table.error(f"weight_block_size must be two integers > 0, got {block}")
     rows, columns = (side for side in block if isinstance(side, int))
-    return replace(_FP8, bytes_per_param=1 + _BLOCK_SCALE_BYTES / (rows * columns))
+    size = 1 + _BLOCK_SCALE_BYTES / (rows * columns)
+    return replace(_FP8, bytes_per_param=size, block=(rows, columns))
 
 
 def _groups(table: ConfigReader, zero_point: bool) -> Quantization:
@@ -190,7 +191,8 @@ def _integers(
         raise table.error(f"bits must be 4 or 8, got {bits}")
     group_bytes = _SCALE_BYTES + (bits / 8 if zeros else 0)
     size = bits / 8 + (group_bytes / group_size if group_size else 0)
-    return Quantization(name=f"int{bits}", bytes_per_param=size, compute=compute)
+    block = (1, group_size) if group_size else None
+    return Quantization(name=f"int{bits}", bytes_per_param=size, compute=compute, block=block)
 
 
 def _kv_cache_dtype(table: ConfigReader) -> str:

@@ -34,7 +34,6 @@ from mist_sim.hardware.setting import (
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.models.moe_backends import rows_computed
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
-from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.engine_hosts import with_host
 from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.engine_memory import (
@@ -47,6 +46,13 @@ from mist_sim.scenario.engines.engine_memory import (
 )
 from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
+from mist_sim.scenario.engines.server_start import (
+    Server,
+    check_length,
+    check_start,
+    check_states,
+    context_length,
+)
 from mist_sim.scenario.engines.signatures import taking
 from mist_sim.scenario.engines.state_caching import MODE
 from mist_sim.scenario.engines.step_times import is_made_here, step_times
@@ -97,9 +103,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     said_length = config.max_model_len
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
-    if config.async_scheduling:
-        _check_ahead(config)
-    cluster = replace(cluster_of(_gpu(config), model, config), spans=spans)
+    cluster = replace(_cluster(_gpu(config), config), spans=spans)
+    check_start(Server(config, model, cluster))
     kernels = kernel_choice(config, model, cluster)
     asked_cache = config.kv_cache
     config = with_longer_blocks(with_state_pages(with_loads(config), model, cluster))
@@ -112,7 +117,10 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
     memory = engine_memory(config, model, cluster, scheduler, times, longest)
     predictor, rules = times.predictor, version_of(config.engine).rules
-    length = context_length(config, own_len, of_a_lane(memory, config, rules))
+    lane = of_a_lane(memory, config, rules)
+    length = context_length(config, own_len, lane)
+    check_length(config, scheduler, length.max_model_len)
+    check_states(config, scheduler, lane, has_graphs=bool(times.graphs))
     config = replace(config, max_model_len=length.max_model_len)
     tower = _tower(config, model, cluster, predictor)
     if tower is not None:
@@ -148,24 +156,6 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         return _making(replace(layout, max_model_len=said_length), spans)("prefill")
 
     return resharding(config, model, cluster, parts, other)
-
-
-def _check_ahead(config: EngineConfig) -> None:
-    """Raise ScenarioError for what is to be planned ahead in a version that cannot."""
-    version, drafts = version_of(config.engine), config.speculative_config
-    rules = version.rules
-    if drafts is not None and not (rules.async_any_drafts or drafts.method in rules.async_drafts):
-        raise ScenarioError(
-            f"async_scheduling must be false with speculative_config.method {drafts.method} in "
-            f"{version.title}, which plans ahead with {' and '.join(rules.async_drafts)} alone; a "
-            "later engine, from vllm-0.19, does with the others"
-        )
-    if config.pipeline_parallel_size > 1 and not rules.async_pipelines:
-        raise ScenarioError(
-            f"async_scheduling must be false with pipeline_parallel_size "
-            f"{config.pipeline_parallel_size} in {version.title}, whose pipelines do not plan "
-            "ahead; a later engine, from vllm-0.19, does"
-        )
 
 
 def _gpu(config: EngineConfig) -> GpuSpec:
@@ -264,10 +254,10 @@ def _machine(
     )
 
 
-def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
-    """Return the GPUs that serve a model. Raises ScenarioError if it cannot be split so."""
+def _cluster(gpu: GpuSpec, config: EngineConfig) -> Cluster:
+    """Return the GPUs of an engine. Raises ScenarioError for sizes that none has."""
     try:
-        cluster = Cluster(
+        return Cluster(
             gpu,
             tensor_parallel_size=config.tensor_parallel_size,
             pipeline_parallel_size=config.pipeline_parallel_size,
@@ -279,8 +269,6 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
         )
     except ValueError as error:
         raise ScenarioError(str(error)) from None
-    cluster.check_split(model)
-    return cluster
 
 
 def stored_as(

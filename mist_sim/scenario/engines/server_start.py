@@ -1,0 +1,435 @@
+"""What keeps vLLM's server from starting: the one list of it, with a source for each rule.
+
+Every client of type llm asks it as it is made, so that all verbs do, and `mist from-vllm`. What
+cannot be is a ScenarioError; searches leave such a design out with that reason. One rule is
+lenient: a longest context that nobody named and that does not fit is noted (`ContextLength`), since
+short requests are served all the same; designs that are made here get a length that fits
+(`mist_sim.search.designs.startable`).
+
+All files were read in vLLM 0.12.0, 0.14.0, 0.19.0, 0.24.0 and 0.33.0; those between say when a
+change came. Options that a version does not have are in `versions.py` (`Lack`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from mist_sim.clients import EngineConfig
+from mist_sim.clients.engine_checks import AUTO_LENGTH
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster
+from mist_sim.models import ModelSpec
+from mist_sim.models.block_slices import (
+    BlockSlice,
+    expert_slices,
+    input_slices,
+    merged_slices,
+    output_slices,
+)
+from mist_sim.models.mixers import LatentMixer
+from mist_sim.scenario.engines.engine_version import EngineVersion
+from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import VERSIONS
+
+_LINEAR = "vllm/model_executor/layers/linear.py"
+_FP8_SHAPE = (
+    "validate_fp8_block_shape in vllm/model_executor/layers/quantization/utils/fp8_utils.py"
+)
+_REFINE = 32  # values of a block that Triton's kernels take at least
+
+
+class Server(NamedTuple):
+    """A server that is to start: its options, and what they make of model and GPUs."""
+
+    config: EngineConfig
+    model: ModelSpec
+    cluster: Cluster
+
+    @property
+    def version(self) -> EngineVersion:
+        """The version of vLLM."""
+        return version_of(self.config.engine)
+
+    @property
+    def slices(self) -> int:
+        """Ranks that share each expert."""
+        is_whole = self.cluster.enable_expert_parallel
+        return 1 if is_whole else self.cluster.tensor_parallel_size
+
+    def split(self, ranks: int) -> Server:
+        """Return the same server with another tensor parallel size."""
+        cluster = Cluster(
+            self.cluster.gpu,
+            ranks,
+            enable_expert_parallel=self.cluster.enable_expert_parallel,
+            data_parallel_size=self.cluster.data_parallel_size,
+        )
+        return self._replace(cluster=cluster)
+
+
+@dataclass(frozen=True)
+class StartRule:
+    """A rule that vLLM checks as it starts.
+
+    problem: returns what is wrong with a server, the option first, and what to write instead; empty
+    if nothing is. source: where vLLM has it. versions: those that have it.
+    """
+
+    problem: Callable[[Server], str]
+    source: str
+    versions: tuple[str, ...] = tuple(VERSIONS)
+
+
+def _until(last: str) -> tuple[str, ...]:
+    names = tuple(VERSIONS)
+    return names[: names.index(last) + 1]
+
+
+def _since(first: str) -> tuple[str, ...]:
+    names = tuple(VERSIONS)
+    return names[names.index(first) :]
+
+
+def check_start(server: Server) -> None:
+    """Raise ScenarioError unless vLLM's server starts, as far as options, model and GPUs say it.
+
+    Memory is counted later: see `context_length` and `check_states`.
+    """
+    for rule in RULES:
+        if server.version.name in rule.versions and (problem := rule.problem(server)):
+            raise ScenarioError(f"{problem}; {server.version.title} does not start otherwise")
+
+
+# --- splits -------------------------------------------------------------------------------------
+
+
+def _split(server: Server) -> str:
+    try:
+        server.cluster.check_split(server.model)
+    except ScenarioError as error:
+        return str(error)
+    return ""
+
+
+def _few_experts(server: Server) -> str:
+    moe, ranks = server.model.moe, server.cluster.tensor_parallel_size
+    if moe is None or ranks <= moe.num_experts:
+        return ""
+    return (
+        f"tensor_parallel_size must be <= {moe.num_experts}, the experts of {server.model.name}, "
+        f"got {ranks}"
+    )
+
+
+def _rows(server: Server) -> Iterator[BlockSlice]:
+    """Yield the slices that every version checks, but those of experts."""
+    model, cluster = server.model, server.cluster
+    is_spread = cluster.enable_expert_parallel and cluster.data_parallel_size > 1
+    for each in input_slices(model, cluster.tensor_parallel_size):
+        if not (is_spread and each.what == "shared experts"):  # which lie whole on ranks then
+            yield each
+    yield from output_slices(model, cluster.tensor_parallel_size)
+
+
+def _cut_rows(server: Server) -> str:
+    return _cut(server, _rows)
+
+
+def _cut_merged(server: Server) -> str:
+    return _cut(server, lambda each: merged_slices(each.model, each.cluster.tensor_parallel_size))
+
+
+def _cut_experts(server: Server) -> str:
+    return _cut(server, _blocks_of_experts)
+
+
+def _blocks_of_experts(server: Server) -> Iterator[BlockSlice]:
+    """Yield the slices of experts in FP8; those in fewer bits have kernels for smaller groups."""
+    stored = server.model.quantization_of("routed_experts")
+    if stored is not None and stored.kernel == "fp8_block":
+        yield from expert_slices(server.model, server.slices)
+
+
+def _cut_refined(server: Server) -> str:
+    """Return what is wrong with blocks of experts that may be made smaller, or padded."""
+    return _cut(server, _unrefined)
+
+
+def _unrefined(server: Server) -> Iterator[BlockSlice]:
+    moe, backend = server.model.moe, server.config.moe_backend
+    for each in _blocks_of_experts(server):
+        if each.is_whole or moe is None:
+            continue
+        hidden = moe.hidden_size or server.model.hidden_size
+        finest = gcd(*_sides(server.model), each.slice, hidden)
+        by_triton = finest >= _REFINE and server.cluster.gpu.architecture != "ampere"
+        is_padded = moe.intermediate_size % each.block == 0 == hidden % each.block
+        may_pad = is_padded and server.slices > 1 and server.config.lora is None
+        if by_triton if backend in (None, "triton") else may_pad:
+            continue
+        yield each
+
+
+def _sides(model: ModelSpec) -> tuple[int, int]:
+    stored = model.quantization_of("routed_experts")
+    return (stored.block if stored else None) or (1, 1)
+
+
+def _cut(server: Server, slices: Callable[[Server], Iterator[BlockSlice]]) -> str:
+    """Return which slices end inside a block, and the sizes with which none does."""
+    found = next((each for each in slices(server) if not each.is_whole), None)
+    if found is None:
+        return ""
+    ranks = server.cluster.tensor_parallel_size
+    others = [n for n in range(1, ranks + 1) if _divides(server, n)]
+    good = [str(n) for n in others if all(each.is_whole for each in slices(server.split(n)))]
+    works = f"; these work: {', '.join(good)}" if good else ""
+    if found.what == "experts" and not server.cluster.enable_expert_parallel:
+        works += "; enable_expert_parallel: true leaves experts whole"
+    return (
+        f"tensor_parallel_size must leave whole blocks of {found.block} to each rank, of the "
+        f"{found.size} values of {server.model.name}'s {found.what}, got {ranks}, which leaves "
+        f"{found.slice}{works}"
+    )
+
+
+def _divides(server: Server, ranks: int) -> bool:
+    return not _split(server.split(ranks))
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+_SPARSE_ON = ("hopper", "blackwell", "blackwell-ultra")
+_KNOWN = ("ampere", "ada", *_SPARSE_ON, "blackwell-rtx")
+
+
+def _sparse(*others: str) -> Callable[[Server], str]:
+    def problem(server: Server) -> str:
+        mixers = {layer.mixer for layer in server.model.layers}
+        is_sparse = any(isinstance(each, LatentMixer) and each.topk for each in mixers)
+        gpu = server.cluster.gpu
+        if not is_sparse or gpu.architecture not in _KNOWN:
+            return ""
+        if gpu.architecture in (*_SPARSE_ON, *others):
+            return ""
+        return (
+            f"gpu must be of {', '.join((*_SPARSE_ON, *others))} for {server.model.name}, whose "
+            f"sparse latent attention has kernels on no other, got {gpu.name}"
+        )
+
+    return problem
+
+
+# --- options that a version refuses together ----------------------------------------------------
+
+
+def _draft_model(server: Server) -> str:
+    drafts = server.config.speculative_config
+    if drafts is None or drafts.method != "draft_model":
+        return ""
+    return (
+        "speculative_config.method must not be draft_model, which came later; take engine: "
+        "vllm-0.19 or newer, or ngram, eagle or mtp"
+    )
+
+
+def _uneven_drafts(server: Server) -> str:
+    drafts, layers = server.config.speculative_config, server.model.num_nextn_predict_layers
+    if drafts is None or drafts.method != "mtp" or layers < 1:
+        return ""
+    number = drafts.num_speculative_tokens
+    if number <= layers or number % layers == 0:
+        return ""
+    return (
+        f"speculative_config.num_speculative_tokens must be a multiple of the {layers} drafting "
+        f"layers of {server.model.name}, got {number}"
+    )
+
+
+def _drafts_ahead(server: Server) -> str:
+    drafts, rules = server.config.speculative_config, server.version.rules
+    if drafts is None or not server.config.async_scheduling or rules.async_any_drafts:
+        return ""
+    if drafts.method in rules.async_drafts:
+        return ""
+    return (
+        f"async_scheduling must be false with speculative_config.method {drafts.method} in "
+        f"{server.version.title}, which plans ahead with {' and '.join(rules.async_drafts)} alone; "
+        "a later engine, from vllm-0.19, does with the others"
+    )
+
+
+def _pipelines_ahead(server: Server) -> str:
+    ranks = server.config.pipeline_parallel_size
+    if ranks == 1 or not server.config.async_scheduling or server.version.rules.async_pipelines:
+        return ""
+    return (
+        f"async_scheduling must be false with pipeline_parallel_size {ranks} in "
+        f"{server.version.title}, whose pipelines do not plan ahead; a later engine, from "
+        "vllm-0.19, does"
+    )
+
+
+def _all_memory(server: Server) -> str:
+    if server.config.kv_cache.gpu_memory_utilization != 1:
+        return ""
+    return (
+        "kv_cache.gpu_memory_utilization must be < 1, got 1: CUDA takes some of the memory before "
+        "vLLM asks for that share of all"
+    )
+
+
+RULES: tuple[StartRule, ...] = (
+    StartRule(
+        _split,
+        "verify_with_parallel_config in vllm/config/model.py; QKVParallelLinear, RowParallelLinear "
+        f"and MergedColumnParallelLinear in {_LINEAR}; FusedMoE in vllm/model_executor/layers/"
+        "fused_moe/layer.py; EngineCore hangs or fails with ranks without layers or experts",
+    ),
+    StartRule(
+        _few_experts,
+        "the constructors of blocks of experts in vllm/model_executor/models, such as "
+        "Qwen3MoeSparseMoeBlock in qwen3_moe.py",
+    ),
+    StartRule(
+        _cut_rows,
+        f"{_FP8_SHAPE}; of groups of integers awq.py (0.33: auto_awq.py) and can_implement in "
+        "mixed_precision/marlin.py",
+    ),
+    StartRule(
+        _cut_merged,
+        f"{_FP8_SHAPE}; since 0.14 _maybe_allow_fp8_block_shape_mismatch in {_LINEAR} allows it",
+        _until("vllm-0.12"),
+    ),
+    StartRule(
+        _cut_experts,
+        "Fp8MoEMethod.create_weights in vllm/model_executor/layers/quantization/fp8.py",
+        _until("vllm-0.24"),
+    ),
+    StartRule(
+        _cut_refined,
+        "resolve_fp8_moe_weight_block_shape in vllm/model_executor/layers/fused_moe/oracle/fp8.py: "
+        "scales of smaller blocks, which Triton alone takes, or padding for a named back end; in "
+        "0.29 and not in 0.28",
+        _since("vllm-0.33"),
+    ),
+    StartRule(
+        _sparse(),
+        "supports_compute_capability in vllm/v1/attention/backends/mla/flashmla_sparse.py and "
+        "flashinfer_mla_sparse.py",
+        _until("vllm-0.19"),
+    ),
+    StartRule(
+        _sparse("blackwell-rtx"),
+        "supports_compute_capability in vllm/v1/attention/backends/mla/*_sparse*.py, of which "
+        "flashinfer_mla_sparse.py has one for compute capability 12",
+        _since("vllm-0.24"),
+    ),
+    StartRule(
+        _draft_model,
+        "SpeculativeConfig.__post_init__ in vllm/config/speculative.py",
+        _until("vllm-0.14"),
+    ),
+    StartRule(_uneven_drafts, "SpeculativeConfig.__post_init__ in vllm/config/speculative.py"),
+    StartRule(_drafts_ahead, "VllmConfig.__post_init__ in vllm/config/vllm.py"),
+    StartRule(_pipelines_ahead, "VllmConfig.__post_init__ in vllm/config/vllm.py"),
+    StartRule(
+        _all_memory,
+        "request_memory in vllm/v1/worker/utils.py (0.12: Worker.init_device in gpu_worker.py)",
+    ),
+)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+class ContextLength(NamedTuple):
+    """The most tokens of a prompt and its answer, and whether that is more than fits."""
+
+    max_model_len: int
+    is_too_long: bool = False
+
+
+def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> ContextLength:
+    """Return the longest context of an engine: as set, as its memory allows, as the model allows.
+
+    own: the model's own, in tokens, which is the default. vLLM does not start if that does not fit;
+    here it is accepted, so that short requests need no such option, and requests that do not fit
+    are rejected one by one. Raises ScenarioError for a given length that does not fit, and if
+    nothing fits.
+
+    Source: `_check_enough_kv_cache_memory` and `_auto_fit_max_model_len` in
+    `vllm/v1/core/kv_cache_utils.py` (0.33: `kv_cache_planning.py`). Here the null block counts as
+    taken under every version; vLLM does so since 0.31 or a little before, which is one block's
+    difference.
+    """
+    said = config.max_model_len
+    asked = own if said in (None, AUTO_LENGTH) else int(said or own)
+    most = longest_that_fits(memory, asked)
+    if said is None or most == asked:
+        return ContextLength(asked, is_too_long=most < asked)
+    if said == AUTO_LENGTH and most:
+        return ContextLength(most)
+    pool = memory.pool()
+    raise ScenarioError(
+        f"max_model_len must be <= {most}, got {said}: a request of {asked} tokens takes "
+        f"{pool.blocks_alone(asked)} blocks of {pool.block_size}, and there are {pool.num_blocks}; "
+        f"raise {_raised(config)}, or write max_model_len: auto, which takes what fits"
+    )
+
+
+def longest_that_fits(memory: LaneMemory, most: int) -> int:
+    """Return the tokens of the longest request, up to `most`, that fits alone; 0 if none does."""
+    pool = memory.pool()
+    return bisect_right(range(1, most + 1), pool.num_blocks, key=pool.blocks_alone)
+
+
+def check_length(config: EngineConfig, scheduler: Scheduler, longest: int) -> None:
+    """Raise ScenarioError for a threshold of long prompts beyond the longest context.
+
+    Source: `SchedulerConfig.verify_max_model_len` in `vllm/config/scheduler.py`, in 0.33 and not
+    in 0.24, where it holds with several partial prefills alone.
+    """
+    threshold = getattr(scheduler, "long_prefill_token_threshold", None)
+    version = version_of(config.engine)
+    if not isinstance(scheduler, ChunkedScheduler) or version.name not in _since("vllm-0.33"):
+        return
+    if threshold is not None and threshold > longest:
+        raise ScenarioError(
+            f"scheduler.long_prefill_token_threshold must be <= max_model_len {longest}, got "
+            f"{threshold}; {version.title} does not start otherwise"
+        )
+
+
+def check_states(
+    config: EngineConfig, scheduler: Scheduler, memory: LaneMemory, *, has_graphs: bool
+) -> None:
+    """Raise ScenarioError where a model with states has fewer blocks than sequences may run.
+
+    has_graphs: whether steps are replayed as CUDA graphs.
+
+    Source: `resolve_cudagraph_mode_and_sizes` in `vllm/config/compilation.py`, in 0.24 and not in
+    0.19.
+    """
+    version, groups = version_of(config.engine), memory.groups
+    if groups is None or not groups.num_state_groups or not has_graphs:
+        return
+    blocks = memory.num_in_all + NULL_BLOCKS
+    if version.name in _since("vllm-0.24") and scheduler.max_num_seqs > blocks:
+        raise ScenarioError(
+            f"scheduler.max_num_seqs must be <= {blocks}, the blocks of the KV cache, of which "
+            f"each sequence takes one for its states, got {scheduler.max_num_seqs}; lower it or "
+            f"raise {_raised(config)}; {version.title} does not start otherwise"
+        )
+
+
+def _raised(config: EngineConfig) -> str:
+    counted = config.kv_cache.num_gpu_blocks_override is not None
+    return "num_gpu_blocks_override" if counted else "gpu_memory_utilization"
