@@ -80,13 +80,17 @@ class Quantization:
         return "fp8_block" if self.name == "fp8" and self.bytes_per_param > 1 else self.name
 
 
-WeightDtype = Literal["fp8", "int8", "int4", "nvfp4"]
+WeightDtype = Literal["fp8", "fp8_block", "int8", "int4", "nvfp4"]
 """Formats that weights can be stored in instead of as the checkpoint does."""
 
 # Formats of `--quantization` and of the common recipes, if no config is more specific. int4: groups
 # of 128 with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.
 QUANTIZATIONS: Mapping[str, Quantization] = {
     "fp8": Quantization(name="fp8", bytes_per_param=1.0, compute="fp8"),
+    # Blocks of 128 x 128 share a scale of 32 bits (DeepSeek-V3, §3.3), as Qwen's checkpoints do.
+    "fp8_block": Quantization(
+        name="fp8", bytes_per_param=1 + 4 / 128**2, compute="fp8", block=(128, 128)
+    ),
     "int8": Quantization(name="int8", bytes_per_param=1.0, compute="int8"),
     "int4": Quantization(name="int4", bytes_per_param=0.5 + 2 / 128),
     # Blocks of 16 values of 4 bits share a scale of 8 bits (NVIDIA, "Introducing NVFP4", 2025).

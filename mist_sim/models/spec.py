@@ -48,8 +48,9 @@ class ModelSpec(ModelSizes):
     ) -> ModelSpec:
         """Return the same model with its matrices or its KV cache stored in another way.
 
-        weights: "bf16" (as stored), "fp8", "int8", "nvfp4" (multiplied in that type), "int4"
-            (groups of 128, multiplied in 16 bits), or a Quantization; None keeps them.
+        weights: "bf16" (as stored), "fp8", "fp8_block" (blocks of 128 x 128), "int8", "nvfp4"
+            (multiplied in that type), "int4" (groups of 128, multiplied in 16 bits), or a
+            Quantization; None keeps them.
         kv_cache: a value of vLLM's `--kv-cache-dtype`; None keeps it.
 
         Raises ValueError with the known names.

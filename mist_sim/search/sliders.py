@@ -11,6 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.designs.startable import startable
 
 __all__ = ["DESIGNS", "Design", "Slidable", "Sliders", "all_sliders"]
 
@@ -85,7 +86,7 @@ class Slidable:
             p["role"], p["count"] = None, sliders.num_p + sliders.num_d
             _set_chunk(p, sliders.s_p)
             del data["clients"][self._d], data["network"], data["hand_over"]
-        return Scenario.from_dict(data)
+        return startable(Scenario.from_dict(data))
 
     def _longest(self, client: Mapping[str, Any]) -> int:
         """Return the tokens of the longest prompt, so that no prompt is cut."""

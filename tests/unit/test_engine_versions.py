@@ -204,6 +204,8 @@ def drafted(method: str) -> dict[str, Any]:
 )
 def test_drafts_are_planned_ahead_by_default_as_the_version_does(engine, methods):
     for method in ("eagle", "draft_model", "ngram"):
+        if method == "draft_model" and engine in ("vllm-0.12", "vllm-0.14"):
+            continue  # which do not start with one
         found = llm(engine=engine, speculative_config=drafted(method))
         assert found.async_scheduling is (method in methods)
         assert build_one(found).async_scheduling is (method in methods)

@@ -42,7 +42,7 @@ def test_words_that_an_option_can_be_are_listed():
     assert OPTIONS["scheduler.order"].values == ORDERS
     assert OPTIONS["scheduler.preemption"].values == ("recompute", "swap", "async_swap")
     assert "draft_model" in OPTIONS["speculative_config.method"].values
-    assert OPTIONS["quantization"].values == ("fp8", "int8", "int4", "nvfp4")
+    assert OPTIONS["quantization"].values == ("fp8", "fp8_block", "int8", "int4", "nvfp4")
     assert OPTIONS["kv_cache.kv_cache_dtype"].values == ("auto", *KV_CACHE_BYTES)
     assert "chunked" in OPTIONS["scheduler.type"].values
     assert OPTIONS["scheduler.max_num_seqs"].values == ()

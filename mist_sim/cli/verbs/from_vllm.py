@@ -62,7 +62,7 @@ def from_vllm(
     from mist_sim.scenario.format.overrides import apply
     from mist_sim.scenario.from_vllm.account import faults_of
     from mist_sim.scenario.from_vllm.commands import read_commands
-    from mist_sim.scenario.from_vllm.faults import check_all
+    from mist_sim.scenario.from_vllm.faults import check_all, needed_to_start
 
     overrides = overrides_of(with_nearest(settings, approximate))
     found = read_commands(commands, gpu=gpu, engine=engine, overrides=overrides)
@@ -76,6 +76,8 @@ def from_vllm(
         note(found)
     if lacks_gpu:
         raise ScenarioError("--gpu is required: a command line of vLLM does not say it")
+    for text in needed_to_start(_completed(said)):
+        typer.echo(f"warning: {text}", err=True)
     for missing in _STAND_INS.keys() - said.keys():
         typer.echo(f"note: a scenario needs {missing}, too", err=True)
     typer.echo(yaml_text.dump(said), nl=False)

@@ -47,11 +47,13 @@ from mist_sim.scenario.engines.engine_memory import (
 from mist_sim.scenario.engines.resharding import resharding
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.server_start import (
+    LENGTH,
+    SEQUENCES,
     Server,
     check_length,
     check_start,
-    check_states,
     context_length,
+    most_sequences,
 )
 from mist_sim.scenario.engines.signatures import taking
 from mist_sim.scenario.engines.state_caching import MODE
@@ -120,12 +122,13 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     lane = of_a_lane(memory, config, rules)
     length = context_length(config, own_len, lane)
     check_length(config, scheduler, length.max_model_len)
-    check_states(config, scheduler, lane, has_graphs=bool(times.graphs))
     config = replace(config, max_model_len=length.max_model_len)
     tower = _tower(config, model, cluster, predictor)
     if tower is not None:
         times = replace(times, assumed=(*times.assumed, "images", *tower.assumed))
-    assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
+    assumed = times.assumed + ((LENGTH,) if length.is_too_long else ())
+    if scheduler.max_num_seqs > most_sequences(config, lane, has_graphs=bool(times.graphs)):
+        assumed += (SEQUENCES,)
     if asked_cache.enable_prefix_caching and config.kv_cache.mamba_cache_mode == "none":
         assumed += () if asked_cache.mamba_cache_mode else (MODE,)
     tiers = zip(asked_cache.tiers, config.kv_cache.tiers, strict=True)

@@ -1,9 +1,9 @@
 """What keeps vLLM's server from starting: the one list of it, with a source for each rule.
 
 Every client of type llm asks it as it is made, so that all verbs do, and `mist from-vllm`. What
-cannot be is a ScenarioError; searches leave such a design out with that reason. One rule is
-lenient: a longest context that nobody named and that does not fit is noted (`ContextLength`), since
-short requests are served all the same; designs that are made here get a length that fits
+cannot be is a ScenarioError; searches leave such a design out with that reason. Two rules are
+lenient, since what is served is the same: a longest context that nobody named and that does not
+fit, and more sequences than states fit, are warned of, and designs that are made here get what fits
 (`mist_sim.search.designs.startable`).
 
 All files were read in vLLM 0.12.0, 0.14.0, 0.19.0, 0.24.0 and 0.33.0; those between say when a
@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 from typing import NamedTuple
 
 from mist_sim.clients import EngineConfig
@@ -33,7 +33,7 @@ from mist_sim.models.block_slices import (
     merged_slices,
     output_slices,
 )
-from mist_sim.models.mixers import LatentMixer
+from mist_sim.models.mixers import CompressedMixer, LatentMixer
 from mist_sim.scenario.engines.engine_version import EngineVersion
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.versions import VERSIONS
@@ -42,6 +42,9 @@ _LINEAR = "vllm/model_executor/layers/linear.py"
 _FP8_SHAPE = (
     "validate_fp8_block_shape in vllm/model_executor/layers/quantization/utils/fp8_utils.py"
 )
+LENGTH, SEQUENCES = "max_model_len", "scheduler.max_num_seqs"
+"""Options that a client assumes (`TimesOrigin.assumed`) where vLLM needs them to start."""
+
 _REFINE = 32  # values of a block that Triton's kernels take at least
 
 
@@ -100,7 +103,7 @@ def _since(first: str) -> tuple[str, ...]:
 def check_start(server: Server) -> None:
     """Raise ScenarioError unless vLLM's server starts, as far as options, model and GPUs say it.
 
-    Memory is counted later: see `context_length` and `check_states`.
+    Memory is counted later: see `context_length` and `most_sequences`.
     """
     for rule in RULES:
         if server.version.name in rule.versions and (problem := rule.problem(server)):
@@ -129,11 +132,17 @@ def _few_experts(server: Server) -> str:
 
 
 def _rows(server: Server) -> Iterator[BlockSlice]:
-    """Yield the slices that every version checks, but those of experts."""
+    """Yield the slices that every version checks, but those of experts.
+
+    Shared experts lie whole on ranks where replicas share the routed ones
+    (`use_sequence_parallel_moe` in vllm/config/parallel.py), and DeepSeek-V4's are padded to whole
+    blocks (`DeepseekV4MLP` in vllm/models/deepseek_v4/nvidia/model.py).
+    """
     model, cluster = server.model, server.cluster
     is_spread = cluster.enable_expert_parallel and cluster.data_parallel_size > 1
+    is_padded = any(isinstance(layer.mixer, CompressedMixer) for layer in model.layers)
     for each in input_slices(model, cluster.tensor_parallel_size):
-        if not (is_spread and each.what == "shared experts"):  # which lie whole on ranks then
+        if each.what != "shared experts" or not (is_spread or is_padded):
             yield each
     yield from output_slices(model, cluster.tensor_parallel_size)
 
@@ -334,7 +343,8 @@ RULES: tuple[StartRule, ...] = (
     ),
     StartRule(
         _draft_model,
-        "SpeculativeConfig.__post_init__ in vllm/config/speculative.py",
+        "SpeculativeConfig.__post_init__ in vllm/config/speculative.py: NotImplementedError, in "
+        "0.14 and not in 0.19",
         _until("vllm-0.14"),
     ),
     StartRule(_uneven_drafts, "SpeculativeConfig.__post_init__ in vllm/config/speculative.py"),
@@ -345,6 +355,48 @@ RULES: tuple[StartRule, ...] = (
         "request_memory in vllm/v1/worker/utils.py (0.12: Worker.init_device in gpu_worker.py)",
     ),
 )
+
+
+# --- command lines ------------------------------------------------------------------------------
+
+
+def nodes_problem(ranks: int, engines: int, *, nodes: int | None, room: int | None) -> str:
+    """Return why a command does not start on its nodes; empty: it does.
+
+    ranks: GPUs of an engine. engines: of the server. nodes: that `--nnodes` names; None: no flag
+    says how many there are, and Ray does not either. room: GPUs of a node; None: not known.
+
+    Source: `ParallelConfig.__post_init__` in `vllm/config/parallel.py` ("World size ... is larger
+    than the number of available GPUs") and `EngineArgs.create_engine_config` in
+    `vllm/engine/arg_utils.py` (`world_size % self.nnodes`), in all versions; up to 0.24 engines do
+    not count there.
+    """
+    if nodes is None:
+        if room is None or ranks <= room:
+            return ""
+        return (
+            f"an engine has {ranks} ranks, and a node {room} of these GPUs: vLLM does not start; "
+            f"say --nnodes {-(-ranks // room)} in the command of each node, or "
+            "--distributed-executor-backend ray"
+        )
+    if nodes and ranks % nodes and ranks * engines % nodes:
+        return f"{nodes} must divide the {ranks} ranks of an engine: vLLM does not start otherwise"
+    return ""
+
+
+def length_problem(said: int, own: int) -> str:
+    """Return why a longest context is refused at the start; empty: it is not.
+
+    said: asked for, in tokens. own: the model's own.
+
+    Source: `_get_and_verify_max_len` in `vllm/config/model.py`, in all versions.
+    """
+    if said <= own:
+        return ""
+    return (
+        f"the model's own context is {own}, and vLLM does not start with more; write at most "
+        f"{own}, or VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 in front of the command"
+    )
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -408,10 +460,11 @@ def check_length(config: EngineConfig, scheduler: Scheduler, longest: int) -> No
         )
 
 
-def check_states(
-    config: EngineConfig, scheduler: Scheduler, memory: LaneMemory, *, has_graphs: bool
-) -> None:
-    """Raise ScenarioError where a model with states has fewer blocks than sequences may run.
+def most_sequences(config: EngineConfig, memory: LaneMemory, *, has_graphs: bool) -> float:
+    """Return how many sequences may run at once so that each has a block for its states.
+
+    Infinite for models without states. More are accepted here as a context that is too long is: the
+    blocks are an estimate, and vLLM's default is often more.
 
     has_graphs: whether steps are replayed as CUDA graphs.
 
@@ -420,14 +473,8 @@ def check_states(
     """
     version, groups = version_of(config.engine), memory.groups
     if groups is None or not groups.num_state_groups or not has_graphs:
-        return
-    blocks = memory.num_in_all + NULL_BLOCKS
-    if version.name in _since("vllm-0.24") and scheduler.max_num_seqs > blocks:
-        raise ScenarioError(
-            f"scheduler.max_num_seqs must be <= {blocks}, the blocks of the KV cache, of which "
-            f"each sequence takes one for its states, got {scheduler.max_num_seqs}; lower it or "
-            f"raise {_raised(config)}; {version.title} does not start otherwise"
-        )
+        return inf
+    return memory.num_in_all + NULL_BLOCKS if version.name in _since("vllm-0.24") else inf
 
 
 def _raised(config: EngineConfig) -> str:

@@ -21,7 +21,8 @@ _IN_A_CACHE = re.compile(r"models--(.+?)--([^/]+)(?:/snapshots/[^/]+)?")
 # Suffixes, and the format of `QUANTIZATIONS` that they mean. GPTQ of 8 bits, GGUF and bitsandbytes
 # are none of them.
 _NAMES: tuple[tuple[str, WeightDtype], ...] = (
-    (r"(?:quantized[.-])?(?:w8a8[-_])?fp8(?:[-_](?:dynamic|block|static|kv|tensor|v\d))*", "fp8"),
+    (r"(?:w8a8[-_])?fp8[-_]block(?:[-_]v\d)?", "fp8_block"),
+    (r"(?:quantized[.-])?(?:w8a8[-_])?fp8(?:[-_](?:dynamic|static|kv|tensor|v\d))*", "fp8"),
     (r"(?:nv)?fp4(?:[-_](?:dynamic|v\d))*", "nvfp4"),
     (r"awq(?:[-_](?:int4|4bit|marlin|g128))*", "int4"),
     (r"gptq(?:[-_]marlin)?[-_](?:int4|4bit)(?:[-_]g?\d+g?)?", "int4"),
@@ -34,6 +35,7 @@ _SUFFIXES = tuple(
     (re.compile(rf"[-_.]{pattern}$", re.IGNORECASE), dtype) for pattern, dtype in _NAMES
 )
 _NVIDIA = "nvidia/"
+_QWEN = "qwen/"  # whose FP8 checkpoints have weight_block_size [128, 128], as the catalog's do
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ def checkpoint_of(name: str) -> Checkpoint | None:
 
 def _stored_as(name: str, model: str, dtype: WeightDtype) -> Checkpoint:
     """Return a quantized checkpoint; NVIDIA's in the catalog all have an FP8 cache as well."""
+    if dtype == "fp8" and name.lower().startswith(_QWEN):
+        dtype = "fp8_block"
     kv_cache_dtype = "fp8" if name.startswith(_NVIDIA) else None
     cache = ", and its KV cache in fp8" if kv_cache_dtype else ""
     why = f"by its name it is the catalog's {model} with weights in {dtype}{cache}"

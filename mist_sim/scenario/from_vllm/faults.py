@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES
 from mist_sim.scenario.from_vllm.account import Statement, check, faults_of
 
 _ROUNDS = 12
@@ -34,6 +35,25 @@ def check_all(
             raise ScenarioError("\n".join(problems))
         return
     check(statements, [line for line in problems if _is_of_a_value(line, data)])
+
+
+_NEEDED = {
+    LENGTH: ("--max-model-len", "a request of the model's longest context does not fit in memory"),
+    SEQUENCES: ("--max-num-seqs", "not all sequences that may run have room for their states"),
+}
+
+
+def needed_to_start(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which flags vLLM needs to start, of servers without problems of another kind.
+
+    data: the scenario's keys.
+    """
+    scenario = Scenario.from_dict(dict(data))
+    for part in scenario.clients:
+        for key, value in part.said_to_start(scenario.model).items():
+            flag, why = _NEEDED[key]
+            add = f"add {flag} {value}"
+            yield f"{part.name}: vLLM does not start with this line, since {why}; {add}"
 
 
 def _is_of_a_value(line: str, data: Mapping[str, Any]) -> bool:

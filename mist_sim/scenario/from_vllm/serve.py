@@ -142,6 +142,8 @@ def read_server(
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
     nodes.note_lanes(server)
+    nodes.check_nodes(server)
+    model_flags.check_length(server)
     backend_flags.from_variables(server)
     generation_flags.defaults(server)
     server_variables.account_for(server, num_gpus=num_gpus)

@@ -14,6 +14,7 @@ from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs.assumed_fabric import assumed_network, whose_nodes
+from mist_sim.search.designs.startable import startable
 
 Client = dict[str, Any]
 """A client's entry in a scenario file."""
@@ -195,9 +196,10 @@ class Fleet:
         return found
 
     def having(self, clients: Sequence[Client], **changes: Any) -> Scenario:
-        """Return the scenario with other clients, and other sections.
+        """Return the scenario with other clients, and other sections; its servers start.
 
-        The scenario itself if nothing changes. Raises ScenarioError as `Scenario.from_dict` does.
+        The scenario itself if nothing changes and they do. Raises ScenarioError as
+        `Scenario.from_dict` and `startable` do.
         """
         data = {**self._data, "clients": list(clients), **changes}
-        return self.scenario if data == self._data else Scenario.from_dict(data)
+        return startable(self.scenario if data == self._data else Scenario.from_dict(data))

@@ -14,6 +14,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.spending.cost import dollars_an_hour
 from mist_sim.search.designs.chunks import chunks_to_try
 from mist_sim.search.designs.design_fleet import Fleet
+from mist_sim.search.designs.startable import startable
 from mist_sim.search.planning.question import Question
 from mist_sim.studies.built import Built
 
@@ -167,7 +168,7 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) ->
         leave_out("the node", f"the links of a node join {room} GPUs")
         return
     try:
-        engine = Engine(gpu, width, Built(question.having(gpu, width, 1)))
+        engine = Engine(gpu, width, Built(startable(question.having(gpu, width, 1))))
         num_gpus = engine.num_gpus
     except ScenarioError as error:
         text = first_problem(error)

@@ -14,6 +14,7 @@ from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding.what_binds import search_binding
+from mist_sim.search.designs.startable import told_to_start
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
@@ -102,6 +103,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
     if goodput.rate > 0 and not hunt.budget.is_late:
         binding = search_binding(Built(chosen), goodput, refining.driver)
         goodput = replace(goodput, binding=binding)
+    engine = best.candidate.engine
     found: dict[str, Any] = {
         "candidate": best.candidate,
         "goodput": goodput,
@@ -129,7 +131,11 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         excluded=dict(hunt.excluded),
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
-        notes=[*_unasked(question, figures["at rate"]), *_notes(hunt, best)],
+        notes=[
+            *_unasked(question, figures["at rate"]),
+            *_notes(hunt, best),
+            *told_to_start(question.having(engine.gpu, engine.width, 1), chosen),
+        ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
     )
 

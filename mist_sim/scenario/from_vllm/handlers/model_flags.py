@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.errors import MistError, brief, cut
 from mist_sim.inputs.files import is_there
 from mist_sim.models import ModelSpec, load_model
+from mist_sim.scenario.engines.server_start import length_problem
 from mist_sim.scenario.from_vllm.checkpoints import Checkpoint, checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
@@ -28,6 +29,7 @@ _STORED_AS: Mapping[str, str] = {
 }
 # Methods that read from the checkpoint how it is stored.
 _BY_CHECKPOINT = ("compressed-tensors", "gptq", "gptq_marlin", "modelopt", "mxfp4", "fbgemm_fp8")
+_CHANGES = ("--hf-overrides", "--rope-scaling", "--rope-theta")
 _POSITIONS = ("rope_scaling", "rope-scaling", "rope_parameters", "rope_theta")
 
 
@@ -72,6 +74,22 @@ def _unknown(name: str) -> str:
     return f"the catalog (mist list models) does not know it; instead: {_OTHER}"
 
 
+_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_LENGTH = "--max-model-len"
+
+
+def check_length(server: Server) -> None:
+    """Refuse a longest context beyond the model's own, unless the environment allows it."""
+    flag, spec = server.said.get(_LENGTH), spec_of(server)
+    said = server.client.get("max_model_len")
+    allowed = server.variables.get(_LONG, "0").strip().lower() in ("1", "true")
+    changed = any(name in server.said for name in _CHANGES)
+    if flag is None or spec is None or allowed or changed or not isinstance(said, int):
+        return
+    if problem := length_problem(said, spec.max_position_embeddings):
+        server.account.refused(flag.written, problem)
+
+
 def quantization(flag: Flag, server: Server) -> None:
     """Apply --quantization if it, or the checkpoint, says how weights are stored."""
     value, stored = flag.value, server.client.get("quantization")
@@ -88,8 +106,8 @@ def quantization(flag: Flag, server: Server) -> None:
     server.account.refused(
         flag.written,
         f"of vLLM's names {', '.join(_STORED_AS)} alone say how weights are stored; leave it out "
-        "where the model's config.json says it, or --set clients.0.quantization=fp8, int8, int4 "
-        "or nvfp4",
+        "where the model's config.json says it, or --set clients.0.quantization=fp8, fp8_block, "
+        "int8, int4 or nvfp4",
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from mist_sim.errors import MistError
+from mist_sim.hardware import load_gpu
+from mist_sim.scenario.engines.server_start import nodes_problem
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.server import Server
 
@@ -11,7 +14,9 @@ _ONE_NODE = (
     "N, spans_nodes: true}'"
 )
 _EVERY_NODE = "it has no value here, so all nodes run this command, the first as well"
-_RANKS = "--pipeline-parallel-size"
+_TENSOR, _RANKS = "--tensor-parallel-size", "--pipeline-parallel-size"
+_ELSEWHERE = ("--data-parallel-backend", "--data-parallel-size-local")
+_USUAL = 8  # GPUs of a node of HGX boards, or of GPUs on PCIe
 _FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
 
 
@@ -73,6 +78,37 @@ def no_custom_all_reduce(flag: Flag, server: Server) -> None:
         server.set("all_reduce", "ring", flag)
     else:
         server.account.no_effect(flag.written, "that is so by default")
+
+
+def check_nodes(server: Server) -> None:
+    """Refuse engines with more ranks than their nodes have GPUs, or that nodes do not divide."""
+    nodes = server.said.get("--nnodes")
+    by_flag = next((name for name in _ELSEWHERE if name in server.said), None)
+    backend = server.said.get("--distributed-executor-backend")
+    if server.part or by_flag or (backend is not None and backend.value != "mp"):
+        return
+    number = server.number("--nnodes") if nodes else 1
+    problem = nodes_problem(
+        server.num_ranks,
+        server.number("--data-parallel-size"),
+        nodes=number if number > 1 else None,
+        room=_room(server.gpu),
+    )
+    if problem:
+        ranks = server.said.get(_TENSOR) or server.said[_RANKS]
+        server.account.refused(nodes.written if number > 1 and nodes else ranks.written, problem)
+
+
+def _room(gpu: str) -> int | None:
+    """Return how many such GPUs a node has; None where the entry of the GPU does not say.
+
+    Links may join fewer than all, as those between pairs of cards.
+    """
+    try:
+        joined = load_gpu(gpu).interconnect.domain if gpu else None
+    except MistError:
+        return None
+    return joined if joined and joined >= _USUAL else None
 
 
 def note_lanes(server: Server) -> None:

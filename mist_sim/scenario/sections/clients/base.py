@@ -72,6 +72,13 @@ class ClientPart(Part):
         """Return its part of a headline. model: the scenario's."""
         return f"{self.name} ({', '.join(self.stages)})"
 
+    def said_to_start(self, model: str | None) -> Mapping[str, int]:
+        """Return options with which its servers start, by key; empty where they do as they are.
+
+        model: the scenario's. Raises ScenarioError for a client that cannot be made.
+        """
+        return {}
+
     @property
     def prices(self) -> Mapping[str, float | None]:
         """Dollars an hour of its GPUs, by key; None where the file does not say."""

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from mist_sim.clients import Client, EngineConfig
 from mist_sim.clients.engine_options import Count, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import Scheduler
@@ -26,6 +27,7 @@ from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.engine_version import EngineVersion
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
+from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES, longest_that_fits
 from mist_sim.scenario.engines.version_defaults import (
     async_by_version,
     kv_cache_by_version,
@@ -133,6 +135,18 @@ class LlmPart(ClientPart):
     def prices(self) -> Mapping[str, float | None]:
         """Dollars an hour of its GPUs, by key; None where the file does not say."""
         return {"gpu_price": self.engine.gpu_price}
+
+    def said_to_start(self, model: str | None) -> Mapping[str, int]:
+        """Return a longest context, and sequences with states, that fit; none that fit anyway."""
+        made = llm_clients(self.names[:1], self._config(model))[0]
+        times, memory = made.traits.times, made.memory
+        assumed = times.assumed if times else ()
+        found: dict[str, int] = {}
+        if LENGTH in assumed:
+            found[LENGTH] = longest_that_fits(memory, made.max_model_len or 1)
+        if SEQUENCES in assumed:
+            found[SEQUENCES] = memory.num_in_all + NULL_BLOCKS
+        return found
 
     def needing_topology(self) -> Iterable[Problem]:
         """Yield places of its GPUs and of its tiers."""

@@ -1,0 +1,37 @@
+"""Designs whose servers start: options that nobody named, and without which vLLM does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.loading import as_data
+
+
+def startable(scenario: Scenario) -> Scenario:
+    """Return a scenario of designs made here, with the options that its servers need to start.
+
+    An engine whose longest context nobody named, and whose memory has no room for a request of the
+    model's own, gets as many tokens as fit; one with more sequences than have room for their states
+    gets as many as have. The scenario itself if all engines start. Raises ScenarioError for engines
+    that cannot be made.
+    """
+    changes = {
+        f"clients.{position}.{key}": value
+        for position, part in enumerate(scenario.clients)
+        for key, value in part.said_to_start(scenario.model).items()
+    }
+    return Scenario.from_dict(as_data(scenario), changes) if changes else scenario
+
+
+def told_to_start(asked: Scenario, made: Scenario) -> Iterator[str]:
+    """Yield a sentence for a longest context that a design has, and the scenario asked for not."""
+    lengths = {getattr(part, "max_model_len", None) for part in asked.clients}
+    own = {getattr(part, "max_model_len", None) for part in made.clients} - lengths
+    if lengths == {None} and own:
+        fits = " and ".join(f"{length:,}" for length in sorted(own - {None}))
+        yield (
+            f"The model's longest context has no room beside the weights, and vLLM would not start "
+            f"with it: --max-model-len is what fits, {fits} tokens. Where a server finds less "
+            "room, --max-model-len auto (vLLM 0.14 and newer) takes what there is."
+        )

@@ -1,0 +1,247 @@
+"""Command lines that start a server, and that do not, as vLLM itself judges them.
+
+Where a line was run or failed in public, the note says where; the others follow from vLLM's files,
+which the rules name. Runs of 0.11 are judged as 0.12.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mist_sim import Scenario, llm_client
+from mist_sim.cli.app import BAD_INPUT
+from mist_sim.errors import ScenarioError
+from mist_sim.models import load_model
+from mist_sim.models.block_slices import input_slices, merged_slices
+from mist_sim.models.quantization import QUANTIZATIONS
+from mist_sim.scenario import build
+from mist_sim.scenario.engines.server_start import RULES, length_problem, nodes_problem
+from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.search import PlanOptions
+from mist_sim.search.designs.startable import startable
+from mist_sim.search.planning.deployment import deployment_of
+from mist_sim.search.planning.engines import engines_of
+from mist_sim.search.planning.question import Question
+from mist_sim.search.planning.space import candidates, scenario_of
+from tests.commands import exit_code
+from tests.reference.scenarios import of_profile
+
+A100, H100, H200, B200, L4 = "a100-80gb-sxm", "h100-sxm", "h200", "b200", "l4"
+_DRAFT = (
+    'meta-llama/Llama-3.1-70B-Instruct -tp 4 --speculative-config \'{"method": "draft_model", '
+    '"model": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 4, '
+    '"acceptance_rate": 0.7}\''
+)
+_LAB, _ENERGY, _PREFIXES = "gpustack-lab", "ML.ENERGY", "shared-prefix runs of 0.15.1"
+
+STARTS = [
+    ("Qwen/Qwen3-14B", A100, "0.12", _LAB),
+    ("Qwen/Qwen3-14B-FP8", A100, "0.12", _LAB),
+    ("Qwen/Qwen3-14B-AWQ", A100, "0.12", _LAB),
+    ("Qwen/Qwen3-32B --max-model-len 32768", A100, "0.12", _LAB),
+    ("Qwen/Qwen3-32B-FP8", A100, "0.12", _LAB),
+    ("Qwen/Qwen3-32B-AWQ", A100, "0.12", _LAB),
+    ("openai/gpt-oss-20b", A100, "0.12", _LAB),
+    ("openai/gpt-oss-20b --async-scheduling", H100, "0.12", _LAB),
+    ("openai/gpt-oss-120b --max-model-len 32768 -tp 2 --async-scheduling", A100, "0.12", _LAB),
+    ("meta-llama/Llama-3.1-8B-Instruct", H100, "0.12", _ENERGY),
+    ("meta-llama/Llama-3.1-405B-Instruct-FP8 -tp 8", H100, "0.12", _ENERGY),
+    ("deepseek-ai/DeepSeek-R1-0528 -tp 8 --enable-expert-parallel", B200, "0.12", _ENERGY),
+    (
+        "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 -tp 8 --enable-expert-parallel",
+        H100,
+        "0.12",
+        _ENERGY,
+    ),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1 -tp 2 --max-model-len 4096", H100, "0.14", _PREFIXES),
+    ("meta-llama/Llama-2-70b-hf -tp 4 --max-model-len 4096", H100, "0.14", _PREFIXES),
+    ("codellama/CodeLlama-34b-hf -tp 2 --max-model-len 4096", H100, "0.14", _PREFIXES),
+    (
+        "MiniMaxAI/MiniMax-M2.7 -tp 4 --max-model-len 32768",
+        A100,
+        "0.19",
+        "the same that fails with -tp 8 below; that report says it runs",
+    ),
+    ("MiniMaxAI/MiniMax-M2 -tp 8 --enable-expert-parallel", H100, "0.19", "its recipe"),
+    (
+        "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 -tp 4 -pp 2",
+        H200,
+        "0.12",
+        "what reports of failures with -tp 8 recommend",
+    ),
+    ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.33", "scales of blocks of 64: 0.29 and newer"),
+    ("meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", L4, "0.19", "24 GiB are enough"),
+    (_DRAFT, H100, "0.19", "in 0.19 and not in 0.14"),
+    ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2 --nnodes 2", H100, "0.19", "two nodes"),
+    ("deepseek-ai/DeepSeek-V3.2 -tp 8", H200, "0.19", "its recipe"),
+]
+
+_BLOCKS = "whole blocks of 128"
+DOES_NOT_START = [
+    ("meta-llama/Llama-3.1-8B-Instruct", L4, "0.19", "--max-model-len"),
+    ("meta-llama/Llama-3.1-70B-Instruct -tp 2", A100, "0.33", "--max-model-len 37904"),
+    ("meta-llama/Llama-3.1-70B-Instruct", H100, "0.19", "leaves no KV-cache block"),
+    ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.19", _BLOCKS),  # reported often, 1536 / 8 = 192
+    ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.24", _BLOCKS),
+    ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 -tp 8", H200, "0.12", "leaves 320"),  # reported
+    ("MiniMaxAI/MiniMax-M2 -tp 8", H100, "0.12", "leaves 192"),  # vLLM's recipe says so
+    ("MiniMaxAI/MiniMax-M2.7 -tp 8", A100, "0.19", "leaves 192"),  # reported
+    ("MiniMaxAI/MiniMax-M2.7 -tp 8", A100, "0.33", "leaves 192"),  # Triton has no FP8 there
+    ("Qwen/Qwen3-30B-A3B-FP8 -tp 4", H100, "0.19", "enable_expert_parallel: true"),
+    ("stepfun-ai/Step-3.7-Flash-FP8 -tp 4 --enable-expert-parallel", H200, "0.33", "leaves 320"),
+    ("Qwen/Qwen3-4B-FP8 -tp 8", H100, "0.19", "leaves 1216; these work: 1, 2, 4"),
+    ("meta-llama/Llama-3.1-70B-Instruct -tp 3", H100, "0.19", "64 attention heads"),
+    ("Qwen/Qwen2.5-7B-Instruct -tp 8", H100, "0.19", "28 attention heads"),
+    ("meta-llama/Llama-3.1-8B-Instruct -tp 8 -dcp 2", H100, "0.19", "8 KV heads"),
+    ("meta-llama/Llama-3.1-8B-Instruct -tp 2 --enable-expert-parallel", H100, "0.19", "no experts"),
+    ("deepseek-ai/DeepSeek-V3.2 -tp 8", A100, "0.19", "sparse latent attention"),
+    (_DRAFT, H100, "0.14", "draft_model"),
+    ("meta-llama/Llama-3.1-8B-Instruct --gpu-memory-utilization 1", H100, "0.19", "must be < 1"),
+    (
+        "meta-llama/Llama-3.1-8B-Instruct --max-model-len 200000",
+        H100,
+        "0.19",
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+    ),
+    ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2", H100, "0.19", "--nnodes 2"),
+    ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2 --nnodes 3", H100, "0.19", "must divide"),
+    (
+        "meta-llama/Llama-3.1-8B-Instruct --long-prefill-token-threshold 4096 --max-model-len 2048",
+        H100,
+        "0.33",
+        "long_prefill_token_threshold",
+    ),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", H100, "0.24", "--max-num-seqs 880"),
+    (
+        "meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 4096 --max-num-batched-tokens 2048",
+        H100,
+        "0.19",
+        "max_num_seqs (4096)",
+    ),
+]
+
+
+def from_vllm(line, gpu, version, capsys):
+    """Return the exit code of `mist from-vllm`, and what it says beside the scenario."""
+    code = exit_code("from-vllm", line, "--gpu", gpu, "--engine", f"vllm-{version}")
+    return code, " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("line", "gpu", "version", "seen"), STARTS)
+def test_lines_that_start(line, gpu, version, seen, capsys):
+    code, told = from_vllm(f"vllm serve {line}", gpu, version, capsys)
+    assert code == 0, (seen, told)
+    assert "not start" not in told, seen
+
+
+@pytest.mark.parametrize(("line", "gpu", "version", "said"), DOES_NOT_START)
+def test_lines_that_do_not_start(line, gpu, version, said, capsys):
+    code, told = from_vllm(f"vllm serve {line}", gpu, version, capsys)
+    assert said in told
+    warned = "vLLM does not start with this line" in told
+    assert code == (0 if warned else BAD_INPUT)
+
+
+def test_a_variable_of_vllm_allows_long_contexts(capsys):
+    line = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    assert from_vllm(f"{line} --max-model-len 200000", H100, "0.19", capsys)[0] == 0
+
+
+def test_every_rule_names_a_file_of_vllm():
+    for rule in RULES:
+        assert re.search(r"\w+\.py", rule.source)
+        assert set(rule.versions) <= VERSIONS.keys()
+        assert rule.versions
+
+
+def test_fewer_experts_than_ranks_are_refused():
+    """Mixtral's constructor in vllm/model_executor/models/mixtral.py; 16 GPUs joined by links."""
+    with pytest.raises(ScenarioError, match="tensor_parallel_size must be <= 8, the experts of"):
+        llm_client("llm", model="mixtral-8x7b", gpu="gb200", tensor_parallel_size=16)
+
+
+def test_0_12_alone_checks_matrices_multiplied_as_one():
+    """Three heads of 64 values make no block; `allow_fp8_block_shape_mismatch` came in 0.14."""
+    model = load_model("qwen2.5-0.5b").with_dtypes(weights="fp8_block")
+    cut = {each.slice for each in merged_slices(model, 2) if not each.is_whole}
+    assert 7 * 64 in cut
+    options = {"model": model, "gpu": "h100-sxm", "tensor_parallel_size": 1}
+    llm_client("llm", engine="vllm-0.14", **options)
+
+
+def test_groups_of_integers_are_not_cut():
+    """Qwen2.5-72B of 29,568 values a rank in groups of 128; its publisher pads them to 29,696."""
+    stored = replace(QUANTIZATIONS["int4"], block=(1, 128))
+    plain = load_model("qwen2.5-72b")
+    padded = replace(plain, intermediate_size=29_696)
+    for model, starts in ((plain, False), (padded, True)):
+        quantized = model.with_dtypes(weights=stored)
+        assert all(each.is_whole for each in input_slices(quantized, 8)) is starts
+
+
+def test_a_named_kernel_pads_blocks_of_experts():
+    """`pad_tp_shard_to_weight_blocks`: Marlin on A100s, which has no smaller blocks."""
+    options = {"model": "minimax-m2.7", "gpu": "a100-80gb-sxm", "tensor_parallel_size": 8}
+    with pytest.raises(ScenarioError, match="whole blocks of 128"):
+        llm_client("llm", engine="vllm-0.33", **options)
+    llm_client("llm", engine="vllm-0.33", moe_backend="marlin", max_model_len=4096, **options)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "engines", "nodes", "room", "starts"),
+    [
+        (8, 1, None, 8, True),
+        (8, 4, None, 8, True),  # each engine may be on a node of its own
+        (16, 1, None, 8, False),
+        (16, 1, None, None, True),
+        (16, 1, 2, 8, True),
+        (16, 1, 3, 8, False),
+        (8, 2, 4, 8, True),
+    ],
+)
+def test_ranks_and_nodes(ranks, engines, nodes, room, starts):
+    assert (not nodes_problem(ranks, engines, nodes=nodes, room=room)) is starts
+
+
+def test_the_models_own_length_is_allowed():
+    assert not length_problem(131_072, 131_072)
+    assert length_problem(131_073, 131_072)
+
+
+ASKED = {
+    "model": "llama-3.1-8b",
+    "workload": of_profile(20, "2 /s", name="azure-conv-2023"),
+    "clients": [{"name": "llm", "gpu": "l4", "engine": "vllm-0.19"}],
+    "slo": {"ttft": "5 s", "tpot": "200 ms"},
+}
+
+
+def test_a_plan_names_the_longest_context_that_fits():
+    """Whatever the design and its chunk; a length that is said stays."""
+    options = PlanOptions(gpus=("l4",), max_gpus=2, tensor_parallel_sizes=(1,))
+    question = Question(Scenario.from_dict(ASKED), options)
+    shop = engines_of(question)
+    question.measure(shop.engines[0].built)
+    for candidate in candidates(shop.engines, question):
+        if candidate.design in ("together", "apart"):
+            scenario = scenario_of(candidate, question)
+            for command in deployment_of(scenario).commands:
+                assert re.search(r"--max-model-len \d+", command)
+            for client in build(scenario).clients:
+                assert "max_model_len" not in client.traits.times.assumed
+                assert client.max_model_len < 131_072
+    said = Scenario.from_dict(ASKED, {"clients.0.max_model_len": 8_192})
+    assert startable(said) is said
+
+
+def test_designs_with_states_get_sequences_that_fit():
+    """`resolve_cudagraph_mode_and_sizes`: a block of states for each sequence."""
+    client = {"name": "llm", "gpu": "h100-sxm", "engine": "vllm-0.24"}
+    asked = ASKED | {"model": "nemotron-3-nano-30b-a3b-bf16", "clients": [client]}
+    made = startable(Scenario.from_dict(asked))
+    (engine,) = build(made).clients
+    assert engine.scheduler.max_num_seqs <= engine.memory.num_in_all + 1 < 1_024
+    assert startable(made) is made
