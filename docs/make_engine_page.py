@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mist_sim.scenario.engines.server_start import RULES
 from mist_sim.scenario.engines.versions import VERSIONS
 
 TARGET = Path(__file__).parent / "reference" / "engines.md"
@@ -27,7 +28,7 @@ def page() -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yield both tables: values by version, and where vLLM's package has them."""
+    """Yield values by version, where vLLM's package has them, and what keeps it from starting."""
     versions = list(VERSIONS.values())
     yield f"| option | {' | '.join(version.name for version in versions)} |"
     yield f"|---|{'---|' * len(versions)}"
@@ -45,6 +46,17 @@ def lines() -> Iterator[str]:
     for topic in versions[-1].notes:
         cells = [version.notes.get(topic, "") for version in versions]
         yield f"| {topic} | {' | '.join(_unlike_before(cells))} |"
+    yield ""
+    yield "| a server starts only if | of | in vLLM's package |"
+    yield "|---|---|---|"
+    for rule in RULES:
+        versions = list(VERSIONS.values())
+        of = "all" if len(rule.versions) == len(versions) else ", ".join(rule.versions)
+        yield f"| {rule.what} | {of} | {_escaped(rule.source)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("__", r"\_\_").replace("*", r"\*")
 
 
 def _unlike_before(cells: list[str]) -> Iterator[str]:

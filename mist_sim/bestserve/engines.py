@@ -18,7 +18,7 @@ from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.startable import startable
+from mist_sim.scenario.startable import startable
 from mist_sim.studies.built import Built
 
 _NO_HAND_OVER = {"bandwidth": "1e18 B/s", "latency": "0 s"}

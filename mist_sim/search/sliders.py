@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.startable import startable
+from mist_sim.scenario.startable import startable
 
 __all__ = ["DESIGNS", "Design", "Slidable", "Sliders", "all_sliders"]
 

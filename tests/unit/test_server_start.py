@@ -20,8 +20,8 @@ from mist_sim.models.quantization import QUANTIZATIONS
 from mist_sim.scenario import build
 from mist_sim.scenario.engines.server_start import RULES, length_problem, nodes_problem
 from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.startable import startable
 from mist_sim.search import PlanOptions
-from mist_sim.search.designs.startable import startable
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question

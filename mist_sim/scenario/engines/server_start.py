@@ -4,7 +4,7 @@ Every client of type llm asks it as it is made, so that all verbs do, and `mist 
 cannot be is a ScenarioError; searches leave such a design out with that reason. Two rules are
 lenient, since what is served is the same: a longest context that nobody named and that does not
 fit, and more sequences than states fit, are warned of, and designs that are made here get what fits
-(`mist_sim.search.designs.startable`).
+(`mist_sim.scenario.startable`).
 
 All files were read in vLLM 0.12.0, 0.14.0, 0.19.0, 0.24.0 and 0.33.0; those between say when a
 change came. Options that a version does not have are in `versions.py` (`Lack`).
@@ -81,10 +81,12 @@ class Server(NamedTuple):
 class StartRule:
     """A rule that vLLM checks as it starts.
 
-    problem: returns what is wrong with a server, the option first, and what to write instead; empty
-    if nothing is. source: where vLLM has it. versions: those that have it.
+    what: it asks for, in words. problem: returns what is wrong with a server, the option first,
+    and what to write instead; empty if nothing is. source: where vLLM has it. versions: those that
+    have it.
     """
 
+    what: str
     problem: Callable[[Server], str]
     source: str
     versions: tuple[str, ...] = tuple(VERSIONS)
@@ -297,32 +299,40 @@ def _all_memory(server: Server) -> str:
 
 RULES: tuple[StartRule, ...] = (
     StartRule(
+        "attention heads, KV heads, the MLP, experts and layers can be split over the ranks",
         _split,
         "verify_with_parallel_config in vllm/config/model.py; QKVParallelLinear, RowParallelLinear "
         f"and MergedColumnParallelLinear in {_LINEAR}; FusedMoE in vllm/model_executor/layers/"
-        "fused_moe/layer.py; EngineCore hangs or fails with ranks without layers or experts",
+        "fused_moe/layer.py",
     ),
     StartRule(
+        "no more ranks share a layer than there are experts",
         _few_experts,
         "the constructors of blocks of experts in vllm/model_executor/models, such as "
         "Qwen3MoeSparseMoeBlock in qwen3_moe.py",
     ),
     StartRule(
+        "slices of attention's output, MLP and shared experts end where blocks (or groups) of "
+        "quantized weights do",
         _cut_rows,
         f"{_FP8_SHAPE}; of groups of integers awq.py (0.33: auto_awq.py) and can_implement in "
         "mixed_precision/marlin.py",
     ),
     StartRule(
+        "so do slices of Q, K, V, gate and up",
         _cut_merged,
         f"{_FP8_SHAPE}; since 0.14 _maybe_allow_fp8_block_shape_mismatch in {_LINEAR} allows it",
         _until("vllm-0.12"),
     ),
     StartRule(
+        "so do slices of FP8 experts, which `enable_expert_parallel` leaves whole",
         _cut_experts,
         "Fp8MoEMethod.create_weights in vllm/model_executor/layers/quantization/fp8.py",
         _until("vllm-0.24"),
     ),
     StartRule(
+        "slices of FP8 experts are made of blocks of 32 or more, not on Ampere; or a named back "
+        "end pads them",
         _cut_refined,
         "resolve_fp8_moe_weight_block_shape in vllm/model_executor/layers/fused_moe/oracle/fp8.py: "
         "scales of smaller blocks, which Triton alone takes, or padding for a named back end; in "
@@ -330,27 +340,43 @@ RULES: tuple[StartRule, ...] = (
         _since("vllm-0.33"),
     ),
     StartRule(
+        "sparse latent attention is on Hopper, B200 or B300",
         _sparse(),
         "supports_compute_capability in vllm/v1/attention/backends/mla/flashmla_sparse.py and "
         "flashinfer_mla_sparse.py",
         _until("vllm-0.19"),
     ),
     StartRule(
+        "the same, or on Blackwell RTX",
         _sparse("blackwell-rtx"),
         "supports_compute_capability in vllm/v1/attention/backends/mla/*_sparse*.py, of which "
         "flashinfer_mla_sparse.py has one for compute capability 12",
         _since("vllm-0.24"),
     ),
     StartRule(
+        "no draft model",
         _draft_model,
         "SpeculativeConfig.__post_init__ in vllm/config/speculative.py: NotImplementedError, in "
         "0.14 and not in 0.19",
         _until("vllm-0.14"),
     ),
-    StartRule(_uneven_drafts, "SpeculativeConfig.__post_init__ in vllm/config/speculative.py"),
-    StartRule(_drafts_ahead, "VllmConfig.__post_init__ in vllm/config/vllm.py"),
-    StartRule(_pipelines_ahead, "VllmConfig.__post_init__ in vllm/config/vllm.py"),
     StartRule(
+        "drafts are a multiple of the layers that draft (MTP)",
+        _uneven_drafts,
+        "SpeculativeConfig.__post_init__ in vllm/config/speculative.py",
+    ),
+    StartRule(
+        "drafts that are planned ahead are of methods that the version plans ahead",
+        _drafts_ahead,
+        "VllmConfig.__post_init__ in vllm/config/vllm.py",
+    ),
+    StartRule(
+        "pipelines do not plan ahead",
+        _pipelines_ahead,
+        "VllmConfig.__post_init__ in vllm/config/vllm.py",
+    ),
+    StartRule(
+        "`gpu_memory_utilization` is below 1",
         _all_memory,
         "request_memory in vllm/v1/worker/utils.py (0.12: Worker.init_device in gpu_worker.py)",
     ),

@@ -13,8 +13,8 @@ from mist_sim.hardware import load_gpu
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.scenario.startable import startable
 from mist_sim.search.designs.assumed_fabric import assumed_network, whose_nodes
-from mist_sim.search.designs.startable import startable
 
 Client = dict[str, Any]
 """A client's entry in a scenario file."""

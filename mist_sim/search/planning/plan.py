@@ -13,8 +13,8 @@ from mist_sim.errors import ScenarioError, listed
 from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.scenario.startable import told_to_start
 from mist_sim.search.binding.what_binds import search_binding
-from mist_sim.search.designs.startable import told_to_start
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of

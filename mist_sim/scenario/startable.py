@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -26,12 +27,15 @@ def startable(scenario: Scenario) -> Scenario:
 
 def told_to_start(asked: Scenario, made: Scenario) -> Iterator[str]:
     """Yield a sentence for a longest context that a design has, and the scenario asked for not."""
-    lengths = {getattr(part, "max_model_len", None) for part in asked.clients}
-    own = {getattr(part, "max_model_len", None) for part in made.clients} - lengths
-    if lengths == {None} and own:
+    said, own = _lengths(asked), _lengths(made)
+    if said == {None} and own != {None}:
         fits = " and ".join(f"{length:,}" for length in sorted(own - {None}))
         yield (
-            f"The model's longest context has no room beside the weights, and vLLM would not start "
+            "The model's longest context has no room beside the weights, and vLLM would not start "
             f"with it: --max-model-len is what fits, {fits} tokens. Where a server finds less "
             "room, --max-model-len auto (vLLM 0.14 and newer) takes what there is."
         )
+
+
+def _lengths(scenario: Scenario) -> set[Any]:
+    return {getattr(part, "max_model_len", None) for part in scenario.clients}
