@@ -259,3 +259,14 @@ OF_0_24: Mapping[str, Choices] = {
         Choice("triton"),
     ),
 }
+
+OF_0_33: Mapping[str, Choices] = {
+    **OF_0_24,
+    "fp8_block": _first(
+        _ON_AMPERE,
+        Choice("flashinfer_trtllm", _B200, "tiles"),
+        Choice("flashinfer_cutlass", ("hopper",), "spread"),
+        Choice("triton"),
+    ),
+}
+"""Triton alone takes the smaller blocks that 0.33 makes of experts cut inside one."""

@@ -302,6 +302,11 @@ V0_33 = after(
             f"{_BATCH_DEFAULTS}, since 0.28",
         ),
         LARGEST_GRAPH: Default(LargestGraph(512, 1024), f"{_GRAPH_SIZES}, since 0.28"),
+        **_experts(
+            moe_backends.OF_0_33,
+            f"resolve_fp8_moe_weight_block_shape {_ORACLE}, since 0.29",
+            "fp8_block",
+        ),
         _SPARES_ONE: Default(True, f"{_SCHEDULE}, not yet in 0.28"),
         _GOES_ON: Default(True, f"{_SCHEDULE}, not yet in 0.31"),
         _LOCAL_CADENCE: Default(True, f"{_SCHEDULE}, not yet in 0.32"),
