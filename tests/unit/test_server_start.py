@@ -245,3 +245,11 @@ def test_designs_with_states_get_sequences_that_fit():
     (engine,) = build(made).clients
     assert engine.scheduler.max_num_seqs <= engine.memory.num_in_all + 1 < 1_024
     assert startable(made) is made
+
+
+def test_an_engine_over_nodes_says_how_many():
+    client = {"name": "llm", "gpu": "h100-sxm"}
+    client |= {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}
+    found = deployment_of(Scenario.from_dict(ASKED | {"clients": [client]}))
+    assert "--nnodes 2" in found.commands[0]
+    assert "--node-rank" in found.text

@@ -24,7 +24,7 @@ from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import Cluster
+from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import ModelSpec
 from mist_sim.models.block_slices import (
     BlockSlice,
@@ -384,6 +384,19 @@ RULES: tuple[StartRule, ...] = (
 
 
 # --- command lines ------------------------------------------------------------------------------
+
+
+_USUAL = 8  # GPUs of a node of HGX boards
+
+
+def room_of_a_node(gpu: str) -> int | None:
+    """Return how many such GPUs a node has; None where the entry of the GPU does not say.
+
+    Links may join fewer than all, as those between pairs of cards.
+    Raises ScenarioError for a GPU that is not known.
+    """
+    joined = load_gpu(gpu).interconnect.domain
+    return joined if joined and joined >= _USUAL else None
 
 
 def nodes_problem(ranks: int, engines: int, *, nodes: int | None, room: int | None) -> str:

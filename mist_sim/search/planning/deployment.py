@@ -12,10 +12,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
+from mist_sim.scenario.engines.server_start import room_of_a_node
 from mist_sim.scenario.from_vllm.handlers.transfer_flags import KV_ROLES
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
 from mist_sim.scenario.loading import as_data
@@ -24,6 +26,7 @@ _FIRST_PORT, _PROXY_PORT = 8100, 8000
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 _ALWAYS = ("--max-num-batched-tokens", "--max-num-seqs")
 _WIDTH = "--tensor-parallel-size"
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
 _ELSEWHERE = ("--model", "--kv-offloading-size")  # the first word; a note
 _NOT_ENGINES = {"name", "type", "count", "place", "model", "gpu", "gpu_price", "role", "engine"}
 _STORED_AS = {"fp8": "fp8", "fp8_block": "fp8", "int4": "awq"}
@@ -91,6 +94,8 @@ def deployment_of(scenario: Scenario) -> Deployment:
         plain = _plain(client, model)
         words = ["vllm", "serve", _checkpoint(model)]
         words += [word for argument in _arguments(client, plain) for word in argument]
+        if (nodes := _nodes(client)) > 1:
+            words += ["--nnodes", str(nodes)]
         unsaid |= dict.fromkeys(_unsaid(client, plain))
         for _ in range(client["count"]):
             port = _FIRST_PORT + len(commands)
@@ -104,7 +109,15 @@ def deployment_of(scenario: Scenario) -> Deployment:
     )
 
 
+def _nodes(client: Mapping[str, Any]) -> int:
+    """Return over how many nodes an engine's ranks go (see `nodes_problem`)."""
+    ranks = prod(client[size] for size in _RANKS)
+    return -(-ranks // (room_of_a_node(client["gpu"]) or ranks))
+
+
 def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[str]:
+    if any(_nodes(client) > 1 for client in data["clients"]):
+        yield "Each node runs the command, with its --node-rank and the first node's --master-addr."
     if number > 1:
         yield f"Requests go to the servers by the router {data['router']['type']}."
     if unsaid:

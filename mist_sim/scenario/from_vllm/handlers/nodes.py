@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.errors import MistError
-from mist_sim.hardware import load_gpu
-from mist_sim.scenario.engines.server_start import nodes_problem
+from mist_sim.scenario.engines.server_start import nodes_problem, room_of_a_node
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.server import Server
 
@@ -16,7 +15,6 @@ _ONE_NODE = (
 _EVERY_NODE = "it has no value here, so all nodes run this command, the first as well"
 _TENSOR, _RANKS = "--tensor-parallel-size", "--pipeline-parallel-size"
 _ELSEWHERE = ("--data-parallel-backend", "--data-parallel-size-local")
-_USUAL = 8  # GPUs of a node of HGX boards, or of GPUs on PCIe
 _FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
 
 
@@ -100,15 +98,10 @@ def check_nodes(server: Server) -> None:
 
 
 def _room(gpu: str) -> int | None:
-    """Return how many such GPUs a node has; None where the entry of the GPU does not say.
-
-    Links may join fewer than all, as those between pairs of cards.
-    """
     try:
-        joined = load_gpu(gpu).interconnect.domain if gpu else None
+        return room_of_a_node(gpu) if gpu else None
     except MistError:
         return None
-    return joined if joined and joined >= _USUAL else None
 
 
 def note_lanes(server: Server) -> None:
