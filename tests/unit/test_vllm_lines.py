@@ -385,7 +385,7 @@ def client_of(arguments, **said):
         ),
         ("--disable-custom-all-reduce", {"all_reduce": "ring"}),
         ("--disable-sliding-window", {}),
-        ("--nnodes 2 --node-rank 0", {}),
+        ("--nnodes 2 --node-rank 0 -pp 2", {"pipeline_parallel_size": 2}),
         ("--enable-expert-parallel", {}),
         ("--tensor-parallel 2", {"tensor_parallel_size": 2}),
         ("--enforce-eager true", {"predictor": {"enforce_eager": True}}),

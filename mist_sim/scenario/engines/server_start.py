@@ -414,9 +414,9 @@ def nodes_problem(ranks: int, engines: int, *, nodes: int | None, room: int | No
         if room is None or ranks <= room:
             return ""
         return (
-            f"an engine has {ranks} ranks, and a node {room} of these GPUs: vLLM does not start; "
-            f"say --nnodes {-(-ranks // room)} in the command of each node, or "
-            "--distributed-executor-backend ray"
+            f"an engine has {ranks} ranks, and a node {room} of these GPUs: vLLM does not start "
+            f"without --nnodes {-(-ranks // room)} in the command of each node, or "
+            "--distributed-executor-backend ray; it is timed as with one of them"
         )
     if nodes and ranks % nodes and ranks * engines % nodes:
         return f"{nodes} must divide the {ranks} ranks of an engine: vLLM does not start otherwise"

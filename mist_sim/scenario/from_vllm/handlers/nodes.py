@@ -79,11 +79,14 @@ def no_custom_all_reduce(flag: Flag, server: Server) -> None:
 
 
 def check_nodes(server: Server) -> None:
-    """Refuse engines with more ranks than their nodes have GPUs, or that nodes do not divide."""
+    """Refuse nodes that do not divide an engine's ranks; note ranks for which no flag names nodes.
+
+    Manifests and recipes may start Ray beside the command, so these are timed all the same.
+    """
     nodes = server.said.get("--nnodes")
-    by_flag = next((name for name in _ELSEWHERE if name in server.said), None)
     backend = server.said.get("--distributed-executor-backend")
-    if server.part or by_flag or (backend is not None and backend.value != "mp"):
+    is_elsewhere = server.part or any(name in server.said for name in _ELSEWHERE)
+    if is_elsewhere or (backend is not None and backend.value != "mp"):
         return
     number = server.number("--nnodes") if nodes else 1
     problem = nodes_problem(
@@ -92,9 +95,11 @@ def check_nodes(server: Server) -> None:
         nodes=number if number > 1 else None,
         room=_room(server.gpu),
     )
-    if problem:
-        ranks = server.said.get(_TENSOR) or server.said[_RANKS]
-        server.account.refused(nodes.written if number > 1 and nodes else ranks.written, problem)
+    if problem and nodes and number > 1:
+        server.account.refused(nodes.written, problem)
+    elif problem:
+        ranks = server.said.get(_RANKS) or server.said[_TENSOR]
+        server.account.assumed(ranks.written, problem)
 
 
 def _room(gpu: str) -> int | None:
