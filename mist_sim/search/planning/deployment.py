@@ -111,7 +111,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
 
 def _nodes(client: Mapping[str, Any]) -> int:
     """Return over how many nodes an engine's ranks go (see `nodes_problem`)."""
-    ranks = prod(client[size] for size in _RANKS)
+    ranks = prod(int(client[size]) for size in _RANKS)
     return -(-ranks // (room_of_a_node(client["gpu"]) or ranks))
 
 
