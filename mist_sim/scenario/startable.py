@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 
@@ -14,14 +15,16 @@ def startable(scenario: Scenario) -> Scenario:
 
     An engine whose longest context nobody named, and whose memory has no room for a request of the
     model's own, gets as many tokens as fit; one with more sequences than have room for their states
-    gets as many as have. The scenario itself if all engines start. Raises ScenarioError for engines
-    that cannot be made.
+    gets as many as have. The scenario itself if all engines start, or cannot be built.
     """
-    changes = {
-        f"clients.{position}.{key}": value
-        for position, part in enumerate(scenario.clients)
-        for key, value in part.said_to_start(scenario.model).items()
-    }
+    try:
+        changes = {
+            f"clients.{position}.{key}": value
+            for position, part in enumerate(scenario.clients)
+            for key, value in part.said_to_start(scenario.model).items()
+        }
+    except ScenarioError:  # `build` says which key is wrong
+        return scenario
     return Scenario.from_dict(as_data(scenario), changes) if changes else scenario
 
 

@@ -199,7 +199,7 @@ class Fleet:
         """Return the scenario with other clients, and other sections; its servers start.
 
         The scenario itself if nothing changes and they do. Raises ScenarioError as
-        `Scenario.from_dict` and `startable` do.
+        `Scenario.from_dict` does.
         """
         data = {**self._data, "clients": list(clients), **changes}
         return startable(self.scenario if data == self._data else Scenario.from_dict(data))
