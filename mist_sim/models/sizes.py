@@ -61,6 +61,7 @@ class ModelSizes:
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
         a model in the middle of a pipeline. An encoder has no head.
     is_encoder: whether it is an encoder.
+    architecture: the `model_type` of its config, which engines know by version; empty: not known.
     source: origin of the figures.
     """
 
@@ -92,6 +93,7 @@ class ModelSizes:
     has_embedding: bool = True
     has_head: bool = True
     is_encoder: bool = False
+    architecture: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:

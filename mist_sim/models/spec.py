@@ -37,7 +37,7 @@ class ModelSpec(ModelSizes):
         """
         try:
             read = read_config(config, source, is_nearest=is_nearest)
-            return cls(name=name, source=source, **read)
+            return cls(name=name, source=source, architecture=_architecture(config), **read)
         except ScenarioError:
             raise
         except ValueError as error:
@@ -224,3 +224,10 @@ class ModelSpec(ModelSizes):
         if self.num_dense_layers and self.intermediate_size % ranks:
             return f"divide the MLP size {self.intermediate_size}"
         return ""
+
+
+def _architecture(config: Mapping[str, object]) -> str:
+    """Return the `model_type` of a config, of its text model where that has one; or nothing."""
+    text = config.get("text_config")
+    inner = text.get("model_type") if isinstance(text, Mapping) else None
+    return str(inner or config.get("model_type") or "")

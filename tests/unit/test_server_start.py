@@ -77,12 +77,14 @@ STARTS = [
     (_DRAFT, H100, "0.19", "in 0.19 and not in 0.14"),
     ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2 --nnodes 2", H100, "0.19", "two nodes"),
     ("deepseek-ai/DeepSeek-V3.2 -tp 8", H200, "0.19", "its recipe"),
+    ("Qwen/Qwen3.5-27B --max-model-len 32768", H200, "0.19", "the registry has it"),
 ]
 
 WARNED = ("--max-model-len", "--max-num-seqs", "--nnodes")
 """What is said of lines that are timed all the same."""
 _BLOCKS = "whole blocks of 128"
 DOES_NOT_START = [
+    ("Qwen/Qwen3.5-27B --max-model-len 32768", H200, "0.14", "vllm-0.19 or newer"),
     ("meta-llama/Llama-3.1-8B-Instruct", L4, "0.19", "--max-model-len"),
     ("meta-llama/Llama-3.1-70B-Instruct -tp 2", A100, "0.33", "--max-model-len 37904"),
     ("meta-llama/Llama-3.1-70B-Instruct", H100, "0.19", "leaves no KV-cache block"),

@@ -13,7 +13,7 @@ change came. Options that a version does not have are in `versions.py` (`Lack`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, inf
 from typing import NamedTuple
@@ -121,6 +121,31 @@ def _split(server: Server) -> str:
     except ScenarioError as error:
         return str(error)
     return ""
+
+
+_CAME_IN: Mapping[str, str] = {
+    "mimo_v2_flash": "vllm-0.14",
+    "gemma4_text": "vllm-0.19",
+    "glm_moe_dsa": "vllm-0.19",
+    "qwen3_5_text": "vllm-0.19",
+    "qwen3_5_moe_text": "vllm-0.19",
+    "deepseek_v4": "vllm-0.24",
+    "minimax_m3": "vllm-0.24",
+    "step3p7": "vllm-0.24",
+    "glm5_next_text": "vllm-0.33",
+    "muse_glimmer_text": "vllm-0.33",
+}
+"""The first version here that serves an architecture, of those that not all serve."""
+
+
+def _too_new(server: Server) -> str:
+    first = _CAME_IN.get(server.model.architecture)
+    if first is None or server.version.name in _since(first):
+        return ""
+    return (
+        f"engine must be {first} or newer for {server.model.name}, got {server.version.name}: the "
+        f"architecture {server.model.architecture} came later"
+    )
 
 
 def _few_experts(server: Server) -> str:
@@ -298,6 +323,11 @@ def _all_memory(server: Server) -> str:
 
 
 RULES: tuple[StartRule, ...] = (
+    StartRule(
+        "the version knows the architecture of the model",
+        _too_new,
+        "the architectures of vllm/model_executor/models/registry.py",
+    ),
     StartRule(
         "attention heads, KV heads, the MLP, experts and layers can be split over the ranks",
         _split,
