@@ -94,12 +94,8 @@ def _sentences(
             "(front_end) are assumed: vLLM's HTTP server on H100 machines. Give your own if "
             "you know them.",
         ),
-        kinds.LONGEST_CONTEXT: if_any(
-            named("max_model_len"),
-            "The KV cache is too small for the model's longest context, so vLLM "
-            "would not start without max_model_len. Set yours, or auto for the "
-            "longest that fits.",
-        ),
+        kinds.LONGEST_CONTEXT: (named("max_model_len"), ""),  # clients say how much fits
+        kinds.STATE_BLOCKS: (named("scheduler.max_num_seqs"), ""),
         kinds.START_UP: (starts, " ".join(_start_lines(starts))),
         kinds.TIER_LOADS: if_any(
             named("kv_cache.tiers.loads_in_step"),

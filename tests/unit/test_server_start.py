@@ -129,9 +129,10 @@ DOES_NOT_START = [
 
 
 def from_vllm(line, gpu, version, capsys):
-    """Return the exit code of `mist from-vllm`, and what it says beside the scenario."""
+    """Return the exit code of `mist from-vllm`, and what it says with the scenario."""
     code = exit_code("from-vllm", line, "--gpu", gpu, "--engine", f"vllm-{version}")
-    return code, " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr()
+    return code, " ".join(f"{said.err} {said.out}".split())
 
 
 @pytest.mark.parametrize(("line", "gpu", "version", "seen"), STARTS)

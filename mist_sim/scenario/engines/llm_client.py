@@ -127,8 +127,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     if tower is not None:
         times = replace(times, assumed=(*times.assumed, "images", *tower.assumed))
     assumed = times.assumed + ((LENGTH,) if length.is_too_long else ())
-    if scheduler.max_num_seqs > most_sequences(config, lane, has_graphs=bool(times.graphs)):
-        assumed += (SEQUENCES,)
+    most = most_sequences(config, lane, has_graphs=bool(times.graphs))
+    assumed += (SEQUENCES,) if scheduler.max_num_seqs > most else ()
     if asked_cache.enable_prefix_caching and config.kv_cache.mamba_cache_mode == "none":
         assumed += () if asked_cache.mamba_cache_mode else (MODE,)
     tiers = zip(asked_cache.tiers, config.kv_cache.tiers, strict=True)
@@ -142,6 +142,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         settings=_settings(config, predictor, kernels, model, cluster),
         kernels=kernels.named if times.by_backend else {},
         imitates=imitated(config),
+        warnings=tuple(length.warnings(scheduler.max_num_seqs, most)),
         caches_prefixes=config.kv_cache.enable_prefix_caching and config.role != "decode",
     )
     parts: dict[str, Any] = {

@@ -23,6 +23,7 @@ from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.core.result_warnings import LONGEST_CONTEXT, STATE_BLOCKS, ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import ModelSpec
@@ -472,10 +473,35 @@ def length_problem(said: int, own: int) -> str:
 
 
 class ContextLength(NamedTuple):
-    """The most tokens of a prompt and its answer, and whether that is more than fits."""
+    """The most tokens of a prompt and its answer, and of a request that fits alone."""
 
     max_model_len: int
-    is_too_long: bool = False
+    fits: int
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether it is more than fits."""
+        return self.max_model_len > self.fits
+
+    def warnings(self, sequences: int, most: float) -> Iterator[ResultWarning]:
+        """Yield what results warn of, where vLLM would not start.
+
+        sequences: that may run at once. most: as `most_sequences` has it.
+        """
+        if self.is_too_long:
+            yield ResultWarning(
+                LONGEST_CONTEXT,
+                "The KV cache is too small for the model's longest context, so vLLM would not "
+                "start without max_model_len. Set yours, or auto for the longest that fits.",
+                f"{self.fits:,} of its {self.max_model_len:,} tokens fit.",
+            )
+        if sequences > most:
+            yield ResultWarning(
+                STATE_BLOCKS,
+                "Fewer sequences have room for their states in the KV cache than may run, so vLLM "
+                "would not start: lower scheduler.max_num_seqs.",
+                f"{most:,.0f} of {sequences:,} have room.",
+            )
 
 
 def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> ContextLength:
@@ -495,9 +521,9 @@ def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> Contex
     asked = own if said in (None, AUTO_LENGTH) else int(said or own)
     most = longest_that_fits(memory, asked)
     if said is None or most == asked:
-        return ContextLength(asked, is_too_long=most < asked)
+        return ContextLength(asked, most)
     if said == AUTO_LENGTH and most:
-        return ContextLength(most)
+        return ContextLength(most, most)
     pool = memory.pool()
     raise ScenarioError(
         f"max_model_len must be <= {most}, got {said}: a request of {asked} tokens takes "

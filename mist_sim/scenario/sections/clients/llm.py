@@ -137,7 +137,12 @@ class LlmPart(ClientPart):
         return {"gpu_price": self.engine.gpu_price}
 
     def said_to_start(self, model: str | None) -> Mapping[str, int]:
-        """Return a longest context, and sequences with states, that fit; none that fit anyway."""
+        """Return a longest context, and sequences with states, that fit; none that fit anyway.
+
+        None of engines that re-shard: vLLM has none.
+        """
+        if self.engine.resharding is not None:
+            return {}
         made = llm_clients(self.names[:1], self._config(model))[0]
         times, memory = made.traits.times, made.memory
         assumed = times.assumed if times else ()
