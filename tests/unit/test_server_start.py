@@ -162,6 +162,13 @@ def test_every_rule_names_a_file_of_vllm():
         assert rule.versions
 
 
+def test_an_unnamed_engine_tells_what_older_ones_refuse():
+    options = {"model": "qwen3-235b-a22b-fp8", "gpu": "h100-sxm", "tensor_parallel_size": 8}
+    told = [str(each) for each in llm_client("llm", **options).traits.times.warnings]
+    assert any("vLLM 0.24 and older do not start" in text for text in told)
+    assert not llm_client("llm", engine="vllm-0.33", **options).traits.times.warnings
+
+
 def test_fewer_experts_than_ranks_are_refused():
     """Mixtral's constructor in vllm/model_executor/models/mixtral.py; 16 GPUs joined by links."""
     with pytest.raises(ScenarioError, match="tensor_parallel_size must be <= 8, the experts of"):

@@ -54,6 +54,7 @@ from mist_sim.scenario.engines.server_start import (
     check_start,
     context_length,
     most_sequences,
+    older_versions,
 )
 from mist_sim.scenario.engines.signatures import taking
 from mist_sim.scenario.engines.state_caching import MODE
@@ -106,7 +107,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
     cluster = replace(_cluster(_gpu(config), config), spans=spans)
-    check_start(Server(config, model, cluster))
+    server = Server(config, model, cluster)
+    check_start(server)
     kernels = kernel_choice(config, model, cluster)
     asked_cache = config.kv_cache
     config = with_longer_blocks(with_state_pages(with_loads(config), model, cluster))
@@ -142,7 +144,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         settings=_settings(config, predictor, kernels, model, cluster),
         kernels=kernels.named if times.by_backend else {},
         imitates=imitated(config),
-        warnings=tuple(length.warnings(scheduler.max_num_seqs, most)),
+        warnings=(*older_versions(server), *length.warnings(scheduler.max_num_seqs, most)),
         caches_prefixes=config.kv_cache.enable_prefix_caching and config.role != "decode",
     )
     parts: dict[str, Any] = {

@@ -23,7 +23,12 @@ from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
-from mist_sim.core.result_warnings import LONGEST_CONTEXT, STATE_BLOCKS, ResultWarning
+from mist_sim.core.result_warnings import (
+    LONGEST_CONTEXT,
+    OLDER_ENGINES,
+    STATE_BLOCKS,
+    ResultWarning,
+)
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import ModelSpec
@@ -84,13 +89,14 @@ class StartRule:
 
     what: it asks for, in words. problem: returns what is wrong with a server, the option first,
     and what to write instead; empty if nothing is. source: where vLLM has it. versions: those that
-    have it.
+    have it. is_told: whether results say that it held before, where no version is named.
     """
 
     what: str
     problem: Callable[[Server], str]
     source: str
     versions: tuple[str, ...] = tuple(VERSIONS)
+    is_told: bool = False
 
 
 def _until(last: str) -> tuple[str, ...]:
@@ -111,6 +117,20 @@ def check_start(server: Server) -> None:
     for rule in RULES:
         if server.version.name in rule.versions and (problem := rule.problem(server)):
             raise ScenarioError(f"{problem}; {server.version.title} does not start otherwise")
+
+
+def older_versions(server: Server) -> Iterator[ResultWarning]:
+    """Yield why versions before the newest do not start, where no version is named."""
+    if server.config.engine is not None:
+        return
+    for rule in RULES:
+        lacks_it = rule.is_told and server.version.name not in rule.versions
+        if lacks_it and (problem := rule.problem(server)):
+            yield ResultWarning(
+                OLDER_ENGINES,
+                f"{server.version.title} is assumed, since no engine is named; "
+                f"{VERSIONS[rule.versions[-1]].title} and older do not start: {problem}.",
+            )
 
 
 # --- splits -------------------------------------------------------------------------------------
@@ -360,6 +380,7 @@ RULES: tuple[StartRule, ...] = (
         _cut_experts,
         "Fp8MoEMethod.create_weights in vllm/model_executor/layers/quantization/fp8.py",
         _until("vllm-0.24"),
+        is_told=True,
     ),
     StartRule(
         "slices of FP8 experts are made of blocks of 32 or more, not on Ampere; or a named back "

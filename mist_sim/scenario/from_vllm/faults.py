@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from mist_sim.core.result_warnings import OLDER_ENGINES
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES
@@ -54,6 +55,9 @@ def needed_to_start(data: Mapping[str, Any]) -> Iterator[str]:
             flag, why = _NEEDED[key]
             add = f"add {flag} {value}"
             yield f"{part.name}: vLLM does not start with this line, since {why}; {add}"
+    for client in build(scenario).clients:
+        told = client.traits.times.warnings if client.traits.times else ()
+        yield from (f"{client.name}: {each}" for each in told if each.kind == OLDER_ENGINES)
 
 
 def _is_of_a_value(line: str, data: Mapping[str, Any]) -> bool:
