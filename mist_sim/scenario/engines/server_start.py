@@ -128,7 +128,7 @@ def older_versions(server: Server) -> Iterator[ResultWarning]:
         if lacks_it and (problem := rule.problem(server)):
             yield ResultWarning(
                 OLDER_ENGINES,
-                f"{server.version.title} is assumed, since no engine is named; "
+                f"No engine is named, so that it is {server.version.title}; "
                 f"{VERSIONS[rule.versions[-1]].title} and older do not start: {problem}.",
             )
 
