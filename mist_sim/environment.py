@@ -27,7 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
 from heapq import heappop, heappush
-from typing import Any
+from math import inf
+from typing import Any, Protocol
 
 import simpy
 from simpy.core import StopSimulation
@@ -75,6 +76,34 @@ class Due(Event):
     _value = None
 
 
+class StepCore(Protocol):
+    """Takes the steps of engines between two events that others see (`clients/engine/core`).
+
+    runs_ahead: whether the end of a request never makes anything begin.
+    """
+
+    runs_ahead: bool
+
+    @property
+    def next_time(self) -> float:
+        """When it has something to do next, seconds; inf: never, as things are."""
+
+    def advance(self, time: float, phase: int, /) -> bool:
+        """Take the steps before an event; return True at the first that others see."""
+
+
+class Stepper(Protocol):
+    """The part of a run that steps engines."""
+
+    core: StepCore
+
+    def tell(self) -> None:
+        """Let others see the latest step; set the clock to its time."""
+
+    def flush(self) -> None:
+        """Write what is not written yet of the steps so far."""
+
+
 class Environment(simpy.Environment):
     """A SimPy environment whose events can be scheduled at an absolute time and phase.
 
@@ -84,6 +113,7 @@ class Environment(simpy.Environment):
     agenda: scheduled events, a heap of (time, phase, number, event). next_number: returns the
         number of the next event. Hot code pushes events there directly instead of calling `at`.
     planned_at: when an engine last planned. plan_phase: the latest phase of a plan at that time.
+    stepper: steps engines between two events; None: all engines wait for events of their own.
     """
 
     now: float = 0.0
@@ -96,6 +126,7 @@ class Environment(simpy.Environment):
         self.next_number = self._eid.__next__
         self.planned_at = -1.0  # when an engine last planned
         self.plan_phase = PLAN  # the latest phase then
+        self.stepper: Stepper | None = None
 
     @property
     def _now(self) -> float:
@@ -180,6 +211,8 @@ class Environment(simpy.Environment):
         until.callbacks.append(StopSimulation.callback)
         queue = self._queue
         try:
+            if self.stepper is not None:
+                self._run_with_steps(self.stepper)
             while queue:
                 self.now, self.phase, _, event = heappop(queue)
                 callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
@@ -190,6 +223,40 @@ class Environment(simpy.Environment):
         except StopSimulation as stop:
             return stop.args[0]
         raise NothingLeftError("no events are left, and the awaited event has not occurred")
+
+    def _run_with_steps(self, stepper: Stepper) -> None:
+        """Run until nothing is left; between two events, engines step."""
+        queue, core = self._queue, stepper.core
+        try:
+            while True:
+                time, phase = queue[0][:2] if queue else (inf, 0)
+                if core.next_time <= time and core.advance(time, phase):
+                    stepper.tell()
+                    continue
+                if not queue:
+                    return
+                self.now, self.phase, _, event = heappop(queue)
+                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+                for callback in callbacks:
+                    callback(event)
+                if not event._ok and not hasattr(event, "_defused"):
+                    raise event._value
+        finally:
+            stepper.flush()
+
+    def step(self) -> None:
+        """Take the next event, or the steps before it up to the first that others see.
+
+        So `run(until=...)` with a time, and callers with a clock of their own, need not know when
+        that is.
+        """
+        queue, stepper = self._queue, self.stepper
+        if stepper is not None:
+            time, phase = queue[0][:2] if queue else (inf, 0)
+            if stepper.core.next_time <= time and stepper.core.advance(time, phase):
+                stepper.tell()
+                return
+        super().step()
 
     def note_plan(self, phase: int) -> None:
         """Note that an engine plans now, in the given phase."""

@@ -116,7 +116,7 @@ class Client(ABC):
         self.env = env
         self.client_id = client_id
         self.recorder = recorder
-        self.view = ClientState(client_id, self.name)
+        self.view = self.new_view(client_id)
         self.stays: dict[Visit, Stay] = {}
         self.view.visits = self.stays.keys()
         self.view.model = self.traits.model
@@ -183,6 +183,10 @@ class Client(ABC):
     def new_stay(self, visit: Visit) -> Stay:
         """Return the record of a visit that enters; a subclass may have one of its own."""
         return Stay(visit)
+
+    def new_view(self, client_id: int) -> ClientState:
+        """Return the counts that routers see, all 0; a subclass may have some of its own."""
+        return ClientState(client_id, self.name)
 
     def transfer_time(self, kv: KeptEntries) -> float:
         """Return the seconds in which KV entries come here on a network that is free.

@@ -68,7 +68,7 @@ class LaneMaker:
 
     def lane(self, max_num_seqs: int, **options: Any) -> Lane:
         """Return a new, empty lane. options: those of `Lane` that differ from lane to lane."""
-        state = self._state(max_num_seqs)
+        state = self.state(max_num_seqs)
         recorder, client_id, layout = self.track
         inside, form = self.predictor.traits.steps_inside, self.form
         num_tracks = len(self.predictor.ranks) if form else 1
@@ -82,7 +82,7 @@ class LaneMaker:
             return FlowingLane(*parts, flow=flow, has_taker=self.has_taker, **options)
         return self.lane_type(*parts, **options)
 
-    def _state(self, max_num_seqs: int) -> LaneState:
+    def state(self, max_num_seqs: int) -> LaneState:
         """Return the state of a new lane."""
         lora, memory, scheduler = self.config.lora, self.memory, self.scheduler
         queue = EntriesFirst() if self.flow is not None else scheduler.new_queue()

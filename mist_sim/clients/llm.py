@@ -14,6 +14,14 @@ from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.queued.form import queue_form
 from mist_sim.clients.engine.replicas import Engines, lane_shares
+from mist_sim.clients.engine.stepped import (
+    SteppedEngines,
+    SteppedKvState,
+    SteppedLane,
+    SteppedPrefills,
+    Stepper,
+    SteppedView,
+)
 from mist_sim.clients.engine_checks import check_speculation
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
@@ -22,7 +30,11 @@ from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout
-from mist_sim.clients.loop_choice import may_use_lines, option_for_general
+from mist_sim.clients.loop_choice import (
+    may_use_lines,
+    option_beside_steps,
+    option_for_general,
+)
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules.window_rules import page_rules
@@ -35,9 +47,9 @@ from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.views import WAITING
+from mist_sim.core.views import WAITING, ClientState
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
-from mist_sim.environment import Environment
+from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
@@ -124,9 +136,13 @@ class LlmClient(LaidOutClient):
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             check_speculation(config)
-        if config.step_loop == "plain" and (option := self.needs_general_loop):
+        option = self.needs_general_loop
+        if config.step_loop == "step":
+            option = option or option_beside_steps(config)
+        if config.step_loop in ("plain", "step") and option:
             raise ScenarioError(
-                f"{name}: step_loop must not be plain with {option}; auto takes the general loop"
+                f"{name}: step_loop must not be {config.step_loop} with {option}; auto takes "
+                "another loop"
             )
 
     @property
@@ -144,12 +160,22 @@ class LlmClient(LaidOutClient):
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
-        self._enters_at_once = self._takes_plain_loop and not (self._enters_later or self._gate)
+        is_plain = self._takes_plain_loop or self._takes_steps
+        self._enters_at_once = is_plain and not (self._enters_later or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
-        self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
+        kv_state = SteppedKvState if self._takes_steps else EngineKvState
+        self._kv_state = kv_state(env, self._engines, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
         self._show_layout()
+        if self._takes_steps:
+            self.view.prefill = SteppedPrefills(self._engines, self.predictor)
+
+    def new_view(self, client_id: int) -> ClientState:
+        """Return the counts that routers see; the core keeps some of them where it steps."""
+        if self._takes_steps:
+            return SteppedView(client_id, self.name)
+        return super().new_view(client_id)
 
     def _make_engines(self) -> Engines:
         """Return new, empty engines of the present layout."""
@@ -182,6 +208,8 @@ class LlmClient(LaidOutClient):
             adapter_moves=self._adapter_moves,
             tower=self._tower,
         )
+        if self._takes_steps:
+            return self._stepped()
         return Engines(
             self.env,
             self._shares,
@@ -196,6 +224,37 @@ class LlmClient(LaidOutClient):
             role=self.config.role,
             enters_later=self._enters_later,
         )
+
+    def _stepped(self) -> Engines:
+        """Return engines whose steps the core takes."""
+        stepper, view, scheduler = Stepper.of(self.env), self.view, self.scheduler
+        if not isinstance(view, SteppedView) or not isinstance(scheduler, ChunkedScheduler):
+            raise InvariantError(f"{self.name} cannot be stepped by the core")
+        self.lane_states.append(self._maker.state(self._shares[0]))
+        lanes = [
+            SteppedLane(
+                stepper,
+                engine_phases(self.client_id, number),
+                scheduler=scheduler,
+                max_num_seqs=share,
+                plans_ahead=self.async_scheduling,
+                predictor=self.predictor.ranks[0],
+                memory=self.memory,
+                rules=self.rules,
+                needs=self.lane_states[0].needs,
+                recorder=self.recorder,
+                client_id=self.client_id,
+                layout=self._layout_number,
+                view=view,
+                leave=self._leave,
+            )
+            for number, share in enumerate(self._shares)
+        ]
+        return SteppedEngines(lanes)  # type: ignore[return-value]
+
+    @property
+    def _takes_steps(self) -> bool:
+        return self.config.step_loop == "step" and not self.may_fail
 
     @property
     def _takes_plain_loop(self) -> bool:
@@ -319,6 +378,9 @@ class LlmClient(LaidOutClient):
             self._deadlines.add(request.deadline, visit, "ttft_deadline")
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
+        sequence = self.stays[visit]
+        if isinstance(sequence.lane, SteppedLane):
+            sequence.lane.settle(sequence)
         if limit != "ttft_deadline":
             super()._limit_reached(visit, limit)
         elif visit.outcome is not None or visit.has_token or visit.request.has_token:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 
@@ -39,6 +40,21 @@ def option_for_general(
         return "scheduler.long_prefill_token_threshold"
     holds_prompts = rules.local_cadence and interval_of(scheduler) > 1
     return "scheduler.prefill_schedule_interval" if holds_prompts else ""
+
+
+def option_beside_steps(config: EngineConfig) -> str:
+    """Return the option that the engine core does not serve yet, of those of the plain loop.
+
+    Empty if there is none.
+    """
+    for option, is_set in (
+        ("role", config.role is not None),
+        ("scheduler.preemption swap", config.scheduler is not None and config.scheduler.swaps),
+        ("admission", config.admission != AdmissionControl()),
+    ):
+        if is_set:
+            return option
+    return ""
 
 
 def may_use_lines(config: EngineConfig, memory: LaneMemory) -> bool:

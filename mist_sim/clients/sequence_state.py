@@ -41,6 +41,7 @@ class SequenceState(Stay):
     has_rest: whether these are the first tokens of a prompt whose rest is computed here.
     num_before: tokens of the answer that other clients emitted.
     num_coming: moves of its entries under way.
+    slot: its place in a lane of the engine core.
     The other fields belong to `DecodeClock`.
     """
 
@@ -64,6 +65,7 @@ class SequenceState(Stay):
         "num_prompt_tokens",
         "num_tokens",
         "path",
+        "slot",
         "ticket",
     )
 
@@ -91,7 +93,7 @@ class SequenceState(Stay):
         self.has_rest = False
         self.join_step = 0
         self.block_phase = 0
-        self.ticket = 0
+        self.ticket = self.slot = 0
 
     @classmethod
     def of_visit(cls, visit: Visit) -> SequenceState:

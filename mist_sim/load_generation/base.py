@@ -41,10 +41,14 @@ class LoadGenerator(ABC):
     watch: notified of requests sent and served; None: no watcher.
     servers: the front end between users and clients; None: none.
     all_ended: happens when the last request has ended and no other will be sent.
+    ends_begin_nothing: whether the end of a request never makes anything begin, nor is looked at
+        before the next one comes.
     num_sent, num_ended: requests so far, however often each was sent.
     num_visits, num_stages: of the requests that have ended, in the order in which they did: visits
         in all attempts, and stages of the pipeline. The check of conservation reads them.
     """
+
+    ends_begin_nothing = False
 
     def __init__(
         self,

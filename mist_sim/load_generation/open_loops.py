@@ -25,6 +25,7 @@ class OpenLoop(LoadGenerator):
 
     def walk_plainly(self, *, at_once: bool) -> None:
         """Walk all requests plainly from now on (see `PlainWalk`); retries must be off."""
+        self.ends_begin_nothing = at_once
         self._plain = PlainWalk(
             self.env,
             self.coordinator,

@@ -87,10 +87,14 @@ class EngineKvState:
     def watch(self, watcher: ContentWatcher) -> bool:
         """Tell a watcher the contents of the caches, and every change (see `KvView`)."""
         self._see_prefixes()
+        self._watch_stays(watcher)
+        return all(lane.state.kv_cache.watch(watcher) for lane in self._engines.lanes)
+
+    def _watch_stays(self, watcher: ContentWatcher) -> None:
+        """Tell a watcher of the contents of the requests that are here, and come and go."""
         for visit in self._stays:
             _tell(visit.request, watcher.enter)
         self._watcher = watcher
-        return all(lane.state.kv_cache.watch(watcher) for lane in self._engines.lanes)
 
     def follow(self, engines: Engines) -> None:
         """Report on other engines from now on, whose caches are empty."""

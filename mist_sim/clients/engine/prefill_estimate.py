@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -12,6 +14,20 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 # Decodes and their contexts are rounded to these, so that few steps have to be timed.
 _DECODES, _CONTEXT = 4, 4096
 _FAR = 4096  # tokens before a chunk, for what each of them costs
+
+
+class Prompts(NamedTuple):
+    """What is known of the engine that would get the next request, as of its last step.
+
+    prompts: (tokens to compute, tokens before them) of each that waits or runs. num_queries: tokens
+    that the decodes bring into a step. context_sum: tokens that the cache holds for them.
+    """
+
+    scheduler: Scheduler
+    prompts: list[tuple[int, int]]
+    num_decodes: int
+    num_queries: int
+    context_sum: int
 
 
 class PrefillEstimate:
@@ -41,10 +57,10 @@ class PrefillEstimate:
 
     def seconds(self, num_tokens: int) -> float:
         """Return the seconds from now until a prompt with so many tokens to compute is done."""
-        lane = self._engines.next_lane()
-        prompts = [*_prompts(lane), (num_tokens, 0)]
-        chunk = self._chunk(lane) or max(num_left for num_left, _ in prompts)
-        step, each_before = self._step_times(chunk, lane.state.clock.num_decodes, _context(lane))
+        known = self._look()
+        prompts = [*known.prompts, (num_tokens, 0)]
+        chunk = _chunk(known) or max(num_left for num_left, _ in prompts)
+        step, each_before = self._step_times(chunk, known.num_decodes, known.context_sum)
         seconds = 0.0
         for num_left, num_before in prompts:
             num_chunks = num_left / chunk
@@ -52,13 +68,13 @@ class PrefillEstimate:
             seconds += num_chunks * step + each_before * before
         return seconds
 
-    def _chunk(self, lane: Lane) -> int:
-        """Return the prompt tokens that fit in a step; 0: any number."""
-        scheduler = lane.scheduler
-        if not isinstance(scheduler, ChunkedScheduler):
-            return 0
-        num_left = max(scheduler.max_num_batched_tokens - lane.state.clock.num_queries, 1)
-        return min(num_left, scheduler.long_prefill_token_threshold or num_left)
+    def _look(self) -> Prompts:
+        """Return what is known of the engine that would get the next request."""
+        lane = self._engines.next_lane()
+        clock = lane.state.clock
+        return Prompts(
+            lane.scheduler, _prompts(lane), clock.num_decodes, clock.num_queries, _context(lane)
+        )
 
     def _step_times(self, chunk: int, num_decodes: int, context_sum: int) -> tuple[float, float]:
         """Return the seconds of a step with a chunk, and those for each token before it."""
@@ -75,6 +91,15 @@ class PrefillEstimate:
             )
             self._times[key] = near, (far - near) / _FAR
         return self._times[key]
+
+
+def _chunk(known: Prompts) -> int:
+    """Return the prompt tokens that fit in a step; 0: any number."""
+    scheduler = known.scheduler
+    if not isinstance(scheduler, ChunkedScheduler):
+        return 0
+    num_left = max(scheduler.max_num_batched_tokens - known.num_queries, 1)
+    return min(num_left, scheduler.long_prefill_token_threshold or num_left)
 
 
 def _prompts(lane: Lane) -> list[tuple[int, int]]:

@@ -1,0 +1,1 @@
+"""The engine core: every step in its turn, between two events that others see."""

@@ -1,0 +1,20 @@
+cimport cython
+
+
+cdef class Blocks:
+    cdef readonly long long num_blocks, num_free, size, num_reserved
+    cdef readonly bint caches, uncached_first, shares
+    cdef readonly object cache
+
+    cdef long long count(self, long long num_tokens) noexcept
+    cpdef chain(self, content)
+    cpdef find(self, chain, long long num_tokens)
+    cdef hold(self, chain, long long num_found)
+    cdef grow(self, long long number)
+    @cython.locals(number=cython.longlong)
+    cdef enter(self, chain, long long num_tokens)
+    cdef free(self, chain, long long number, long long num_tokens)
+    cdef preempt(self, chain, long long number, long long num_tokens)
+    @cython.locals(num_held=cython.longlong, num_own=cython.longlong, num_full=cython.longlong,
+                   num_first=cython.longlong)
+    cdef release(self, chain, long long number, long long num_tokens)

@@ -1,0 +1,105 @@
+"""The KV blocks of a lane: counted, and listed where one request may find another's."""
+
+from __future__ import annotations
+
+from mist_sim.clients.prefixes.free_queue import FreeQueue
+from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
+
+
+class Blocks:
+    """Equal blocks that requests take and give back.
+
+    Blocks without content are only counted. With a prefix cache, a request with content has a
+    chain of blocks that others may find. A preempted request gets one, so that it finds its own
+    blocks again.
+
+    num_blocks, size: how many there are, and tokens of each. num_reserved: that admissions leave
+    free for running requests. caches: whether there is a prefix cache. uncached_first: as in
+    `EngineRules`.
+    shares: whether any request has had a chain so far.
+    """
+
+    def __init__(self, num_blocks, size, num_reserved, caches, uncached_first):
+        self.num_blocks = self.num_free = num_blocks
+        self.size, self.num_reserved = size, num_reserved
+        self.caches, self.uncached_first = caches, uncached_first
+        self.shares = False
+        self.cache = PrefixCache(num_blocks)
+
+    def count(self, num_tokens):
+        """Return the blocks that so many tokens fill, the last perhaps in part."""
+        return (num_tokens + self.size - 1) // self.size
+
+    def chain(self, content):
+        """Return the chain of a request; with the first one, keep the order of free blocks."""
+        if not self.shares:
+            self.shares = True
+            self.cache.queue = FreeQueue(self.num_free)
+        return Chain(content, self.size)
+
+    def find(self, chain, num_tokens):
+        """Return which blocks a request with so many tokens begins with; not its last token's."""
+        found = chain.found
+        if found is None or found.changes != self.cache.changes:
+            found = chain.found = self.cache.find(chain, (num_tokens - 1) // self.size)
+        return found
+
+    def hold(self, chain, num_found):
+        """Let a request begin with the first blocks of its chain, which are cached."""
+        self.num_free -= self.cache.hold(chain, num_found)
+
+    def grow(self, number):
+        """Take new blocks; what is cached in them is lost."""
+        self.num_free -= number
+        if self.shares:
+            self.cache.evict(number)
+
+    def enter(self, chain, num_tokens):
+        """Let others find the full blocks of a request's first tokens."""
+        number = num_tokens // self.size
+        if number > chain.num_shared:
+            number = chain.num_shared
+        if number > chain.num_held:
+            self.cache.enter(chain, number)
+
+    def free(self, chain, number, num_tokens):
+        """Take back the blocks of a request that leaves; so many of its tokens are computed."""
+        if not self.shares:
+            self.num_free += number
+            return
+        if chain is not None:
+            self.enter(chain, num_tokens)
+        self.release(chain, number, num_tokens)
+
+    def preempt(self, chain, number, num_tokens):
+        """Take back the blocks of a request that comes back; return the chain it then has."""
+        if not self.caches:
+            self.num_free += number
+            return None
+        if chain is None:
+            chain = self.chain(())
+        chain.make_private()
+        self.cache.enter(chain, num_tokens // self.size)
+        self.release(chain, number, num_tokens)
+        chain.start_over()
+        return chain
+
+    def release(self, chain, number, num_tokens):
+        """Queue blocks as free, the last one first.
+
+        In vLLM the full blocks of computed tokens have a hash, even if no request can match it.
+        """
+        num_held = 0 if chain is None else chain.num_held
+        num_own = number - num_held
+        if num_own:
+            num_full = num_tokens // self.size - num_held
+            num_first = 0
+            if self.uncached_first:
+                num_first = num_own - num_full if num_full > 0 else num_own
+            if num_first:
+                self.cache.queue.prepend(num_first)
+            if num_own > num_first:
+                self.cache.queue.append(None, num_own - num_first)
+            self.num_free += num_own
+        if num_held:
+            self.num_free += self.cache.release(chain)

@@ -1,0 +1,126 @@
+"""The core: engines step in the order of time, up to the next event that others see."""
+
+from __future__ import annotations
+
+inf = float("inf")
+
+
+class Core:
+    """All lanes of a run. Those that do not rest are a heap, by the time and phase of what is next.
+
+    runs_ahead: whether a lane may take steps that others do not see before another lane takes
+        earlier ones: only if the end of a request never makes anything begin.
+    quiet: takes quiet steps many at a time (`FastForward`); None: each is taken in its turn.
+    next_time: when the next of all lanes does something, seconds; inf: all rest.
+    lane, now, phase: of the latest step that others see, and when.
+    """
+
+    def __init__(self, quiet):
+        self.runs_ahead, self.quiet = False, quiet
+        self.next_time = inf
+        self.lane, self.now, self.phase = None, 0.0, 0
+        self.heap = []
+
+    def advance(self, time, phase):
+        """Let lanes step before an event at a time and phase; return whether others see one.
+
+        The lane is `lane`, then, and others have to be told before it goes on.
+        """
+        heap = self.heap
+        while heap:
+            lane = heap[0]
+            if not lane.is_before(time, phase):
+                break
+            until, until_phase = time, phase
+            if not self.runs_ahead and len(heap) > 1:
+                second = heap[1]
+                other = heap[2] if len(heap) > 2 else second
+                if other.is_before(second.time, second.phase):
+                    second = other
+                if second.is_before(time, phase):
+                    until, until_phase = second.time, second.phase
+            is_seen = self.step(lane, until, until_phase)
+            if lane.time == inf:
+                self.drop()
+            else:
+                self.sink(0)
+            if is_seen:
+                self.next_time = heap[0].time if heap else inf
+                return True
+        self.next_time = heap[0].time if heap else inf
+        return False
+
+    def step(self, lane, until, phase):
+        """Let a lane step before a time and phase, up to a step that others see.
+
+        It is the first of all lanes, so that its first step may be one; returns whether it is.
+        """
+        is_first, quiet = True, self.quiet
+        while lane.is_before(until, phase):
+            if quiet is not None and not lane.is_planning and quiet.skip(lane, until):
+                is_first = False
+                continue
+            if not is_first and lane.is_seen():
+                return False
+            self.now, self.phase = lane.time, lane.phase
+            num_changes = lane.counts.num_changes
+            if lane.is_planning:
+                lane.plan()
+            else:
+                lane.end()
+            if lane.left or (lane.is_watched and lane.counts.num_changes != num_changes):
+                self.lane = lane
+                return True
+            is_first = False
+        return False
+
+    # --- the heap -----------------------------------------------------------------------------
+
+    def wake(self, lane):
+        """Put a lane in its place that has something to do now."""
+        if lane.place < 0:
+            lane.place = len(self.heap)
+            self.heap.append(lane)
+        self.rise(lane.place)
+        self.next_time = self.heap[0].time
+
+    def drop(self):
+        """Let the first lane rest."""
+        heap = self.heap
+        first = heap[0]
+        first.place = -1
+        last = heap.pop()
+        if heap:
+            heap[0] = last
+            last.place = 0
+            self.sink(0)
+
+    def rise(self, place):
+        """Move a lane towards the first as far as it comes before others."""
+        heap = self.heap
+        lane = heap[place]
+        while place:
+            above = (place - 1) // 2
+            other = heap[above]
+            if not lane.is_before(other.time, other.phase):
+                break
+            heap[place], other.place = other, place
+            place = above
+        heap[place], lane.place = lane, place
+
+    def sink(self, place):
+        """Move a lane away from the first as far as others come before it."""
+        heap, size = self.heap, len(self.heap)
+        lane = heap[place]
+        while 2 * place + 1 < size:
+            below = 2 * place + 1
+            other = heap[below]
+            if below + 1 < size:
+                beside = heap[below + 1]
+                if beside.is_before(other.time, other.phase):
+                    below, other = below + 1, beside
+            if not other.is_before(lane.time, lane.phase):
+                break
+            heap[place], other.place = other, place
+            place = below
+        heap[place], lane.place = lane, place

@@ -1,0 +1,123 @@
+cimport cython
+
+from mist_sim.clients.engine.core.blocks cimport Blocks
+from mist_sim.clients.engine.core.counts cimport Counts
+from mist_sim.clients.engine.core.queue cimport Queue
+from mist_sim.clients.engine.core.rows cimport Rows
+from mist_sim.clients.engine.core.times cimport Times
+
+cdef double inf, nan
+cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
+cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _NO_STEP, _NEVER
+
+cdef object longer(object column, str code, Py_ssize_t size)
+
+
+cdef class Lane:
+    cdef readonly long long number, end_phase, plan_phase, max_num_seqs, max_tokens
+    cdef readonly bint whole_must_fit, plans_ahead
+    cdef public Times times
+    cdef readonly Blocks blocks
+    cdef readonly Rows rows
+    cdef readonly Counts counts
+    cdef object notes, prefixes
+    cdef public double time
+    cdef public long long phase, place, seen_at, num_steps
+    cdef public list left
+    cdef public bint is_watched
+    cdef readonly bint is_planning
+    cdef public double start, ended, known_until
+    cdef public bint was_ahead, has_changed, is_alone, is_blocked
+    cdef readonly long long num_new, num_running, num_prefills, num_decodes, num_leaving
+    cdef public long long context_sum, num_writers, num_read_again
+    cdef readonly long long decode_need
+    cdef long long[::1] running
+    cdef readonly Queue queue
+    cdef public list given_up
+    cdef public long long num_quiet, lag, num_ahead, next_ahead
+    cdef double[::1] ahead
+    cdef readonly long long num_slots
+    cdef list unused
+    cdef readonly list chains
+    cdef double[::1] queued_at, started_at, first_token_at, last_token_at
+    cdef long long[::1] num_prompt, num_tokens, num_final, num_computed, num_piece, num_blocks
+    cdef long long[::1] num_cached, num_queued, num_preempted, first_step, state
+
+    @cython.locals(slot=cython.longlong)
+    cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
+                        long long num_final, chain) except -1
+    @cython.locals(state=cython.longlong, is_known=cython.bint)
+    cpdef bint give_up(self, double now, long long slot) except -1
+    @cython.locals(num_known=cython.longlong, position=cython.Py_ssize_t)
+    cdef let_go(self, long long slot)
+    @cython.locals(num_known=cython.longlong, state=cython.longlong)
+    cdef long long stop(self, long long slot) except -1
+    cdef end_stay(self, long long slot)
+    cdef join_decodes(self, long long slot)
+    @cython.locals(context=cython.longlong)
+    cdef leave_decodes(self, long long slot)
+    cdef free(self, long long slot, long long num_computed)
+    cdef release(self, long long slot)
+    @cython.locals(num_kept=cython.Py_ssize_t, position=cython.Py_ssize_t, slot=cython.longlong)
+    cdef free_leaving(self)
+    @cython.locals(has_changed=cython.bint)
+    cdef plan(self)
+    @cython.locals(slot=cython.longlong)
+    cdef learn(self)
+    cdef rest(self)
+    @cython.locals(num_before=cython.longlong, need=cython.longlong, slot=cython.longlong)
+    cdef bint schedule(self) except -1
+    cdef bint is_short(self) except -1
+    @cython.locals(need=cython.longlong, budget=cython.longlong, position=cython.Py_ssize_t,
+                   slot=cython.longlong, new=cython.longlong)
+    cdef long long cut_pieces(self) except -1
+    @cython.locals(slot=cython.longlong, num_known=cython.longlong)
+    cdef long long preempt_last(self) except -2
+    @cython.locals(size=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    cdef give_decodes_blocks(self)
+    @cython.locals(num_unknown=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    cdef enter_answers(self)
+    cdef enter_answer(self, long long slot, long long num_tokens)
+    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, end=cython.longlong,
+                   number=cython.longlong)
+    cdef give_pieces_blocks(self)
+    @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
+                   num_computed=cython.longlong, num_shared=cython.longlong, new=cython.longlong,
+                   need=cython.longlong, room=cython.longlong)
+    cdef admit(self, long long budget)
+    @cython.locals(start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
+                   is_alone=cython.bint, seconds=cython.double, chunks=tuple)
+    cdef begin(self)
+    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong)
+    cdef tuple chunks(self)
+    @cython.locals(times=Times, num_keys=cython.longlong)
+    cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1
+    @cython.locals(longest=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    cdef long long longest_context(self) except -1
+    @cython.locals(first=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong,
+                   state=cython.longlong, left=cython.longlong)
+    cdef find_seen(self)
+    @cython.locals(lag=cython.longlong, total=cython.longlong, number=cython.longlong,
+                   position=cython.Py_ssize_t, slot=cython.longlong)
+    cpdef settle(self)
+    @cython.locals(end=cython.double, size=cython.longlong, position=cython.Py_ssize_t,
+                   slot=cython.longlong, state=cython.longlong)
+    cdef end(self)
+    cdef emit(self, long long slot)
+    cdef finish(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef end_given_up(self)
+    cdef note_left(self, long long slot, long long how)
+    cdef bint is_before(self, double time, long long phase) noexcept
+    cdef bint is_seen(self) except -1
+    cpdef tuple story(self, long long slot)
+    cpdef bint is_waiting(self, long long slot) except -1
+    cpdef long long tokens_of(self, long long slot) except -1
+    @cython.locals(number=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    cpdef long long num_entries(self) except -1
+    cpdef long long num_in_use(self) except -1
+    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, num_computed=cython.longlong)
+    cpdef list prompts(self)
+    cpdef long long score(self) except -1
+    @cython.locals(before=cython.longlong)
+    cdef make_room(self)

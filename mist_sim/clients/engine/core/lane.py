@@ -1,0 +1,721 @@
+"""A lane: one scheduler with its memory, in steps. Each is planned, timed, and ends.
+
+Chunked prefill as in vLLM v1: decodes first, pieces of prompts fill the token budget, first come,
+first served; who finds no block takes those of the request admitted last, which is computed again.
+
+A lane that plans ahead makes the plan of a step when the step before it begins, as vLLM's
+`step_with_batch_queue` does with two batches. Here that plan is made when its step begins, from
+what was known then (`known_until`): it does not know who came since, nor that a request has ended
+with the step before, whose seat and blocks come back behind the plan. A plan that computes nothing
+leaves no step in flight: the next one is made on the spot, and knows everything.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from mist_sim.clients.engine.core.queue import Queue
+from mist_sim.errors import InvariantError
+
+inf, nan = float("inf"), float("nan")
+
+# states of a slot: LEAVING has all its tokens, and the next plan does not know it
+STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
+# how a request leaves: OUTGROWN has more tokens than the whole memory holds
+WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING = 0, 1, 2, 3
+
+# a compiled module reads its own numbers fast
+_FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
+_FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING = WAYS
+
+_NO_STEP = -1
+_NEVER = 1 << 62
+
+
+class Lane:
+    """A request has a slot from its arrival until it leaves; what the loop reads are its columns.
+
+    number, end_phase, plan_phase: its place among lanes whose steps end, or are planned, at the
+        same time. times, blocks, rows: of its steps. counts: of its client, which routers see.
+    notes: has `gap(end, seconds)`, called for the first token of a request after a preemption, and
+        `stay(slot, first, last)`, for the steps in which a request decoded that ends or gives way.
+    plans_ahead: whether each step is planned when the one before begins. whole_must_fit: whether a
+        prompt is admitted only if all of it fits into memory.
+
+    time, phase: of what it does next, ending a step or planning one; inf while it rests.
+    left: (slot, how) of those that leave with the latest plan or end of a step; their columns can
+        be read until another request comes. is_watched: whether others hear when one begins to run
+        or gives way.
+    """
+
+    def __init__(
+        self,
+        number,
+        end_phase,
+        plan_phase,
+        max_num_seqs,
+        max_num_batched_tokens,
+        whole_must_fit,
+        plans_ahead,
+        times,
+        blocks,
+        rows,
+        counts,
+        notes,
+        prefixes,
+    ):
+        self.number, self.end_phase, self.plan_phase = number, end_phase, plan_phase
+        self.max_num_seqs, self.max_tokens = max_num_seqs, max_num_batched_tokens
+        self.whole_must_fit, self.plans_ahead = whole_must_fit, plans_ahead
+        self.times, self.blocks, self.rows, self.counts = times, blocks, rows, counts
+        self.notes, self.prefixes = notes, prefixes
+        # what comes next
+        self.time, self.phase, self.place = inf, 0, -1
+        self.is_planning = False
+        self.left, self.is_watched = [], False
+        self.seen_at = _NEVER  # number of the next step whose end others see
+        # the step in flight, or the latest one
+        self.start = self.ended = 0.0  # when it began, and when the latest one ended
+        self.num_steps = 0  # that have ended
+        self.known_until = inf  # what the next plan knows
+        self.was_ahead = False  # whether its plan was made ahead
+        self.num_new = 0  # tokens of prompts in it
+        self.has_changed = True  # whether its members are others than of the step before
+        self.is_alone = False  # whether it has a row of its own in the records
+        # who runs, in order of admission
+        self.running = array("q", bytes(8 * (max_num_seqs + 1)))
+        self.num_running = self.num_prefills = self.num_decodes = self.num_leaving = 0
+        self.context_sum = 0  # of the decodes
+        self.decode_need = 0  # blocks that they take in the next step
+        self.num_writers = 0  # decodes whose blocks others may find
+        self.num_read_again = 0  # keys of the decodes, see `StepBatch`
+        # who waits, and who gave up: (when, slot) of those that leave with a step or a plan
+        self.queue, self.given_up = Queue(), []
+        self.is_blocked = False  # whether nobody can be admitted before somebody leaves
+        # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
+        # how many the slots do not have yet; the seconds of some more
+        self.num_quiet, self.lag = 0, 0
+        self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
+        # columns by slot
+        self.num_slots, self.unused, self.chains = 0, [], []
+        self.queued_at = self.started_at = self.first_token_at = self.last_token_at = array("d")
+        self.num_prompt = self.num_tokens = self.num_final = self.num_computed = array("q")
+        self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
+        self.num_preempted = self.first_step = self.state = array("q")
+        self.make_room()
+
+    # --- who comes and goes -------------------------------------------------------------------
+
+    def add(self, now, num_prompt, num_tokens, num_final, chain):
+        """Queue a request that comes now; return its slot. All steps before now are taken.
+
+        num_tokens: known ones, num_final: with the whole answer. chain: of its blocks, or None.
+        """
+        if not self.unused:
+            self.make_room()
+        slot = self.unused.pop()
+        self.queued_at[slot] = now
+        self.started_at[slot] = self.first_token_at[slot] = self.last_token_at[slot] = nan
+        self.num_prompt[slot], self.num_tokens[slot] = num_prompt, num_tokens
+        self.num_final[slot], self.num_queued[slot] = num_final, num_tokens
+        self.num_computed[slot] = self.num_piece[slot] = self.num_blocks[slot] = 0
+        self.num_cached[slot] = self.num_preempted[slot] = 0
+        self.first_step[slot], self.state[slot] = _NO_STEP, _WAITING
+        self.chains[slot] = chain
+        self.queue.add(slot)
+        if not self.is_blocked:
+            self.num_quiet = 0
+        if self.time == inf:
+            self.is_planning = True
+            self.time, self.phase = now, self.plan_phase
+        return slot
+
+    def give_up(self, now, slot):
+        """Let a request go whose sender gives up now; return whether it leaves at once.
+
+        One that runs leaves at the end of the step in flight. Where steps are planned ahead, it
+        leaves when a plan knows of it, also if it waits.
+        """
+        state = self.state[slot]
+        if self.plans_ahead:
+            is_known = self.queued_at[slot] <= self.known_until < inf
+            if self.time < inf and (state != _WAITING or is_known):
+                self.given_up.append((now, slot))
+                self.num_quiet = 0
+                return False
+        elif state != _WAITING and not self.is_planning:
+            self.given_up.append((now, slot))
+            self.seen_at = self.num_steps + 1
+            self.num_quiet = 0
+            return False
+        self.settle()
+        self.let_go(slot)
+        self.release(slot)
+        return True
+
+    def let_go(self, slot):
+        """Take a request out that is given up, and free its blocks."""
+        self.is_blocked = False
+        self.num_quiet = 0
+        if self.state[slot] == _WAITING:
+            self.queue.remove(slot)
+            return
+        num_known = self.stop(slot)
+        if self.state[slot] != _LEAVING:
+            self.end_stay(slot)
+        position = 0
+        while self.running[position] != slot:
+            position += 1
+        self.num_running -= 1
+        while position < self.num_running:
+            self.running[position] = self.running[position + 1]
+            position += 1
+        self.free(slot, num_known)
+
+    def stop(self, slot):
+        """Take a request that runs out of the batch; return its computed tokens that are known.
+
+        A plan made ahead does not know the token that the step before gave to a decode.
+        """
+        self.has_changed = True
+        num_known, state = self.num_computed[slot], self.state[slot]
+        if state == _PREFILL:
+            self.num_prefills -= 1
+            self.num_piece[slot] = 0
+        else:
+            num_known = self.num_tokens[slot] - 1
+            if state == _DECODE:
+                self.leave_decodes(slot)
+                self.last_token_at[slot] = self.ended
+            if self.known_until < inf and self.was_ahead and self.first_step[slot] < self.num_steps:
+                num_known -= 1
+        return num_known
+
+    def end_stay(self, slot):
+        """Record the steps that gave a request its tokens since its prompt was computed."""
+        if self.first_step[slot] != _NO_STEP:
+            self.notes.stay(slot, self.first_step[slot], self.num_steps)
+
+    def join_decodes(self, slot):
+        """Let a request decode that has its first token."""
+        self.state[slot] = _DECODE
+        self.num_decodes += 1
+        self.context_sum += self.num_tokens[slot] - 1
+        chain = self.chains[slot]
+        if chain is not None and chain.num_held < chain.num_shared:
+            self.num_writers += 1
+        if self.prefixes is not None and (chain is not None or self.prefixes.tokens):
+            self.num_read_again = self.prefixes.join(
+                slot + 1, chain, self.num_decodes, self.context_sum + self.num_decodes
+            )
+
+    def leave_decodes(self, slot):
+        """Let a request decode no more."""
+        context = self.num_tokens[slot] - 1
+        self.num_decodes -= 1
+        self.context_sum -= context
+        if context % self.blocks.size == 0:
+            self.decode_need -= 1
+        chain = self.chains[slot]
+        if chain is not None and chain.num_held < chain.num_shared:
+            self.num_writers -= 1
+        if self.prefixes is not None and (chain is not None or self.prefixes.tokens):
+            self.num_read_again = self.prefixes.leave(
+                slot + 1, self.num_decodes, self.context_sum + self.num_decodes
+            )
+
+    def free(self, slot, num_computed):
+        """Take back the blocks of a request of which so many tokens are computed."""
+        self.blocks.free(self.chains[slot], self.num_blocks[slot], num_computed)
+        self.num_blocks[slot] = 0
+
+    def release(self, slot):
+        """Let another request have a slot."""
+        self.state[slot] = _FREE
+        self.chains[slot] = None
+        self.unused.append(slot)
+        if self.given_up:
+            self.given_up = [each for each in self.given_up if each[1] != slot]
+
+    def free_leaving(self):
+        """Take back seats and blocks of those that have ended: the next plan knows it."""
+        if not self.num_leaving:
+            return
+        num_kept = 0
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _LEAVING:
+                self.free(slot, self.num_tokens[slot] - 1)
+                self.release(slot)
+            else:
+                self.running[num_kept] = slot
+                num_kept += 1
+        self.num_running, self.num_leaving = num_kept, 0
+        self.is_blocked = False
+
+    # --- a plan -------------------------------------------------------------------------------
+
+    def plan(self):
+        """Plan the next step and begin it; rest if there is nothing to compute."""
+        self.is_planning = False
+        self.learn()
+        while True:
+            has_changed = self.schedule()
+            if self.num_decodes or self.num_new:
+                self.free_leaving()
+                self.begin()
+                return
+            if self.known_until < inf:  # no step is in flight any more
+                self.known_until = inf
+                self.free_leaving()
+                self.learn()
+            elif not has_changed:
+                self.rest()
+                return
+
+    def learn(self):
+        """Let those go that gave up before the plan was made."""
+        while self.given_up and self.given_up[0][0] <= self.known_until:
+            slot = self.given_up.pop(0)[1]
+            if self.state[slot] == _LEAVING:
+                self.num_leaving -= 1
+            elif self.state[slot] == _WAITING:
+                self.note_left(slot, _GIVEN_UP_WAITING)
+            else:
+                self.note_left(slot, _GIVEN_UP)
+            self.let_go(slot)
+            self.release(slot)
+
+    def rest(self):
+        """Do nothing until a request comes."""
+        self.rows.flush()
+        self.time, self.known_until, self.has_changed = inf, inf, True
+        if self.queue.length:
+            raise InvariantError(f"an engine sleeps with {self.queue.length} requests waiting")
+
+    def schedule(self):
+        """Give those who run the blocks of the next step, and admit others.
+
+        A step that preempts admits nobody. Returns whether anybody came in or had to go.
+        """
+        num_before = self.num_running
+        self.is_blocked = False
+        outgrown = None
+        need = self.decode_need + self.cut_pieces()
+        while need > self.blocks.num_free:
+            slot = self.preempt_last()
+            if slot >= 0:
+                outgrown = [slot] if outgrown is None else [*outgrown, slot]
+            need = self.decode_need + self.cut_pieces()
+        if outgrown is not None:
+            for slot in outgrown:
+                self.end_stay(slot)
+                self.note_left(slot, _OUTGROWN)
+                self.release(slot)
+        if self.decode_need:
+            self.give_decodes_blocks()
+        if self.num_writers:
+            self.enter_answers()
+        if self.num_new:
+            self.give_pieces_blocks()
+        if self.num_running < num_before:
+            return True
+        if self.queue.length:
+            self.admit(self.max_tokens - self.num_decodes - self.num_new)
+        return self.num_running > num_before
+
+    def is_short(self):
+        """Tell whether the next plan will preempt."""
+        return self.decode_need + self.cut_pieces() > self.blocks.num_free
+
+    def cut_pieces(self):
+        """Cut the next pieces of prompts that run; return the blocks that they take."""
+        self.num_new = 0
+        if not self.num_prefills:
+            return 0
+        need, budget = 0, self.max_tokens - self.num_decodes
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _PREFILL:
+                new = self.num_tokens[slot] - self.num_computed[slot]
+                if new > budget:
+                    new = budget
+                self.num_piece[slot] = new
+                if new:
+                    budget -= new
+                    self.num_new += new
+                    need += self.blocks.count(self.num_computed[slot] + new)
+                    need -= self.num_blocks[slot]
+        return need
+
+    def preempt_last(self):
+        """Take the blocks of the request admitted last, which waits before all others.
+
+        Returns its slot if it has outgrown the memory, and can never come back; else -1.
+        """
+        self.num_running -= 1
+        slot = self.running[self.num_running]
+        num_known = self.stop(slot)
+        if self.state[slot] == _LEAVING:
+            self.num_leaving -= 1
+            self.free(slot, num_known)
+            self.release(slot)
+            return -1
+        self.chains[slot] = self.blocks.preempt(
+            self.chains[slot], self.num_blocks[slot], num_known
+        )
+        self.num_blocks[slot] = self.num_computed[slot] = 0
+        if self.blocks.count(self.num_tokens[slot]) > self.blocks.num_blocks:
+            return slot
+        self.end_stay(slot)
+        self.first_step[slot] = _NO_STEP
+        self.num_preempted[slot] += 1
+        self.num_queued[slot] = self.num_tokens[slot]
+        self.state[slot] = _WAITING
+        self.queue.give_back(slot)
+        self.counts.go_back(self.num_tokens[slot])
+        return -1
+
+    def give_decodes_blocks(self):
+        """Give a block to each decode whose tokens fill those that it has."""
+        self.blocks.grow(self.decode_need)
+        self.decode_need = 0
+        size = self.blocks.size
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _DECODE and (self.num_tokens[slot] - 1) % size == 0:
+                self.num_blocks[slot] += 1
+
+    def enter_answers(self):
+        """Let others find the blocks that decodes fill in the step that is planned.
+
+        As far as its plan knows the tokens; blocks of one token are entered as the step ends.
+        """
+        num_unknown = 1 if self.known_until < inf else 0
+        if self.blocks.size == 1:
+            return
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _DECODE and self.chains[slot] is not None:
+                self.enter_answer(slot, self.num_tokens[slot] - num_unknown)
+
+    def enter_answer(self, slot, num_tokens):
+        """Let others find the blocks that the first tokens of a decode fill."""
+        chain = self.chains[slot]
+        if chain.num_held < chain.num_shared:
+            self.blocks.enter(chain, num_tokens)
+            if chain.num_held >= chain.num_shared:
+                self.num_writers -= 1
+
+    def give_pieces_blocks(self):
+        """Give the pieces of prompts their blocks."""
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _PREFILL and self.num_piece[slot]:
+                end = self.num_computed[slot] + self.num_piece[slot]
+                number = self.blocks.count(end) - self.num_blocks[slot]
+                if number:
+                    self.blocks.grow(number)
+                    self.num_blocks[slot] += number
+                if self.chains[slot] is not None:
+                    self.blocks.enter(self.chains[slot], end)
+
+    def admit(self, budget):
+        """Admit requests in order of arrival while seats, memory and tokens last."""
+        blocks, found = self.blocks, None
+        while budget and self.queue.length:
+            slot = self.queue.first
+            if self.num_running == self.max_num_seqs:
+                self.is_blocked = True
+                return
+            if self.queued_at[slot] > self.known_until:
+                return
+            num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
+            chain = self.chains[slot]
+            if chain is not None:
+                found = blocks.find(chain, num_tokens)
+                num_computed, num_shared = found.num_found * blocks.size, found.num_held
+            new = num_tokens - num_computed
+            if new > budget:
+                new = budget
+            need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
+            room = blocks.num_free
+            if self.num_running:
+                room -= blocks.num_reserved
+            if need - num_shared > room:
+                self.is_blocked = chain is None
+                return
+            self.queue.remove(slot)
+            if num_computed:
+                blocks.hold(chain, found.num_found)
+            self.num_blocks[slot] = blocks.count(num_computed + new)
+            blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
+            if chain is not None:
+                blocks.enter(chain, num_computed + new)
+            self.running[self.num_running] = slot
+            self.num_running += 1
+            self.num_prefills += 1
+            self.state[slot] = _PREFILL
+            self.num_computed[slot], self.num_piece[slot] = num_computed, new
+            self.num_new += new
+            budget -= new
+            self.has_changed = True
+            self.counts.begin(self.num_queued[slot])
+            if not self.num_preempted[slot]:
+                self.started_at[slot], self.num_cached[slot] = self.time, num_computed
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def begin(self):
+        """Begin the step that was planned: time it, and find out when others see one end."""
+        start, is_ahead = self.time, self.known_until < inf
+        on_the_spot = self.plans_ahead and not is_ahead
+        chunks = self.chunks() if self.num_new else ()
+        seconds = self.seconds(chunks, on_the_spot)
+        is_alone = on_the_spot or self.num_new > 0  # a row of its own
+        if self.has_changed or is_alone or self.is_alone:
+            self.rows.begin(start, chunks, self.num_decodes, self.context_sum)
+            self.find_seen()
+        self.has_changed, self.is_alone = False, is_alone
+        self.start, self.time, self.phase = start, start + seconds, self.end_phase
+        self.was_ahead = is_ahead
+        self.known_until = start if self.plans_ahead else inf
+        self.num_quiet = -1
+        self.num_ahead = 0
+
+    def chunks(self):
+        """Return the (new, computed) tokens of each prompt in the step."""
+        found = []
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _PREFILL and self.num_piece[slot]:
+                found.append((self.num_piece[slot], self.num_computed[slot]))
+        return tuple(found)
+
+    def seconds(self, chunks, on_the_spot):
+        """Return how long a step of the decodes and of some chunks takes."""
+        times = self.times
+        if not (chunks or on_the_spot or times.needs_longest) and times.has_line(self.num_decodes):
+            num_keys = self.context_sum + self.num_decodes - self.num_read_again
+            return times.of_decodes(self.num_decodes, num_keys)
+        return times.ask(
+            chunks,
+            self.num_decodes,
+            self.context_sum,
+            self.num_read_again,
+            self.longest_context() if times.needs_longest else -1,
+            on_the_spot,
+        )
+
+    def longest_context(self):
+        """Return the longest context of a decode, in tokens."""
+        longest = 0
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _DECODE and self.num_tokens[slot] - 1 > longest:
+                longest = self.num_tokens[slot] - 1
+        return longest
+
+    def find_seen(self):
+        """Find the next step that ends an answer, or a gap in one: others see its end."""
+        first = _NEVER - self.num_steps
+        for position in range(self.num_running):
+            slot = self.running[position]
+            state = self.state[slot]
+            if state == _DECODE:
+                left = self.num_final[slot] - self.num_tokens[slot]
+                if left < first:
+                    first = left
+            elif state == _PREFILL:
+                left = self.num_tokens[slot] - self.num_computed[slot]
+                if left == self.num_piece[slot] and (
+                    self.num_preempted[slot] or self.num_final[slot] == self.num_tokens[slot] + 1
+                ):
+                    first = 1
+        self.seen_at = self.num_steps + first
+
+    def settle(self):
+        """Enter steps in the slots that were taken at once: tokens, and the blocks they filled."""
+        if not self.lag:
+            return
+        lag, total = self.lag, 0
+        self.lag = 0
+        for position in range(self.num_running):
+            slot = self.running[position]
+            self.num_tokens[slot] += lag
+            number = self.blocks.count(self.num_tokens[slot]) - self.num_blocks[slot]
+            self.num_blocks[slot] += number
+            total += number
+        self.blocks.grow(total)
+
+    def end(self):
+        """End the step in flight: give its tokens, and let those go that are done."""
+        self.settle()
+        end, size = self.time, self.blocks.size
+        self.rows.note_end(
+            end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
+        )
+        self.num_steps += 1
+        self.ended = end
+        self.context_sum += self.num_decodes
+        self.decode_need = 0
+        for position in range(self.num_running):
+            slot = self.running[position]
+            state = self.state[slot]
+            if state == _DECODE:
+                self.num_tokens[slot] += 1
+                if self.chains[slot] is not None and size == 1:
+                    self.enter_answer(slot, self.num_tokens[slot] - 1)
+                if self.num_tokens[slot] == self.num_final[slot]:
+                    self.decode_need += (self.num_tokens[slot] - 1) % size == 0
+                    self.leave_decodes(slot)
+                    self.finish(slot)
+                elif (self.num_tokens[slot] - 1) % size == 0:
+                    self.decode_need += 1
+            elif state == _PREFILL and self.num_piece[slot]:
+                self.num_computed[slot] += self.num_piece[slot]
+                self.num_piece[slot] = 0
+                if self.num_computed[slot] == self.num_tokens[slot]:
+                    self.emit(slot)
+        self.is_planning, self.phase = True, self.plan_phase
+        if not self.plans_ahead:
+            self.free_leaving()
+            if self.given_up:
+                self.end_given_up()
+        elif self.num_leaving == self.num_running and not self.queue.length:
+            self.free_leaving()  # nothing is left to plan
+
+    def emit(self, slot):
+        """Give the token that a whole prompt, or a preempted answer, emits."""
+        self.has_changed = True
+        self.num_prefills -= 1
+        self.num_tokens[slot] += 1
+        if self.first_token_at[slot] != self.first_token_at[slot]:
+            self.first_token_at[slot] = self.ended
+        else:
+            self.notes.gap(self.ended, self.ended - self.last_token_at[slot])
+        self.last_token_at[slot] = self.ended
+        self.first_step[slot] = self.num_steps
+        if self.num_tokens[slot] == self.num_final[slot]:
+            self.finish(slot)
+            return
+        self.join_decodes(slot)
+        if (self.num_tokens[slot] - 1) % self.blocks.size == 0:
+            self.decode_need += 1
+
+    def finish(self, slot):
+        """Note that a request has all its tokens."""
+        self.has_changed = True
+        self.state[slot] = _LEAVING
+        self.num_leaving += 1
+        self.last_token_at[slot] = self.ended
+        self.end_stay(slot)
+        self.note_left(slot, _FINISHED)
+
+    def end_given_up(self):
+        """Let those go that gave up during the step, unless they are done."""
+        given_up, self.given_up = self.given_up, []
+        for _, slot in given_up:
+            self.note_left(slot, _GIVEN_UP)
+            self.let_go(slot)
+            self.release(slot)
+
+    def note_left(self, slot, how):
+        """Note that a request leaves with what happens now."""
+        self.left.append((slot, how))
+
+    # --- what others read ---------------------------------------------------------------------
+
+    def is_before(self, time, phase):
+        """Tell whether its next plan or end of a step comes before a time and phase."""
+        return self.time < time or (self.time == time and self.phase < phase)
+
+    def is_seen(self):
+        """Tell whether others see what it does next, or its order among lanes."""
+        if not self.is_planning:
+            return self.num_steps + 1 >= self.seen_at
+        if self.given_up and self.given_up[0][0] <= self.known_until:
+            return True
+        return self.is_short()
+
+    def story(self, slot):
+        """Return what becomes of a visit.
+
+        When it began, and when it had its first and its latest token; its tokens, computed ones,
+        those that were cached, and how often it gave way.
+        """
+        return (
+            self.started_at[slot],
+            self.first_token_at[slot],
+            self.last_token_at[slot],
+            self.num_tokens[slot],
+            self.num_computed[slot],
+            self.num_cached[slot],
+            self.num_preempted[slot],
+        )
+
+    def is_waiting(self, slot):
+        """Tell whether a request waits."""
+        return self.state[slot] == _WAITING
+
+    def tokens_of(self, slot):
+        """Return the tokens of a request that are known now."""
+        self.settle()
+        return self.num_tokens[slot]
+
+    def num_entries(self):
+        """Return the tokens of running requests that have KV entries."""
+        number = self.context_sum
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _PREFILL:
+                number += self.num_computed[slot]
+        return number
+
+    def num_in_use(self):
+        """Return the blocks that requests hold."""
+        self.settle()
+        return self.blocks.num_blocks - self.blocks.num_free
+
+    def prompts(self):
+        """Return (tokens to compute, tokens before them) of each prompt that waits or runs."""
+        found = [(self.num_tokens[slot], 0) for slot in self.queue.slots()]
+        for position in range(self.num_running):
+            slot = self.running[position]
+            if self.state[slot] == _PREFILL:
+                num_computed = self.num_computed[slot]
+                found.append((self.num_tokens[slot] - num_computed, num_computed))
+        return found
+
+    def score(self):
+        """Return how busy it is, see `least_loaded`."""
+        return 4 * self.queue.length + self.num_running - self.num_leaving
+
+    def make_room(self):
+        """Double the slots."""
+        before = self.num_slots
+        self.num_slots = 2 * before or 64
+        self.queued_at = longer(self.queued_at, "d", self.num_slots)
+        self.started_at = longer(self.started_at, "d", self.num_slots)
+        self.first_token_at = longer(self.first_token_at, "d", self.num_slots)
+        self.last_token_at = longer(self.last_token_at, "d", self.num_slots)
+        self.num_prompt = longer(self.num_prompt, "q", self.num_slots)
+        self.num_tokens = longer(self.num_tokens, "q", self.num_slots)
+        self.num_final = longer(self.num_final, "q", self.num_slots)
+        self.num_computed = longer(self.num_computed, "q", self.num_slots)
+        self.num_piece = longer(self.num_piece, "q", self.num_slots)
+        self.num_blocks = longer(self.num_blocks, "q", self.num_slots)
+        self.num_cached = longer(self.num_cached, "q", self.num_slots)
+        self.num_queued = longer(self.num_queued, "q", self.num_slots)
+        self.num_preempted = longer(self.num_preempted, "q", self.num_slots)
+        self.first_step = longer(self.first_step, "q", self.num_slots)
+        self.state = longer(self.state, "q", self.num_slots)
+        self.chains.extend([None] * (self.num_slots - before))
+        self.unused.extend(range(self.num_slots - 1, before - 1, -1))
+        self.queue.make_room(self.num_slots)
+
+
+def longer(column, code, size):
+    """Return a longer copy of a column; one that is read elsewhere cannot grow."""
+    more = bytes(8 * (size - len(column)))
+    return array(code, bytes(memoryview(column)) + more)

@@ -1,0 +1,22 @@
+cimport cython
+
+cdef long long _MOST_ENDS
+
+
+cdef class Rows:
+    cdef public object add, ends
+    cdef public long long num_steps
+    cdef public double start, end
+    cdef public tuple chunks
+    cdef public long long num_decodes, context_sum, num_waiting, num_used
+    cdef double[::1] latest
+    cdef public long long num_latest
+
+    cdef begin(self, double start, tuple chunks, long long num_decodes, long long context_sum)
+    cdef note_end(self, double end, long long num_waiting, long long num_used)
+    cdef add_end(self, double end)
+    cpdef hand_over_ends(self)
+    @cython.locals(num_steps=cython.longlong, num_chunks=cython.longlong, num_new=cython.longlong,
+                   num_before=cython.longlong, num_pairs=cython.longlong, new=cython.longlong,
+                   before=cython.longlong)
+    cpdef flush(self)

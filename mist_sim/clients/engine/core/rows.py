@@ -1,0 +1,76 @@
+"""The records of a lane's steps: a row for steps of the same members, and the end of each step."""
+
+from __future__ import annotations
+
+from array import array
+
+_MOST_ENDS = 256  # that are kept before they are handed over
+
+
+class Rows:
+    """Writes one track of steps.
+
+    add: takes a row, as `StepRow` has it. ends: gets the end of every step, seconds.
+    """
+
+    def __init__(self, add, ends):
+        self.add, self.ends = add, ends
+        self.num_steps = 0  # of the present row
+        self.start = self.end = 0.0
+        self.chunks = ()
+        self.num_decodes = self.context_sum = self.num_waiting = self.num_used = 0
+        self.latest, self.num_latest = array("d", bytes(8 * _MOST_ENDS)), 0
+
+    def begin(self, start, chunks, num_decodes, context_sum):
+        """Begin a row with the step that starts now, and write the one before."""
+        self.flush()
+        self.start, self.chunks = start, chunks
+        self.num_decodes, self.context_sum = num_decodes, context_sum
+
+    def note_end(self, end, num_waiting, num_used):
+        """Note that a step has ended, with so many requests waiting and blocks in use."""
+        self.add_end(end)
+        self.num_steps += 1
+        self.end, self.num_waiting, self.num_used = end, num_waiting, num_used
+
+    def add_end(self, end):
+        """Note when a step ended."""
+        if self.num_latest == _MOST_ENDS:
+            self.hand_over_ends()
+        self.latest[self.num_latest] = end
+        self.num_latest += 1
+
+    def hand_over_ends(self):
+        """Write the latest ends."""
+        self.ends.frombytes(memoryview(self.latest).cast("B")[: 8 * self.num_latest])
+        self.num_latest = 0
+
+    def flush(self):
+        """Write the present row, if it has a step."""
+        num_steps = self.num_steps
+        if not num_steps:
+            return
+        num_chunks = num_new = num_before = num_pairs = 0
+        for new, before in self.chunks:  # a row with chunks has one step
+            num_chunks += 1
+            num_new += new
+            num_before += before
+            num_pairs += new * before + new * (new + 1) // 2
+        self.num_steps = 0
+        self.add(
+            (
+                self.start,
+                num_steps,
+                num_chunks,
+                num_new,
+                self.num_decodes,
+                self.context_sum,
+                num_before,
+                num_pairs,
+                self.end - self.start,
+                self.num_waiting,
+                self.num_used,
+                self.num_decodes,
+                0,
+            )
+        )

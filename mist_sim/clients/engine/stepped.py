@@ -1,0 +1,396 @@
+"""Where SimPy and the engine core meet: requests go in, and what others see comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import nan
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
+from mist_sim.clients.engine.core.blocks import Blocks
+from mist_sim.clients.engine.core.core import Core
+from mist_sim.clients.engine.core.counts import Counts
+from mist_sim.clients.engine.core.lane import (
+    FINISHED,
+    GIVEN_UP_WAITING,
+    OUTGROWN,
+    Lane,
+)
+from mist_sim.clients.engine.core.quiet import FastForward
+from mist_sim.clients.engine.core.rows import Rows
+from mist_sim.clients.engine.core.times import Times
+from mist_sim.clients.engine.kv_state import EngineKvState
+from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
+from mist_sim.clients.prefixes.prefix_cache import Chain
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
+from mist_sim.environment import Environment, engine_phases
+from mist_sim.hardware.predictors.base import Predictor, traits_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mist_sim.clients.engine_rules import EngineRules
+    from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+    from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
+    from mist_sim.core.answers import AnswerLengths
+    from mist_sim.core.recorder import Recorder
+    from mist_sim.core.request import Request
+    from mist_sim.core.visit import Visit
+
+Leave = Callable[["Visit", str | None], None]
+"""Takes a visit that is over, and why it was rejected (None: it was served)."""
+
+FAST_FORWARD = True
+"""Whether quiet steps are taken many at a time; without it, the results are the same."""
+
+
+class Stepper:
+    """The core of a run, and whose lanes step in it (see `environment.Stepper`)."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.core = Core(FastForward() if FAST_FORWARD else None)
+        self.lanes: list[SteppedLane] = []
+        self._times: dict[tuple[int, int], tuple[Predictor, Times]] = {}
+
+    @classmethod
+    def of(cls, env: Environment) -> Stepper:
+        """Return the one of a run, made for the first client that asks."""
+        if not isinstance(env.stepper, cls):
+            env.stepper = cls(env)
+        return env.stepper
+
+    def tell(self) -> None:
+        """Let others see the latest step; set the clock to its time."""
+        core = self.core
+        self.env.now, self.env.phase = core.now, core.phase
+        self.lanes[core.lane.number].tell()
+
+    def flush(self) -> None:
+        """Write the steps that are not written yet."""
+        for lane in self.lanes:
+            lane.flush()
+
+    def times_of(self, predictor: Predictor, num_seqs: int) -> Times:
+        """Return what times steps of a predictor, for all lanes that have it."""
+        key = id(predictor), num_seqs
+        if key not in self._times:
+            self._times[key] = predictor, times_of(predictor, num_seqs)
+        return self._times[key][1]
+
+
+def times_of(predictor: Predictor, num_seqs: int) -> Times:
+    """Return what times the steps of a predictor, with at most so many decodes."""
+    traits = traits_of(predictor)
+    spot = traits.step_time_on_the_spot or predictor.step_time
+
+    def ask(
+        chunks: tuple[tuple[int, int], ...],
+        num_decodes: int,
+        context_sum: int,
+        num_read_again: int,
+        longest: int,
+        on_the_spot: bool,
+    ) -> float:
+        batch = StepBatch(chunks, num_decodes, context_sum)
+        batch.num_read_again = num_read_again
+        if longest >= 0 and num_decodes:
+            batch.longest_context = longest
+        return spot(batch) if on_the_spot else predictor.step_time(batch)
+
+    def ask_run(
+        num_decodes: int, context_sum: int, num_read_again: int, longest: int, num_steps: int
+    ) -> NDArray[np.float64]:
+        batch = StepBatch((), num_decodes, context_sum)
+        batch.num_read_again = num_read_again
+        if longest >= 0:
+            batch.longest_context = longest
+        return predictor.run(batch, StepGrowth(num_decodes, 0, 1), num_steps)
+
+    line = getattr(predictor, "decode_line", None) or (lambda _: None)
+    return Times(line, ask, ask_run, num_seqs, traits.needs_longest_context)
+
+
+class SteppedView(ClientState):
+    """The counts of a client whose lanes step in the core, which keeps some of them."""
+
+    __slots__ = ("counts", "lanes")
+
+    def __init__(self, client_id: int, name: str) -> None:
+        self.counts = Counts()
+        self.lanes: list[SteppedLane] = []
+        super().__init__(client_id, name)
+
+    def _count(name: str) -> Any:  # noqa: N805
+        def change(self: SteppedView, number: int) -> None:
+            setattr(self.counts, name, number)
+
+        return property(attrgetter(f"counts.{name}"), change)
+
+    num_waiting = _count("num_waiting")
+    num_running = _count("num_running")
+    num_waiting_tokens = _count("num_waiting_tokens")
+
+    def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
+        """Notify a watcher; with `phases`, others see each plan that changes any."""
+        super().watch(watcher, phases=phases)
+        if phases:
+            for lane in self.lanes:
+                lane.core.is_watched = True
+
+
+class SteppedLane:
+    """A lane of the core as its client and its requests know it.
+
+    needs: says how a request outgrows memory. leave: takes visits that end.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        phases: tuple[int, int],
+        *,
+        scheduler: ChunkedScheduler,
+        max_num_seqs: int,
+        plans_ahead: bool,
+        predictor: Predictor,
+        memory: LaneMemory,
+        rules: EngineRules,
+        needs: MemoryNeeds,
+        recorder: Recorder,
+        client_id: int,
+        layout: int,
+        view: SteppedView,
+        leave: Leave,
+    ) -> None:
+        self._stepper, self._view, self._leave, self._needs = stepper, view, leave, needs
+        self._recorder, self._track = recorder, recorder.add_track(client_id, layout)
+        self._inside: dict[int, SequenceState] = {}  # by slot
+        self.scheduler = scheduler
+        self.caches_prefixes = caches = memory.caches_prefixes
+        traits = traits_of(predictor)
+        blocks = Blocks(
+            memory.num_blocks,
+            memory.block_size,
+            memory.num_reserved,
+            caches,
+            memory.uncached_first,
+        )
+        prefixes = None
+        if caches and traits.reads_again is not None:
+            prefixes = SharedPrefixes(traits.reads_again, memory.block_size)
+        self.core = Lane(
+            len(stepper.lanes),
+            *phases,
+            max_num_seqs,
+            scheduler.max_num_batched_tokens,
+            scheduler.scheduler_reserve_full_isl,
+            plans_ahead,
+            stepper.times_of(predictor, max_num_seqs),
+            blocks,
+            rows_of(recorder, self._track, traits.steps_inside),
+            view.counts,
+            self,
+            prefixes,
+        )
+        stepper.lanes.append(self)
+        view.lanes.append(self)
+
+    @property
+    def score(self) -> int:
+        """How busy it is, see `least_loaded`."""
+        return int(self.core.score())
+
+    # --- requests go in -----------------------------------------------------------------------
+
+    def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence that comes now."""
+        lane, content = self.core, sequence.visit.request.content
+        chain = lane.blocks.chain(content) if content and self.caches_prefixes else None
+        now = self._stepper.env.now
+        num_tokens = sequence.num_tokens
+        slot = lane.add(
+            now, sequence.num_prompt_tokens, num_tokens, sequence.num_final_tokens, chain
+        )
+        sequence.lane, sequence.slot = self, slot
+        self._inside[slot] = sequence
+        if lane.place < 0:
+            self._stepper.core.wake(lane)
+
+    def give_up(self, sequence: SequenceState) -> None:
+        """Let a sequence go as soon as no step in flight computes it."""
+        slot, lane = sequence.slot, self.core
+        waits = lane.is_waiting(slot)
+        if lane.give_up(self._stepper.env.now, slot):
+            self._hand_back(slot, GIVEN_UP_WAITING if waits else -1)
+
+    # --- what others see comes out ------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Hand back those that left with the latest step, and tell those who watch the others."""
+        lane = self.core
+        left, lane.left = lane.left, []
+        for slot, how in left:
+            self._hand_back(slot, how)
+        if lane.is_watched:
+            for watcher in self._view.phase_watchers:
+                watcher(self._view)
+
+    def _hand_back(self, slot: int, how: int) -> None:
+        """Let a sequence go that has left the core."""
+        sequence = self._inside.pop(slot)
+        visit = self.settle(sequence)
+        sequence.lane = None
+        sequence.phase = WAITING if how == GIVEN_UP_WAITING else RUNNING
+        sequence.num_queued_tokens = sequence.num_tokens
+        if how == FINISHED:
+            visit.last_token_at = sequence.last_token_at
+            self._leave(visit, None)
+        elif how == OUTGROWN:
+            self._leave(visit, self._needs.outgrown(sequence) or "dropped")
+        else:
+            visit.num_computed_tokens = sequence.num_computed_tokens
+            if visit.num_output_tokens:
+                visit.last_token_at = sequence.last_token_at
+            self._leave(visit, None)
+
+    def settle(self, sequence: SequenceState) -> Visit:
+        """Enter in a visit what has become of it so far."""
+        visit = sequence.visit
+        (
+            visit.started_at,
+            visit.first_token_at,
+            sequence.last_token_at,
+            sequence.num_tokens,
+            sequence.num_computed_tokens,
+            num_cached,
+            visit.num_preemptions,
+        ) = self.core.story(sequence.slot)
+        visit.num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens
+        if self.caches_prefixes and visit.started_at == visit.started_at:
+            visit.num_queried_tokens = sequence.num_prompt_tokens
+            visit.num_cached_tokens = num_cached
+        return visit
+
+    def gap(self, time: float, gap: float) -> None:
+        """A preempted request got its next token `gap` seconds after the one before."""
+        self._recorder.record_gap(self._track, time, gap, 1)
+
+    def stay(self, slot: int, first: int, last: int) -> None:
+        """A request that ends or gives way has decoded in these steps."""
+        request_id = self._inside[slot].visit.request.request_id
+        self._recorder.record_tokens(self._track, request_id, first, last)
+
+    def flush(self) -> None:
+        """Write the steps that are not written yet."""
+        self.core.rows.flush()
+        self.core.rows.hand_over_ends()
+
+
+def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
+    """Return what writes the steps of a track."""
+    from array import array
+
+    sink = recorder.step_sink(track) if steps_inside is None else None
+    if sink is not None:
+        return Rows(sink.add, sink.ends)
+    ends = array("d")
+
+    def add(row: tuple[Any, ...]) -> None:
+        rows.hand_over_ends()
+        start, num_steps, _, _, num_decodes, context_sum, *_ = row
+        batch = StepBatch(rows.chunks, num_decodes, context_sum)
+        num_extrapolated = 0
+        if steps_inside is not None:
+            num_inside = steps_inside(batch, StepGrowth(num_decodes))
+            num_extrapolated = max(num_steps - num_inside, 0)
+        those = ends[:num_steps].tolist()
+        del ends[:num_steps]
+        recorder.record_steps(
+            track, start, those, num_steps, batch, *row[8:12], num_extrapolated
+        )
+
+    rows = Rows(add, ends)
+    return rows
+
+
+class SteppedEngines:
+    """The engines of a client in the core; stands for `Engines`."""
+
+    lanes: tuple[Any, ...] = ()  # none that steps on its own
+    all: tuple[Any, ...] = ()
+
+    def __init__(self, lanes: list[SteppedLane]) -> None:
+        self.stepped = lanes
+        self._only = lanes[0] if len(lanes) == 1 else None
+
+    def next_lane(self) -> SteppedLane:
+        """Return the lane that the next request gets: the least loaded, the first of equals."""
+        return self._only or min(self.stepped, key=attrgetter("score"))
+
+    def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence at an engine, where it stays."""
+        (self._only or self.next_lane()).add_request(sequence)
+
+
+class SteppedKvState(EngineKvState):
+    """The `KvView` of a client whose lanes step in the core."""
+
+    _engines: SteppedEngines  # type: ignore[assignment]
+
+    def num_blocks(self) -> int:
+        """KV blocks that requests hold, those for the step in flight included."""
+        return sum([lane.core.num_in_use() for lane in self._engines.stepped])
+
+    def num_tokens(self) -> int:
+        """Tokens of running requests that have KV entries, as of the last step that ended."""
+        return sum([lane.core.num_entries() for lane in self._engines.stepped])
+
+    def num_remaining(self, answers: AnswerLengths) -> float:
+        """Tokens that requests at the client may still emit, each at least 1."""
+        left, means, overall = 0.0, answers.by_bits, answers.overall
+        for visit, sequence in self._stays.items():
+            num_new, lane = 0, sequence.lane
+            if isinstance(lane, SteppedLane):
+                num_new = lane.core.tokens_of(sequence.slot) - sequence.num_prompt_tokens
+            expected = means.get(visit.request.num_prompt_tokens.bit_length(), overall)
+            left += max(1, expected - num_new)
+        return left
+
+    def prefix_tokens(self, request: Request) -> int:
+        """Tokens of a request's prompt that are cached at the engine that would get it now."""
+        blocks = self._engines.next_lane().core.blocks
+        if not (request.content and blocks.shares):
+            return 0
+        chain = Chain(request.content, blocks.size)
+        most = (request.num_prompt_tokens - 1) // blocks.size
+        return int(blocks.cache.find(chain, most).num_found) * self.block_size
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        """Tell a watcher the contents of the caches, and every change (see `KvView`)."""
+        self._watch_stays(watcher)
+        for lane in self._engines.stepped:
+            if lane.caches_prefixes:
+                lane.core.blocks.cache.watch(watcher)
+        return True
+
+
+class SteppedPrefills(PrefillEstimate):
+    """The `PrefillView` of a client whose lanes step in the core."""
+
+    def num_tokens(self) -> int:
+        """Tokens of all its prompts that are still to be computed."""
+        return sum([num_left for num_left, _ in self._look().prompts])
+
+    def _look(self) -> Prompts:
+        lane: Any = self._engines.next_lane()
+        core, num_decodes = lane.core, lane.core.num_decodes
+        return Prompts(
+            lane.scheduler, core.prompts(), num_decodes, num_decodes, core.context_sum
+        )

@@ -1,0 +1,169 @@
+"""The engine core gives what the other loops give, step by step: all records, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from mist_sim.clients.engine import stepped
+from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.routers import ROUTERS
+from mist_sim.simulation import Simulation
+from tests.effort import examples
+from tests.property.strategies import with_arrivals_on_boundaries, with_time_outs_on_boundaries
+from tests.property.test_plain_loop import (
+    NAMES,
+    Watched,
+    client,
+    crowd,
+    engines,
+    features,
+    general_walks,
+    plain_workload,
+    run_case,
+)
+from tests.reference.comparison import Case
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
+
+TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
+PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED]
+
+
+def served(case: Case) -> Case:
+    """Return a case without what the core does not have."""
+    return Case(replace(case.options, swap=None), case.jobs)
+
+
+def step_by_step(result: Result) -> dict[str, Any]:
+    """All that a run has recorded, however its steps were put together into rows."""
+    recorder = result.recorder
+    found: dict[str, Any] = {
+        f"{name}.{column}": np.asarray(values).tobytes()
+        for name in TABLES
+        for column, values in getattr(recorder, name).columns().items()
+    }
+    for track, table in enumerate(recorder.steps):
+        rows = table.columns()
+        number = rows["num_steps"].astype(int)
+        ahead = np.concatenate([np.arange(each) for each in number] or [np.arange(0)])
+        each = {name: np.repeat(rows[name], number) for name in rows}
+        new, decodes = each["num_prefill_tokens"], each["num_decodes"]
+        steps = {
+            "chunks": each["num_chunks"],
+            "new": new,
+            "decodes": decodes,
+            "context": each["context_sum"] + ahead * decodes,
+            "before": each["chunk_context_sum"] + ahead * new,
+            "gaps": np.where(ahead == 0, each["num_gaps"], decodes),
+        }
+        found |= {f"{name} of {track}": values.tolist() for name, values in steps.items()}
+        found[f"sums of {track}"] = [
+            int(rows[name].sum()) for name in ("num_prefill_pairs", "num_extrapolated")
+        ]
+        ends = recorder.step_ends[track][:]
+        found[f"ends of {track}"] = ends.tobytes()
+        last = np.cumsum(number) - 1
+        starts = ends[last] - rows["start"] - rows["busy"]
+        found[f"busy of {track}"] = bool((abs(starts) < 1e-9).all())
+    return found
+
+
+def at_ends(result: Result) -> dict[tuple[int, int], tuple[int, int]]:
+    """Blocks in use and requests waiting at the end of each row, by track and step."""
+    found = {}
+    for track, table in enumerate(result.recorder.steps):
+        rows = table.columns()
+        for last, *values in zip(
+            np.cumsum(rows["num_steps"].astype(int)),
+            rows["num_used_blocks"],
+            rows["num_waiting"],
+            strict=True,
+        ):
+            found[track, int(last)] = tuple(map(int, values))
+    return found
+
+
+def assert_same_steps(found: Result, expected: Result) -> None:
+    mine, theirs = step_by_step(found), step_by_step(expected)
+    assert [name for name in theirs if mine.get(name) != theirs[name]] == []
+    mine_at, theirs_at = at_ends(found), at_ends(expected)
+    both = mine_at.keys() & theirs_at.keys()
+    assert {k: (mine_at[k], theirs_at[k]) for k in both if mine_at[k] != theirs_at[k]} == {}
+    assert summary(found) == summary(expected)
+
+
+def summary(result: Result) -> dict[str, str]:
+    """All figures but the room, which counts a row of steps by the blocks at its end."""
+    figures = result.summary
+    return {key: repr(figures[key]) for key in figures if not key.startswith("room")}
+
+
+def without_fast_forward() -> Any:
+    return patch.object(stepped, "FAST_FORWARD", False)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=engines(), predictor=st.sampled_from(PREDICTORS), data=st.data())
+def test_the_core_takes_the_steps_of_both_loops(case, predictor, data):
+    """Also where arrivals meet ends of steps, and senders give up there."""
+    case = with_arrivals_on_boundaries(data, served(case), predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "step"), expected)
+    assert_same_steps(run_case(case, predictor, "plain"), expected)
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(500)
+@given(number=st.integers(0, 2**32))
+def test_crowds_take_the_same_steps_in_the_core(number):
+    case = served(crowd(number))
+    expected = run_case(case, DYADIC, "general")
+    assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    with without_fast_forward():
+        assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(200)
+@given(
+    several=st.lists(engines(longest=60), min_size=1, max_size=4),
+    predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]),
+    router=st.sampled_from(NAMES),
+    data=st.data(),
+)
+def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data):
+    """On equal clients as well, whose steps end at the same instants, and beside other loops."""
+    several = [served(case) for case in several]
+    if data.draw(st.booleans()):
+        several = several[:1] * len(several)
+    jobs = with_arrivals_on_boundaries(data, several[0], predictor)
+    mixed = data.draw(st.lists(st.sampled_from(["step", "plain"]), min_size=4, max_size=4))
+
+    def run(*loops: str, recorder: ColumnRecorder | None = None) -> Result:
+        clients = [client(case, predictor, loops[k], str(k)) for k, case in enumerate(several)]
+        simulation = Simulation(
+            clients=clients, workload=plain_workload(jobs), router=ROUTERS[router]()
+        )
+        return simulation.run(recorder=recorder)
+
+    with general_walks():
+        expected = run(*4 * ["general"])
+        assert_same_steps(run(*4 * ["step"]), expected)
+    assert_same_steps(run(*4 * ["step"]), expected)
+    assert_same_steps(run(*mixed), expected)
+    assert_same_steps(run(*4 * ["step"], recorder=Watched()), expected)
