@@ -281,9 +281,13 @@ class Environment(simpy.Environment):
         return all(scheduled == phase for _, scheduled, _, _ in self._queue)
 
     def phase_is_last(self) -> bool:
-        """Return whether no further event is scheduled for the present time."""
-        queue = self._queue
-        return not queue or queue[0][0] > self.now
+        """Return whether no further event is scheduled for the present time, and no engine steps.
+
+        An engine that plans may then do so at once.
+        """
+        queue, stepper = self._queue, self.stepper
+        is_last = not queue or queue[0][0] > self.now
+        return is_last and (stepper is None or stepper.core.next_time > self.now)
 
 
 class _Course:

@@ -297,8 +297,9 @@ class PlainEngine(Engine):
         if num_steps == lane.run_length.limit or num_steps < plan.num_steps:
             lane.run_length.adapt(num_steps, plan.num_steps)
         agenda, now = env.agenda, env.now
-        if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
-            self._wake = env.at(now, self._plan_phase)
+        is_last = not agenda or agenda[0][0] > now
+        if not is_last or (env.stepper is not None and not env.phase_is_last()):
+            self._wake = env.at(now, self._plan_phase)  # requests that move now enter the queues
             self._wake.callbacks.append(self._plan)
         else:
             self._plan(event)
