@@ -95,7 +95,9 @@ class StepCore(Protocol):
 class Stepper(Protocol):
     """The part of a run that steps engines."""
 
-    core: StepCore
+    @property
+    def core(self) -> StepCore:
+        """What takes the steps."""
 
     def tell(self) -> None:
         """Let others see the latest step; set the clock to its time."""

@@ -120,7 +120,8 @@ class EngineOptions:
         model's own, or as much of it as fits. By default the model's own, whether it fits or not.
     step_loop: which of our loops computes the steps; the results are the same to the bit. plain is
         the fast one for chunked prefill in order of arrival (docs/background/speed.md), general
-        has everything; auto takes plain where it can.
+        has everything; auto takes plain where it can. step serves what plain does, one step in
+        its turn after the other, and not yet roles, swapping and early rejection.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,

@@ -19,8 +19,8 @@ from mist_sim.clients.engine.stepped import (
     SteppedKvState,
     SteppedLane,
     SteppedPrefills,
-    Stepper,
     SteppedView,
+    Stepper,
 )
 from mist_sim.clients.engine_checks import check_speculation
 from mist_sim.clients.engine_config import EngineConfig

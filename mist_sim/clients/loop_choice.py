@@ -5,7 +5,6 @@ from __future__ import annotations
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 
@@ -50,7 +49,7 @@ def option_beside_steps(config: EngineConfig) -> str:
     for option, is_set in (
         ("role", config.role is not None),
         ("scheduler.preemption swap", config.scheduler is not None and config.scheduler.swaps),
-        ("admission", config.admission != AdmissionControl()),
+        ("admission.early_rejection", config.admission.early_rejection),
     ):
         if is_set:
             return option

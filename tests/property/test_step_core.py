@@ -11,7 +11,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from mist_sim.clients import LlmClient
 from mist_sim.clients.engine import stepped
+from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
@@ -28,7 +30,7 @@ from tests.property.test_plain_loop import (
     plain_workload,
     run_case,
 )
-from tests.reference.comparison import Case
+from tests.reference.comparison import Case, EngineOptions, assert_exact
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
 
 TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
@@ -37,7 +39,7 @@ PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED]
 
 def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
-    return Case(replace(case.options, swap=None), case.jobs)
+    return Case(replace(case.options, swap=None, early_rejection=False), case.jobs)
 
 
 def step_by_step(result: Result) -> dict[str, Any]:
@@ -137,6 +139,27 @@ def test_crowds_take_the_same_steps_in_the_core(number):
         assert_same_steps(run_case(case, DYADIC, "step"), expected)
     for feature in features(expected):
         event(feature)
+
+
+@pytest.mark.exact
+@examples(200)
+@given(case=engines(longest=60), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_the_core_equals_the_reference(case, predictor, data):
+    case = with_arrivals_on_boundaries(data, served(case), predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    with patch.object(EngineOptions, "client", in_core):
+        assert_exact(case, predictor)
+
+
+_made = EngineOptions.client
+
+
+def in_core(options: EngineOptions, predictor: Predictor, name: str = "engine") -> LlmClient:
+    """Return the client of these options, stepped by the core."""
+    made = _made(options, predictor, name)
+    made.config = replace(made.config, step_loop="step")
+    return made
 
 
 @pytest.mark.exact

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from math import nan
+from array import array
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
-from mist_sim.environment import Environment, engine_phases
+from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
     from mist_sim.core.answers import AnswerLengths
-    from mist_sim.core.recorder import Recorder
+    from mist_sim.core.recorder import Recorder, StepRow
     from mist_sim.core.request import Request
     from mist_sim.core.visit import Visit
 
@@ -62,9 +61,10 @@ class Stepper:
     @classmethod
     def of(cls, env: Environment) -> Stepper:
         """Return the one of a run, made for the first client that asks."""
-        if not isinstance(env.stepper, cls):
-            env.stepper = cls(env)
-        return env.stepper
+        found = env.stepper
+        if not isinstance(found, cls):
+            env.stepper = found = cls(env)
+        return found
 
     def tell(self) -> None:
         """Let others see the latest step; set the clock to its time."""
@@ -117,6 +117,15 @@ def times_of(predictor: Predictor, num_seqs: int) -> Times:
     return Times(line, ask, ask_run, num_seqs, traits.needs_longest_context)
 
 
+def _count(name: str) -> Any:
+    """Return a property of a view that is a number in its counts."""
+
+    def change(view: SteppedView, number: int) -> None:
+        setattr(view.counts, name, number)
+
+    return property(attrgetter(f"counts.{name}"), change)
+
+
 class SteppedView(ClientState):
     """The counts of a client whose lanes step in the core, which keeps some of them."""
 
@@ -126,12 +135,6 @@ class SteppedView(ClientState):
         self.counts = Counts()
         self.lanes: list[SteppedLane] = []
         super().__init__(client_id, name)
-
-    def _count(name: str) -> Any:  # noqa: N805
-        def change(self: SteppedView, number: int) -> None:
-            setattr(self.counts, name, number)
-
-        return property(attrgetter(f"counts.{name}"), change)
 
     num_waiting = _count("num_waiting")
     num_running = _count("num_running")
@@ -273,6 +276,7 @@ class SteppedLane:
             visit.num_preemptions,
         ) = self.core.story(sequence.slot)
         visit.num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens
+        sequence.phase = WAITING if self.core.is_waiting(sequence.slot) else RUNNING
         if self.caches_prefixes and visit.started_at == visit.started_at:
             visit.num_queried_tokens = sequence.num_prompt_tokens
             visit.num_cached_tokens = num_cached
@@ -295,14 +299,12 @@ class SteppedLane:
 
 def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
     """Return what writes the steps of a track."""
-    from array import array
-
     sink = recorder.step_sink(track) if steps_inside is None else None
     if sink is not None:
         return Rows(sink.add, sink.ends)
     ends = array("d")
 
-    def add(row: tuple[Any, ...]) -> None:
+    def add(row: StepRow) -> None:
         rows.hand_over_ends()
         start, num_steps, _, _, num_decodes, context_sum, *_ = row
         batch = StepBatch(rows.chunks, num_decodes, context_sum)
@@ -312,8 +314,18 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
             num_extrapolated = max(num_steps - num_inside, 0)
         those = ends[:num_steps].tolist()
         del ends[:num_steps]
+        busy, num_waiting, num_used, num_gaps = row[8:12]
         recorder.record_steps(
-            track, start, those, num_steps, batch, *row[8:12], num_extrapolated
+            track,
+            start,
+            those,
+            num_steps,
+            batch,
+            busy,
+            num_waiting,
+            num_used,
+            num_gaps,
+            num_extrapolated,
         )
 
     rows = Rows(add, ends)
@@ -391,6 +403,4 @@ class SteppedPrefills(PrefillEstimate):
     def _look(self) -> Prompts:
         lane: Any = self._engines.next_lane()
         core, num_decodes = lane.core, lane.core.num_decodes
-        return Prompts(
-            lane.scheduler, core.prompts(), num_decodes, num_decodes, core.context_sum
-        )
+        return Prompts(lane.scheduler, core.prompts(), num_decodes, num_decodes, core.context_sum)

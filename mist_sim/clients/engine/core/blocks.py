@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mist_sim.clients.prefixes.free_queue import FreeQueue
 from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
+
+if TYPE_CHECKING:
+    from mist_sim.clients.prefixes.prefix_cache import Found
+    from mist_sim.core.request import Content
 
 
 class Blocks:
@@ -19,50 +25,51 @@ class Blocks:
     shares: whether any request has had a chain so far.
     """
 
-    def __init__(self, num_blocks, size, num_reserved, caches, uncached_first):
+    def __init__(
+        self, num_blocks: int, size: int, num_reserved: int, caches: bool, uncached_first: bool
+    ) -> None:
         self.num_blocks = self.num_free = num_blocks
         self.size, self.num_reserved = size, num_reserved
         self.caches, self.uncached_first = caches, uncached_first
         self.shares = False
         self.cache = PrefixCache(num_blocks)
 
-    def count(self, num_tokens):
+    def count(self, num_tokens: int) -> int:
         """Return the blocks that so many tokens fill, the last perhaps in part."""
         return (num_tokens + self.size - 1) // self.size
 
-    def chain(self, content):
+    def chain(self, content: Content) -> Chain:
         """Return the chain of a request; with the first one, keep the order of free blocks."""
         if not self.shares:
             self.shares = True
             self.cache.queue = FreeQueue(self.num_free)
         return Chain(content, self.size)
 
-    def find(self, chain, num_tokens):
+    def find(self, chain: Chain, num_tokens: int) -> Found:
         """Return which blocks a request with so many tokens begins with; not its last token's."""
         found = chain.found
         if found is None or found.changes != self.cache.changes:
             found = chain.found = self.cache.find(chain, (num_tokens - 1) // self.size)
         return found
 
-    def hold(self, chain, num_found):
+    def hold(self, chain: Chain, num_found: int) -> None:
         """Let a request begin with the first blocks of its chain, which are cached."""
         self.num_free -= self.cache.hold(chain, num_found)
 
-    def grow(self, number):
+    def grow(self, number: int) -> None:
         """Take new blocks; what is cached in them is lost."""
         self.num_free -= number
         if self.shares:
             self.cache.evict(number)
 
-    def enter(self, chain, num_tokens):
+    def enter(self, chain: Chain, num_tokens: int) -> None:
         """Let others find the full blocks of a request's first tokens."""
         number = num_tokens // self.size
-        if number > chain.num_shared:
-            number = chain.num_shared
+        number = min(number, chain.num_shared)
         if number > chain.num_held:
             self.cache.enter(chain, number)
 
-    def free(self, chain, number, num_tokens):
+    def free(self, chain: Chain | None, number: int, num_tokens: int) -> None:
         """Take back the blocks of a request that leaves; so many of its tokens are computed."""
         if not self.shares:
             self.num_free += number
@@ -71,7 +78,7 @@ class Blocks:
             self.enter(chain, num_tokens)
         self.release(chain, number, num_tokens)
 
-    def preempt(self, chain, number, num_tokens):
+    def preempt(self, chain: Chain | None, number: int, num_tokens: int) -> Chain | None:
         """Take back the blocks of a request that comes back; return the chain it then has."""
         if not self.caches:
             self.num_free += number
@@ -84,7 +91,7 @@ class Blocks:
         chain.start_over()
         return chain
 
-    def release(self, chain, number, num_tokens):
+    def release(self, chain: Chain | None, number: int, num_tokens: int) -> None:
         """Queue blocks as free, the last one first.
 
         In vLLM the full blocks of computed tokens have a hash, even if no request can match it.
@@ -101,5 +108,5 @@ class Blocks:
             if num_own > num_first:
                 self.cache.queue.append(None, num_own - num_first)
             self.num_free += num_own
-        if num_held:
+        if chain is not None and num_held:
             self.num_free += self.cache.release(chain)

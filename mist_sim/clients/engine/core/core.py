@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.core.lane import Lane
+    from mist_sim.clients.engine.core.quiet import FastForward
+
 inf = float("inf")
 
 
@@ -15,13 +21,15 @@ class Core:
     lane, now, phase: of the latest step that others see, and when.
     """
 
-    def __init__(self, quiet):
+    lane: Lane
+
+    def __init__(self, quiet: FastForward | None) -> None:
         self.runs_ahead, self.quiet = False, quiet
         self.next_time = inf
-        self.lane, self.now, self.phase = None, 0.0, 0
-        self.heap = []
+        self.now, self.phase = 0.0, 0
+        self.heap: list[Lane] = []
 
-    def advance(self, time, phase):
+    def advance(self, time: float, phase: int) -> bool:
         """Let lanes step before an event at a time and phase; return whether others see one.
 
         The lane is `lane`, then, and others have to be told before it goes on.
@@ -50,7 +58,7 @@ class Core:
         self.next_time = heap[0].time if heap else inf
         return False
 
-    def step(self, lane, until, phase):
+    def step(self, lane: Lane, until: float, phase: int) -> bool:
         """Let a lane step before a time and phase, up to a step that others see.
 
         It is the first of all lanes, so that its first step may be one; returns whether it is.
@@ -76,7 +84,7 @@ class Core:
 
     # --- the heap -----------------------------------------------------------------------------
 
-    def wake(self, lane):
+    def wake(self, lane: Lane) -> None:
         """Put a lane in its place that has something to do now."""
         if lane.place < 0:
             lane.place = len(self.heap)
@@ -84,7 +92,7 @@ class Core:
         self.rise(lane.place)
         self.next_time = self.heap[0].time
 
-    def drop(self):
+    def drop(self) -> None:
         """Let the first lane rest."""
         heap = self.heap
         first = heap[0]
@@ -95,7 +103,7 @@ class Core:
             last.place = 0
             self.sink(0)
 
-    def rise(self, place):
+    def rise(self, place: int) -> None:
         """Move a lane towards the first as far as it comes before others."""
         heap = self.heap
         lane = heap[place]
@@ -108,7 +116,7 @@ class Core:
             place = above
         heap[place], lane.place = lane, place
 
-    def sink(self, place):
+    def sink(self, place: int) -> None:
         """Move a lane away from the first as far as others come before it."""
         heap, size = self.heap, len(self.heap)
         lane = heap[place]

@@ -77,7 +77,7 @@ cdef class Lane:
     cdef give_decodes_blocks(self)
     @cython.locals(num_unknown=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
     cdef enter_answers(self)
-    cdef enter_answer(self, long long slot, long long num_tokens)
+    cdef enter_answer(self, chain, long long num_tokens)
     @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, end=cython.longlong,
                    number=cython.longlong)
     cdef give_pieces_blocks(self)

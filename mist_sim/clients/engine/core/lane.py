@@ -13,9 +13,21 @@ leaves no step in flight: the next one is made on the spot, and knows everything
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mist_sim.clients.engine.core.queue import Queue
 from mist_sim.errors import InvariantError
+
+if TYPE_CHECKING:
+    from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
+    from mist_sim.clients.engine.core.blocks import Blocks
+    from mist_sim.clients.engine.core.counts import Counts
+    from mist_sim.clients.engine.core.rows import Rows
+    from mist_sim.clients.engine.core.times import Times
+    from mist_sim.clients.prefixes.prefix_cache import Chain, Found
+
+    Chunks = tuple[tuple[int, int], ...]
+    Story = tuple[float, float, float, int, int, int, int]
 
 inf, nan = float("inf"), float("nan")
 
@@ -32,13 +44,22 @@ _NO_STEP = -1
 _NEVER = 1 << 62
 
 
+class Notes(Protocol):
+    """Hears what the records need of a lane."""
+
+    def gap(self, time: float, gap: float, /) -> None:
+        """A request got its first token since a preemption, `gap` seconds after the one before."""
+
+    def stay(self, slot: int, first: int, last: int, /) -> None:
+        """A request that ends or gives way has decoded in the steps from `first` up to `last`."""
+
+
 class Lane:
     """A request has a slot from its arrival until it leaves; what the loop reads are its columns.
 
     number, end_phase, plan_phase: its place among lanes whose steps end, or are planned, at the
-        same time. times, blocks, rows: of its steps. counts: of its client, which routers see.
-    notes: has `gap(end, seconds)`, called for the first token of a request after a preemption, and
-        `stay(slot, first, last)`, for the steps in which a request decoded that ends or gives way.
+        same time. times, blocks, rows, notes: of its steps. counts: of its client, which
+        routers see. prefixes: those that decodes share, where step times depend on them.
     plans_ahead: whether each step is planned when the one before begins. whole_must_fit: whether a
         prompt is admitted only if all of it fits into memory.
 
@@ -50,20 +71,20 @@ class Lane:
 
     def __init__(
         self,
-        number,
-        end_phase,
-        plan_phase,
-        max_num_seqs,
-        max_num_batched_tokens,
-        whole_must_fit,
-        plans_ahead,
-        times,
-        blocks,
-        rows,
-        counts,
-        notes,
-        prefixes,
-    ):
+        number: int,
+        end_phase: int,
+        plan_phase: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        whole_must_fit: bool,
+        plans_ahead: bool,
+        times: Times,
+        blocks: Blocks,
+        rows: Rows,
+        counts: Counts,
+        notes: Notes,
+        prefixes: SharedPrefixes | None,
+    ) -> None:
         self.number, self.end_phase, self.plan_phase = number, end_phase, plan_phase
         self.max_num_seqs, self.max_tokens = max_num_seqs, max_num_batched_tokens
         self.whole_must_fit, self.plans_ahead = whole_must_fit, plans_ahead
@@ -72,7 +93,8 @@ class Lane:
         # what comes next
         self.time, self.phase, self.place = inf, 0, -1
         self.is_planning = False
-        self.left, self.is_watched = [], False
+        self.left: list[tuple[int, int]] = []
+        self.is_watched = False
         self.seen_at = _NEVER  # number of the next step whose end others see
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
@@ -90,14 +112,17 @@ class Lane:
         self.num_writers = 0  # decodes whose blocks others may find
         self.num_read_again = 0  # keys of the decodes, see `StepBatch`
         # who waits, and who gave up: (when, slot) of those that leave with a step or a plan
-        self.queue, self.given_up = Queue(), []
+        self.queue = Queue()
+        self.given_up: list[tuple[float, int]] = []
         self.is_blocked = False  # whether nobody can be admitted before somebody leaves
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
         # how many the slots do not have yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
         # columns by slot
-        self.num_slots, self.unused, self.chains = 0, [], []
+        self.num_slots = 0
+        self.unused: list[int] = []
+        self.chains: list[Chain | None] = []
         self.queued_at = self.started_at = self.first_token_at = self.last_token_at = array("d")
         self.num_prompt = self.num_tokens = self.num_final = self.num_computed = array("q")
         self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
@@ -106,7 +131,9 @@ class Lane:
 
     # --- who comes and goes -------------------------------------------------------------------
 
-    def add(self, now, num_prompt, num_tokens, num_final, chain):
+    def add(
+        self, now: float, num_prompt: int, num_tokens: int, num_final: int, chain: Chain | None
+    ) -> int:
         """Queue a request that comes now; return its slot. All steps before now are taken.
 
         num_tokens: known ones, num_final: with the whole answer. chain: of its blocks, or None.
@@ -130,7 +157,7 @@ class Lane:
             self.time, self.phase = now, self.plan_phase
         return slot
 
-    def give_up(self, now, slot):
+    def give_up(self, now: float, slot: int) -> bool:
         """Let a request go whose sender gives up now; return whether it leaves at once.
 
         One that runs leaves at the end of the step in flight. Where steps are planned ahead, it
@@ -153,7 +180,7 @@ class Lane:
         self.release(slot)
         return True
 
-    def let_go(self, slot):
+    def let_go(self, slot: int) -> None:
         """Take a request out that is given up, and free its blocks."""
         self.is_blocked = False
         self.num_quiet = 0
@@ -172,7 +199,7 @@ class Lane:
             position += 1
         self.free(slot, num_known)
 
-    def stop(self, slot):
+    def stop(self, slot: int) -> int:
         """Take a request that runs out of the batch; return its computed tokens that are known.
 
         A plan made ahead does not know the token that the step before gave to a decode.
@@ -191,12 +218,12 @@ class Lane:
                 num_known -= 1
         return num_known
 
-    def end_stay(self, slot):
+    def end_stay(self, slot: int) -> None:
         """Record the steps that gave a request its tokens since its prompt was computed."""
         if self.first_step[slot] != _NO_STEP:
             self.notes.stay(slot, self.first_step[slot], self.num_steps)
 
-    def join_decodes(self, slot):
+    def join_decodes(self, slot: int) -> None:
         """Let a request decode that has its first token."""
         self.state[slot] = _DECODE
         self.num_decodes += 1
@@ -209,7 +236,7 @@ class Lane:
                 slot + 1, chain, self.num_decodes, self.context_sum + self.num_decodes
             )
 
-    def leave_decodes(self, slot):
+    def leave_decodes(self, slot: int) -> None:
         """Let a request decode no more."""
         context = self.num_tokens[slot] - 1
         self.num_decodes -= 1
@@ -224,12 +251,12 @@ class Lane:
                 slot + 1, self.num_decodes, self.context_sum + self.num_decodes
             )
 
-    def free(self, slot, num_computed):
+    def free(self, slot: int, num_computed: int) -> None:
         """Take back the blocks of a request of which so many tokens are computed."""
         self.blocks.free(self.chains[slot], self.num_blocks[slot], num_computed)
         self.num_blocks[slot] = 0
 
-    def release(self, slot):
+    def release(self, slot: int) -> None:
         """Let another request have a slot."""
         self.state[slot] = _FREE
         self.chains[slot] = None
@@ -237,7 +264,7 @@ class Lane:
         if self.given_up:
             self.given_up = [each for each in self.given_up if each[1] != slot]
 
-    def free_leaving(self):
+    def free_leaving(self) -> None:
         """Take back seats and blocks of those that have ended: the next plan knows it."""
         if not self.num_leaving:
             return
@@ -255,7 +282,7 @@ class Lane:
 
     # --- a plan -------------------------------------------------------------------------------
 
-    def plan(self):
+    def plan(self) -> None:
         """Plan the next step and begin it; rest if there is nothing to compute."""
         self.is_planning = False
         self.learn()
@@ -273,7 +300,7 @@ class Lane:
                 self.rest()
                 return
 
-    def learn(self):
+    def learn(self) -> None:
         """Let those go that gave up before the plan was made."""
         while self.given_up and self.given_up[0][0] <= self.known_until:
             slot = self.given_up.pop(0)[1]
@@ -286,21 +313,21 @@ class Lane:
             self.let_go(slot)
             self.release(slot)
 
-    def rest(self):
+    def rest(self) -> None:
         """Do nothing until a request comes."""
         self.rows.flush()
         self.time, self.known_until, self.has_changed = inf, inf, True
         if self.queue.length:
             raise InvariantError(f"an engine sleeps with {self.queue.length} requests waiting")
 
-    def schedule(self):
+    def schedule(self) -> bool:
         """Give those who run the blocks of the next step, and admit others.
 
         A step that preempts admits nobody. Returns whether anybody came in or had to go.
         """
         num_before = self.num_running
         self.is_blocked = False
-        outgrown = None
+        outgrown: list[int] | None = None
         need = self.decode_need + self.cut_pieces()
         while need > self.blocks.num_free:
             slot = self.preempt_last()
@@ -324,11 +351,11 @@ class Lane:
             self.admit(self.max_tokens - self.num_decodes - self.num_new)
         return self.num_running > num_before
 
-    def is_short(self):
+    def is_short(self) -> bool:
         """Tell whether the next plan will preempt."""
         return self.decode_need + self.cut_pieces() > self.blocks.num_free
 
-    def cut_pieces(self):
+    def cut_pieces(self) -> int:
         """Cut the next pieces of prompts that run; return the blocks that they take."""
         self.num_new = 0
         if not self.num_prefills:
@@ -338,8 +365,7 @@ class Lane:
             slot = self.running[position]
             if self.state[slot] == _PREFILL:
                 new = self.num_tokens[slot] - self.num_computed[slot]
-                if new > budget:
-                    new = budget
+                new = min(new, budget)
                 self.num_piece[slot] = new
                 if new:
                     budget -= new
@@ -348,7 +374,7 @@ class Lane:
                     need -= self.num_blocks[slot]
         return need
 
-    def preempt_last(self):
+    def preempt_last(self) -> int:
         """Take the blocks of the request admitted last, which waits before all others.
 
         Returns its slot if it has outgrown the memory, and can never come back; else -1.
@@ -361,9 +387,7 @@ class Lane:
             self.free(slot, num_known)
             self.release(slot)
             return -1
-        self.chains[slot] = self.blocks.preempt(
-            self.chains[slot], self.num_blocks[slot], num_known
-        )
+        self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
         self.num_blocks[slot] = self.num_computed[slot] = 0
         if self.blocks.count(self.num_tokens[slot]) > self.blocks.num_blocks:
             return slot
@@ -376,7 +400,7 @@ class Lane:
         self.counts.go_back(self.num_tokens[slot])
         return -1
 
-    def give_decodes_blocks(self):
+    def give_decodes_blocks(self) -> None:
         """Give a block to each decode whose tokens fill those that it has."""
         self.blocks.grow(self.decode_need)
         self.decode_need = 0
@@ -386,7 +410,7 @@ class Lane:
             if self.state[slot] == _DECODE and (self.num_tokens[slot] - 1) % size == 0:
                 self.num_blocks[slot] += 1
 
-    def enter_answers(self):
+    def enter_answers(self) -> None:
         """Let others find the blocks that decodes fill in the step that is planned.
 
         As far as its plan knows the tokens; blocks of one token are entered as the step ends.
@@ -396,18 +420,18 @@ class Lane:
             return
         for position in range(self.num_running):
             slot = self.running[position]
-            if self.state[slot] == _DECODE and self.chains[slot] is not None:
-                self.enter_answer(slot, self.num_tokens[slot] - num_unknown)
+            chain = self.chains[slot]
+            if self.state[slot] == _DECODE and chain is not None:
+                self.enter_answer(chain, self.num_tokens[slot] - num_unknown)
 
-    def enter_answer(self, slot, num_tokens):
+    def enter_answer(self, chain: Chain, num_tokens: int) -> None:
         """Let others find the blocks that the first tokens of a decode fill."""
-        chain = self.chains[slot]
         if chain.num_held < chain.num_shared:
             self.blocks.enter(chain, num_tokens)
             if chain.num_held >= chain.num_shared:
                 self.num_writers -= 1
 
-    def give_pieces_blocks(self):
+    def give_pieces_blocks(self) -> None:
         """Give the pieces of prompts their blocks."""
         for position in range(self.num_running):
             slot = self.running[position]
@@ -417,12 +441,14 @@ class Lane:
                 if number:
                     self.blocks.grow(number)
                     self.num_blocks[slot] += number
-                if self.chains[slot] is not None:
-                    self.blocks.enter(self.chains[slot], end)
+                chain = self.chains[slot]
+                if chain is not None:
+                    self.blocks.enter(chain, end)
 
-    def admit(self, budget):
+    def admit(self, budget: int) -> None:
         """Admit requests in order of arrival while seats, memory and tokens last."""
-        blocks, found = self.blocks, None
+        blocks = self.blocks
+        found: Found | None = None
         while budget and self.queue.length:
             slot = self.queue.first
             if self.num_running == self.max_num_seqs:
@@ -436,8 +462,7 @@ class Lane:
                 found = blocks.find(chain, num_tokens)
                 num_computed, num_shared = found.num_found * blocks.size, found.num_held
             new = num_tokens - num_computed
-            if new > budget:
-                new = budget
+            new = min(new, budget)
             need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
             room = blocks.num_free
             if self.num_running:
@@ -446,7 +471,7 @@ class Lane:
                 self.is_blocked = chain is None
                 return
             self.queue.remove(slot)
-            if num_computed:
+            if chain is not None and found is not None and num_computed:
                 blocks.hold(chain, found.num_found)
             self.num_blocks[slot] = blocks.count(num_computed + new)
             blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
@@ -466,7 +491,7 @@ class Lane:
 
     # --- a step -------------------------------------------------------------------------------
 
-    def begin(self):
+    def begin(self) -> None:
         """Begin the step that was planned: time it, and find out when others see one end."""
         start, is_ahead = self.time, self.known_until < inf
         on_the_spot = self.plans_ahead and not is_ahead
@@ -483,7 +508,7 @@ class Lane:
         self.num_quiet = -1
         self.num_ahead = 0
 
-    def chunks(self):
+    def chunks(self) -> Chunks:
         """Return the (new, computed) tokens of each prompt in the step."""
         found = []
         for position in range(self.num_running):
@@ -492,7 +517,7 @@ class Lane:
                 found.append((self.num_piece[slot], self.num_computed[slot]))
         return tuple(found)
 
-    def seconds(self, chunks, on_the_spot):
+    def seconds(self, chunks: Chunks, on_the_spot: bool) -> float:
         """Return how long a step of the decodes and of some chunks takes."""
         times = self.times
         if not (chunks or on_the_spot or times.needs_longest) and times.has_line(self.num_decodes):
@@ -507,7 +532,7 @@ class Lane:
             on_the_spot,
         )
 
-    def longest_context(self):
+    def longest_context(self) -> int:
         """Return the longest context of a decode, in tokens."""
         longest = 0
         for position in range(self.num_running):
@@ -516,7 +541,7 @@ class Lane:
                 longest = self.num_tokens[slot] - 1
         return longest
 
-    def find_seen(self):
+    def find_seen(self) -> None:
         """Find the next step that ends an answer, or a gap in one: others see its end."""
         first = _NEVER - self.num_steps
         for position in range(self.num_running):
@@ -524,8 +549,7 @@ class Lane:
             state = self.state[slot]
             if state == _DECODE:
                 left = self.num_final[slot] - self.num_tokens[slot]
-                if left < first:
-                    first = left
+                first = min(first, left)
             elif state == _PREFILL:
                 left = self.num_tokens[slot] - self.num_computed[slot]
                 if left == self.num_piece[slot] and (
@@ -534,7 +558,7 @@ class Lane:
                     first = 1
         self.seen_at = self.num_steps + first
 
-    def settle(self):
+    def settle(self) -> None:
         """Enter steps in the slots that were taken at once: tokens, and the blocks they filled."""
         if not self.lag:
             return
@@ -548,7 +572,7 @@ class Lane:
             total += number
         self.blocks.grow(total)
 
-    def end(self):
+    def end(self) -> None:
         """End the step in flight: give its tokens, and let those go that are done."""
         self.settle()
         end, size = self.time, self.blocks.size
@@ -564,8 +588,9 @@ class Lane:
             state = self.state[slot]
             if state == _DECODE:
                 self.num_tokens[slot] += 1
-                if self.chains[slot] is not None and size == 1:
-                    self.enter_answer(slot, self.num_tokens[slot] - 1)
+                chain = self.chains[slot]
+                if chain is not None and size == 1:
+                    self.enter_answer(chain, self.num_tokens[slot] - 1)
                 if self.num_tokens[slot] == self.num_final[slot]:
                     self.decode_need += (self.num_tokens[slot] - 1) % size == 0
                     self.leave_decodes(slot)
@@ -585,7 +610,7 @@ class Lane:
         elif self.num_leaving == self.num_running and not self.queue.length:
             self.free_leaving()  # nothing is left to plan
 
-    def emit(self, slot):
+    def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""
         self.has_changed = True
         self.num_prefills -= 1
@@ -603,7 +628,7 @@ class Lane:
         if (self.num_tokens[slot] - 1) % self.blocks.size == 0:
             self.decode_need += 1
 
-    def finish(self, slot):
+    def finish(self, slot: int) -> None:
         """Note that a request has all its tokens."""
         self.has_changed = True
         self.state[slot] = _LEAVING
@@ -612,7 +637,7 @@ class Lane:
         self.end_stay(slot)
         self.note_left(slot, _FINISHED)
 
-    def end_given_up(self):
+    def end_given_up(self) -> None:
         """Let those go that gave up during the step, unless they are done."""
         given_up, self.given_up = self.given_up, []
         for _, slot in given_up:
@@ -620,17 +645,17 @@ class Lane:
             self.let_go(slot)
             self.release(slot)
 
-    def note_left(self, slot, how):
+    def note_left(self, slot: int, how: int) -> None:
         """Note that a request leaves with what happens now."""
         self.left.append((slot, how))
 
     # --- what others read ---------------------------------------------------------------------
 
-    def is_before(self, time, phase):
+    def is_before(self, time: float, phase: int) -> bool:
         """Tell whether its next plan or end of a step comes before a time and phase."""
         return self.time < time or (self.time == time and self.phase < phase)
 
-    def is_seen(self):
+    def is_seen(self) -> bool:
         """Tell whether others see what it does next, or its order among lanes."""
         if not self.is_planning:
             return self.num_steps + 1 >= self.seen_at
@@ -638,7 +663,7 @@ class Lane:
             return True
         return self.is_short()
 
-    def story(self, slot):
+    def story(self, slot: int) -> Story:
         """Return what becomes of a visit.
 
         When it began, and when it had its first and its latest token; its tokens, computed ones,
@@ -654,16 +679,16 @@ class Lane:
             self.num_preempted[slot],
         )
 
-    def is_waiting(self, slot):
+    def is_waiting(self, slot: int) -> bool:
         """Tell whether a request waits."""
         return self.state[slot] == _WAITING
 
-    def tokens_of(self, slot):
+    def tokens_of(self, slot: int) -> int:
         """Return the tokens of a request that are known now."""
         self.settle()
         return self.num_tokens[slot]
 
-    def num_entries(self):
+    def num_entries(self) -> int:
         """Return the tokens of running requests that have KV entries."""
         number = self.context_sum
         for position in range(self.num_running):
@@ -672,12 +697,12 @@ class Lane:
                 number += self.num_computed[slot]
         return number
 
-    def num_in_use(self):
+    def num_in_use(self) -> int:
         """Return the blocks that requests hold."""
         self.settle()
         return self.blocks.num_blocks - self.blocks.num_free
 
-    def prompts(self):
+    def prompts(self) -> list[tuple[int, int]]:
         """Return (tokens to compute, tokens before them) of each prompt that waits or runs."""
         found = [(self.num_tokens[slot], 0) for slot in self.queue.slots()]
         for position in range(self.num_running):
@@ -687,11 +712,11 @@ class Lane:
                 found.append((self.num_tokens[slot] - num_computed, num_computed))
         return found
 
-    def score(self):
+    def score(self) -> int:
         """Return how busy it is, see `least_loaded`."""
         return 4 * self.queue.length + self.num_running - self.num_leaving
 
-    def make_room(self):
+    def make_room(self) -> None:
         """Double the slots."""
         before = self.num_slots
         self.num_slots = 2 * before or 64
@@ -715,7 +740,7 @@ class Lane:
         self.queue.make_room(self.num_slots)
 
 
-def longer(column, code, size):
+def longer(column: array[Any], code: str, size: int) -> array[Any]:
     """Return a longer copy of a column; one that is read elsewhere cannot grow."""
     more = bytes(8 * (size - len(column)))
     return array(code, bytes(memoryview(column)) + more)

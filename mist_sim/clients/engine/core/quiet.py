@@ -6,6 +6,10 @@ Only here does the core look ahead; without it the results are the same to the b
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.core.lane import Lane
 
 _LEAST_ASKED, _MOST_ASKED = 16, 512  # steps whose seconds a predictor is asked for at once
 
@@ -13,7 +17,7 @@ _LEAST_ASKED, _MOST_ASKED = 16, 512  # steps whose seconds a predictor is asked 
 class FastForward:
     """Takes quiet steps of any lane."""
 
-    def skip(self, lane, until):
+    def skip(self, lane: Lane, until: float) -> bool:
         """Take the quiet steps that end before a time, but not the last; return whether any was."""
         if lane.num_quiet < 0:
             lane.num_quiet = self.find_quiet(lane)
@@ -25,17 +29,17 @@ class FastForward:
             self.skip_as_told(lane, until)
         return True
 
-    def find_quiet(self, lane):
-        """Return after how many steps, from the one in flight on, members and memory stay the same."""
+    def find_quiet(self, lane: Lane) -> int:
+        """Return how many steps end with the same members and memory, the one in flight first."""
         if lane.num_prefills or lane.given_up or lane.num_writers or lane.is_alone:
             return 0
         if lane.queue.length and not lane.is_blocked:
             return 0
         number = lane.seen_at - lane.num_steps - 1
         most = lane.blocks.num_free // lane.num_decodes * lane.blocks.size
-        return most if most < number else number
+        return min(number, most)
 
-    def skip_on_line(self, lane, until):
+    def skip_on_line(self, lane: Lane, until: float) -> None:
         """Take steps whose seconds lie on a line."""
         times, rows, num_decodes = lane.times, lane.rows, lane.num_decodes
         time, start = lane.time, lane.start
@@ -49,13 +53,13 @@ class FastForward:
             num_left -= 1
         self.note(lane, lane.num_quiet - num_left, start, time)
 
-    def skip_as_told(self, lane, until):
+    def skip_as_told(self, lane: Lane, until: float) -> None:
         """Take steps whose seconds the predictor tells, for many at a time."""
         num_decodes, num_left, num_taken = lane.num_decodes, lane.num_quiet, 0
         time, start, number = lane.time, lane.start, _LEAST_ASKED
         while num_left and time < until:
             if not lane.num_ahead:
-                lane.num_ahead = number if number < num_left else num_left
+                lane.num_ahead = min(num_left, number)
                 lane.next_ahead = 0
                 longest = -1
                 if lane.times.needs_longest:
@@ -70,7 +74,7 @@ class FastForward:
                         lane.num_ahead,
                     ).tobytes(),
                 )
-                number = 2 * number if 2 * number < _MOST_ASKED else _MOST_ASKED
+                number = min(_MOST_ASKED, 2 * number)
             lane.rows.add_end(time)
             start = time
             time += lane.ahead[lane.next_ahead]
@@ -80,8 +84,8 @@ class FastForward:
             num_taken += 1
         self.note(lane, num_taken, start, time)
 
-    def note(self, lane, number, start, time):
-        """Note that so many steps have ended; the one in flight began at `start` and ends at `time`."""
+    def note(self, lane: Lane, number: int, start: float, time: float) -> None:
+        """Note that so many steps have ended; the next began at `start` and ends at `time`."""
         lane.num_quiet -= number
         lane.lag += number
         lane.num_steps += number

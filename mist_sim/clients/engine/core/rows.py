@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mist_sim.core.recorder import StepRow
+
+    Chunks = tuple[tuple[int, int], ...]
 
 _MOST_ENDS = 256  # that are kept before they are handed over
 
@@ -13,39 +21,39 @@ class Rows:
     add: takes a row, as `StepRow` has it. ends: gets the end of every step, seconds.
     """
 
-    def __init__(self, add, ends):
+    def __init__(self, add: Callable[[StepRow], None], ends: array[float]) -> None:
         self.add, self.ends = add, ends
         self.num_steps = 0  # of the present row
         self.start = self.end = 0.0
-        self.chunks = ()
+        self.chunks: Chunks = ()
         self.num_decodes = self.context_sum = self.num_waiting = self.num_used = 0
         self.latest, self.num_latest = array("d", bytes(8 * _MOST_ENDS)), 0
 
-    def begin(self, start, chunks, num_decodes, context_sum):
+    def begin(self, start: float, chunks: Chunks, num_decodes: int, context_sum: int) -> None:
         """Begin a row with the step that starts now, and write the one before."""
         self.flush()
         self.start, self.chunks = start, chunks
         self.num_decodes, self.context_sum = num_decodes, context_sum
 
-    def note_end(self, end, num_waiting, num_used):
+    def note_end(self, end: float, num_waiting: int, num_used: int) -> None:
         """Note that a step has ended, with so many requests waiting and blocks in use."""
         self.add_end(end)
         self.num_steps += 1
         self.end, self.num_waiting, self.num_used = end, num_waiting, num_used
 
-    def add_end(self, end):
+    def add_end(self, end: float) -> None:
         """Note when a step ended."""
         if self.num_latest == _MOST_ENDS:
             self.hand_over_ends()
         self.latest[self.num_latest] = end
         self.num_latest += 1
 
-    def hand_over_ends(self):
+    def hand_over_ends(self) -> None:
         """Write the latest ends."""
         self.ends.frombytes(memoryview(self.latest).cast("B")[: 8 * self.num_latest])
         self.num_latest = 0
 
-    def flush(self):
+    def flush(self) -> None:
         """Write the present row, if it has a step."""
         num_steps = self.num_steps
         if not num_steps:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Chunks = tuple[tuple[int, int], ...]
 
 _UNKNOWN, _LINE, _NO_LINE = 0, 1, 2
 
@@ -17,13 +26,20 @@ class Times:
     num_seqs: most decodes. needs_longest: whether the longest context counts.
     """
 
-    def __init__(self, ask_line, ask, ask_run, num_seqs, needs_longest):
+    def __init__(
+        self,
+        ask_line: Callable[[int], Sequence[float] | None],
+        ask: Callable[[Chunks, int, int, int, int, bool], float],
+        ask_run: Callable[[int, int, int, int, int], NDArray[np.float64]],
+        num_seqs: int,
+        needs_longest: bool,
+    ) -> None:
         self.ask_line, self.ask, self.ask_run = ask_line, ask, ask_run
         self.needs_longest = needs_longest
         self.lines = array("d", bytes(8 * 5 * (num_seqs + 1)))
         self.kinds = array("b", bytes(num_seqs + 1))
 
-    def has_line(self, num_decodes):
+    def has_line(self, num_decodes: int) -> bool:
         """Tell whether steps of so many decodes alone are timed by a line."""
         if self.kinds[num_decodes] == _UNKNOWN:
             line = self.ask_line(num_decodes)
@@ -33,7 +49,7 @@ class Times:
                     self.lines[5 * num_decodes + position] = line[position]
         return self.kinds[num_decodes] == _LINE
 
-    def of_decodes(self, num_decodes, num_keys):
+    def of_decodes(self, num_decodes: int, num_keys: int) -> float:
         """Return the seconds of decodes alone that have a line, in the order of `DecodeLine`."""
         lines, at = self.lines, 5 * num_decodes
         seconds = num_keys * lines[at] + lines[at + 1] + lines[at + 4]
