@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import mist_sim
-from mist_sim.cli.listings.catalog_dates import CATALOGS, DATES, digest_of
+from mist_sim.cli.listings.catalog_dates import CATALOGS, DATES, digest_of, held
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
 
@@ -432,14 +432,16 @@ def test_the_date_of_a_catalog_is_that_of_its_last_change(catalog):
     known = tomllib.loads(DATES.read_text("utf-8"))[catalog]
     hint = "the catalog has changed: python docs/make_catalog_dates.py"
     assert known["digest"] == digest_of(catalog), hint
+    assert known["holds"] == held()[catalog], hint
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_import_nothing_heavy(option):
     heavy = {"numpy", "pandas", "simpy", "pydantic", "pyarrow", "ruamel"}
     code = (
         "import sys\n"
         "from mist_sim.cli import main\n"
-        "try:\n    main(['--help'])\n"
+        f"try:\n    main(['{option}'])\n"
         f"except SystemExit:\n    print('loaded', sorted({heavy!r} & set(sys.modules)))\n"
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True)

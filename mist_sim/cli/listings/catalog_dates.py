@@ -1,4 +1,7 @@
-"""How new the catalogs are: when each of them last changed, for `mist --version`."""
+"""How new the catalogs are: when each of them last changed, for `mist --version`.
+
+What they hold is written down beside the dates, since to read them takes a second.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 CATALOGS = {
     "models": ("models/catalog", "models/generation_configs.csv"),
     "gpus": ("hardware/catalog", "hardware/architectures"),
+    "prices": ("hardware/prices.csv",),
     "engines": (
         "scenario/engines/engine_version.py",
         "scenario/engines/versions.py",
@@ -36,21 +40,24 @@ def digest_of(catalog: str) -> str:
     return total.hexdigest()[:16]
 
 
-def catalog_lines() -> list[str]:
-    """Return a line for each catalog: what it holds, and of when."""
+def held() -> dict[str, str]:
+    """Return what each catalog holds, read from it."""
     from mist_sim.hardware import gpu_names
     from mist_sim.hardware.prices import offers
     from mist_sim.models import model_names
     from mist_sim.scenario.engines.versions import VERSIONS
 
-    dates = tomllib.loads(DATES.read_text("utf-8"))
-    changed = {name: f"changed {dates[name]['date']}" for name in CATALOGS}
     years = sorted(year for offer in offers() for year in re.findall(r"20\d\d", offer.date))
     versions = [name.removeprefix("vllm-") for name in VERSIONS]
-    held = (
-        ("models", str(len(model_names())), changed["models"]),
-        ("GPUs", str(len(gpu_names())), changed["gpus"]),
-        ("prices", str(len(offers())), f"lists of {years[0]} to {years[-1]}"),
-        ("vLLM", f"{versions[0]} to {versions[-1]}", changed["engines"]),
-    )
-    return [f"  {name:<7} {number:<13} {date}" for name, number, date in held]
+    return {
+        "models": f"models  {len(model_names())}",
+        "gpus": f"GPUs    {len(gpu_names())}",
+        "prices": f"prices  {len(offers())}, of {years[0]} to {years[-1]}",
+        "engines": f"vLLM    {versions[0]} to {versions[-1]}",
+    }
+
+
+def catalog_lines() -> list[str]:
+    """Return a line for each catalog: what it holds, and when it last changed."""
+    dates = tomllib.loads(DATES.read_text("utf-8"))
+    return [f"  {dates[name]['holds']:<28} changed {dates[name]['date']}" for name in CATALOGS]
