@@ -105,8 +105,21 @@ def listed(names: Iterable[object], between: str = ", ") -> str:
 
 
 def cut(text: str, longest: int = _LONGEST_VALUE) -> str:
-    """Return a text without quotes, as far as a message can show it."""
-    return text if len(text) <= longest else f"{text[:longest]}..."
+    """Return a text without quotes, as far as a message can show it; see `printable`."""
+    return printable(text if len(text) <= longest else f"{text[:longest]}...")
+
+
+def printable(text: str) -> str:
+    r"""Return a text of others on one line, with Python's escapes for what would not be seen.
+
+    These are the characters that `str.isprintable` refuses: ends of lines, controls of a terminal
+    and of the direction of writing, tags and other marks without a width, blanks but the plain one,
+    and bytes of a file's name that are no UTF-8.
+    """
+    if text.isprintable():
+        return text
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(escaped)
 
 
 def in_words(number: int, thing: str) -> str:

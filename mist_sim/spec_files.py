@@ -5,6 +5,7 @@ Some come with the package, in a folder with a file for each: catalogs and prese
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import NESTING, TOML_BYTES
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, printable
 from mist_sim.inputs.files import text_of
 from mist_sim.inputs.texts import check_plain
 from mist_sim.units import Kind
@@ -100,6 +101,11 @@ def parse_toml(text: str, where: str) -> Table:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ScenarioError(f"{where}: not valid TOML: {error}") from None
+
+
+def toml_string(text: str) -> str:
+    """Return a text as a string of a TOML file."""
+    return json.dumps(printable(text), ensure_ascii=False)  # of printable text the forms are equal
 
 
 def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> Spec:

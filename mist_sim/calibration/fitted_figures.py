@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, printable
 from mist_sim.hardware import GpuSpec
 from mist_sim.output import write_whole
+from mist_sim.spec_files import toml_string
 
 Array = NDArray[np.float64]
 
@@ -172,13 +173,14 @@ def write_spec(path: Path, calibration: Calibration) -> None:
 
 def spec_text(calibration: Calibration) -> str:
     """Return a GPU spec file that a scenario's `gpu` can name; residuals stand at its head."""
-    lines = [f"# Fitted by mist calibrate: {calibration.source}"]
+    source = f"mist calibrate: {printable(calibration.source)}"
+    lines = [f"# Fitted by {source}"]
     lines += [
         f"# {quantity}: {name}, {number} rows, mean error {mean:.1%}, median {median:.1%}"
         for quantity, name, number, mean, median in calibration.report()
     ]
     lines += [f"# {name} is at an end of its range" for name in calibration.at_bound]
-    lines += [f'based_on = "{calibration.base}"', 'confidence = "fitted"']
+    lines += [f"based_on = {toml_string(calibration.base)}", 'confidence = "fitted"']
     parts: dict[str, list[str]] = {}
     for name, value in calibration.values.items():
         part, _, key = _toml_key(name).partition(".")
@@ -187,9 +189,7 @@ def spec_text(calibration: Calibration) -> str:
     for part, entries in parts.items():
         lines += ["", f"[{part}]", *entries]
     lines += ["", "[sources]"]
-    lines += [
-        f'{_toml_key(name)} = "mist calibrate: {calibration.source}"' for name in calibration.values
-    ]
+    lines += [f"{_toml_key(name)} = {toml_string(source)}" for name in calibration.values]
     return "\n".join(lines) + "\n"
 
 

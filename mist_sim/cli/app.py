@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from mist_sim.cli.session import note
 from mist_sim.cli.signals import Saved, interruption_of, take_leave
 from mist_sim.cli.verbs.afd import afd
 from mist_sim.cli.verbs.bestserve import bestserve
@@ -56,25 +57,25 @@ class Verbs(TyperGroup):
         try:
             return self._invoke(ctx)
         except InvariantError as error:
-            typer.echo(f"error: {error}\n\n{_REPORT}", err=True)
+            note(f"error: {error}\n\n{_REPORT}")
             raise typer.Exit(BUG) from error
         except MistError as error:
-            typer.echo(_message(error), err=True)
+            note(_message(error))
             raise typer.Exit(BAD_INPUT) from error
         except BrokenPipeError:  # the reader has seen enough; Typer ends quietly
             raise
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            typer.echo(f"error: {error.strerror or error}{where}", err=True)
+            note(f"error: {error.strerror or error}{where}")
             raise typer.Exit(BAD_INPUT) from error
         except MemoryError as error:
-            typer.echo(_NO_MEMORY, err=True)
+            note(_NO_MEMORY)
             raise typer.Exit(BAD_INPUT) from error
         except Exception as error:  # a user never sees a traceback
             if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
                 raise  # Typer's own way to end
             problem = _cut(f"error: unexpected {type(error).__name__}: {error}")
-            typer.echo(f"{problem}\n\n{_REPORT}", err=True)
+            note(f"{problem}\n\n{_REPORT}")
             raise typer.Exit(BUG) from error
         except KeyboardInterrupt as stop:
             raise typer.Exit(take_leave(stop)) from stop
@@ -92,7 +93,7 @@ class Verbs(TyperGroup):
 
 def _message(error: MistError) -> str:
     """Return the text to print: one line per problem."""
-    lines = [_cut(line) for line in str(error).splitlines()[:_MOST_LINES]] or [""]
+    lines = [_cut(line) for line in str(error).split("\n")[:_MOST_LINES]]
     return f"error: {lines[0]}" if len(lines) == 1 else "\n  ".join(("errors:", *lines))
 
 

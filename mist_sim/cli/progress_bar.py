@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
+
+from mist_sim.report.elements.terminal import Terminal
 
 _WIDE = 80  # columns of a terminal that has room for everything
 _REQUESTS, _RUNS = 30.0, 3_600.0  # seconds by which the time left is judged: a run may take minutes
@@ -17,7 +18,7 @@ _REQUESTS, _RUNS = 30.0, 3_600.0  # seconds by which the time left is judged: a 
 
 def started(total: int | None, unit: str) -> tuple[Bar, TaskID]:
     """Show a bar; return it with the task that it shows. The parameters are those of `Progress`."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = _columns(unit, total, is_wide=console.width >= _WIDE)
     window = _REQUESTS if unit == "requests" else _RUNS
     bar = Bar(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mist_sim.cli.completion import settings
+from mist_sim.cli.session import note
 from mist_sim.cli.settings import overrides_of
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -
 
     source = "standard input"
     if sys.stdin.isatty():
-        typer.echo("Reading the scenario from the terminal; end it with Ctrl-D.", err=True)
+        note("Reading the scenario from the terminal; end it with Ctrl-D.")
     text = decoded(sys.stdin.buffer.read(SCENARIO_BYTES + 1), source)
     return Scenario.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
 
@@ -154,14 +155,14 @@ def of_vllm(commands: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]
     found = read_commands(commands, overrides=overrides)
     if faults_of(found.account):
         check_all(found.account, found.keys, without=overrides)
-    note(found)
+    tell(found)
     return found.overrides
 
 
-def note(found: Found) -> None:
+def tell(found: Found) -> None:
     """Print on stderr which arguments do not affect simulated times.
 
     Assumptions are keys of the scenario, and its results repeat them.
     """
     if found.left_out:
-        typer.echo(f"note: without effect on times: {', '.join(found.left_out)}", err=True)
+        note(f"note: without effect on times: {', '.join(found.left_out)}")

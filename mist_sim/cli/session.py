@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import typer
 
+from mist_sim.errors import printable
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -34,8 +36,8 @@ class How(TypedDict):
 
 
 def note(text: str) -> None:
-    """Say something on stderr; stdout is for results."""
-    typer.echo(text, err=True)
+    """Say something on stderr; stdout is for results. What is in a line is printable."""
+    typer.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
 def _nothing(text: str) -> None:

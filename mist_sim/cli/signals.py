@@ -12,6 +12,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import ref
 
+from mist_sim.errors import printable
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -140,7 +142,7 @@ def take_leave(stop: KeyboardInterrupt) -> int:
     number = signal.Signals(getattr(stop, "number", signal.SIGINT))
     place = Saved.latest.place if Saved.latest is not None else None
     where, *so_far = getattr(stop, "__notes__", ["no results were written"])
-    results = where if place is None else f"the results are in {place}"
+    results = where if place is None else f"the results are in {printable(str(place))}"
     with suppress(OSError):  # the terminal may be gone
         for line in so_far if place is None else ():
             print(line, file=sys.stderr)

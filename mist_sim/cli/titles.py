@@ -7,11 +7,11 @@ from pathlib import Path
 
 def title_of(folder: Path) -> str:
     """Return a one-line title of a simulation; the folder's name if no scenario gives one."""
-    from mist_sim.errors import MistError
+    from mist_sim.errors import MistError, printable
     from mist_sim.scenario import Scenario
 
     file = folder / "scenario.resolved.yaml"
-    name = folder.resolve().name
+    name = printable(folder.resolve().name)
     if not file.is_file():
         return name
     try:

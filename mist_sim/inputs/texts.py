@@ -1,19 +1,20 @@
-"""Texts of files that reach a terminal: without control characters."""
+"""Texts that enter from files: printable, and on one line."""
 
 from __future__ import annotations
 
-import re
-
 from mist_sim.errors import ScenarioError, brief
-
-# of a terminal (C0 but tab and line feed, DEL, C1), and of the direction of writing
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 Place = tuple[str | int, ...]
 
+PLAIN = "must be printable and on one line"
 
-def control_in(data: object) -> tuple[Place, str] | None:
-    """Return the place of a control character in parsed data, with the problem; None without one.
+
+def unprintable_in(data: object) -> tuple[Place, str] | None:
+    """Return the place of a text that is not plain, with the problem; None if all are.
+
+    Plain is what `str.isprintable` says: no ends of lines, controls of terminals or of the
+    direction of writing, or marks that are not seen. Such a text can end a comment, fake a line of
+    a message, or look like another.
 
     data: mappings and lists, perhaps with circular references.
     """
@@ -21,8 +22,8 @@ def control_in(data: object) -> tuple[Place, str] | None:
     left: list[tuple[Place, object]] = [((), data)]
     while left:
         place, value = left.pop()
-        if isinstance(value, str) and _CONTROL.search(value):
-            return place, f"must not have control characters, got {brief(value)}"
+        if isinstance(value, str) and not value.isprintable():
+            return place, f"{PLAIN}, got {brief(value)}"
         if not isinstance(value, dict | list) or id(value) in seen:
             continue
         seen.add(id(value))
@@ -30,14 +31,14 @@ def control_in(data: object) -> tuple[Place, str] | None:
             left += [((*place, position), item) for position, item in enumerate(value)]
             continue
         for key, item in value.items():
-            if isinstance(key, str) and _CONTROL.search(key):
-                return place, f"keys must not have control characters, got {brief(key)}"
+            if isinstance(key, str) and not key.isprintable():
+                return place, f"keys {PLAIN}, got {brief(key)}"
             left.append(((*place, str(key)), item))
     return None
 
 
 def check_plain(data: object, where: str) -> None:
-    """Raise ScenarioError for parsed data with control characters. where: the file."""
-    if found := control_in(data):
+    """Raise ScenarioError for parsed data with a text that is not plain. where: the file."""
+    if found := unprintable_in(data):
         place, problem = found
         raise ScenarioError(": ".join(filter(None, (where, ".".join(map(str, place)), problem))))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from mist_sim.bounds import CONFIG_BYTES
-from mist_sim.errors import MistError, ScenarioError
-from mist_sim.inputs.files import text_of
+from mist_sim.errors import MistError
+from mist_sim.inputs.json_files import object_in
 from mist_sim.models.model_loading import repository_of
 from mist_sim.user_paths import user_path
 
@@ -49,12 +48,7 @@ def told(file: Path) -> Mapping[str, float]:
 
 def read(file: Path) -> Mapping[str, object]:
     """Return all keys of such a file that say anything. Raises ScenarioError for a damaged one."""
-    try:
-        found = json.loads(text_of(file, CONFIG_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{file}: is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ScenarioError(f"{file}: must be an object")
+    found = object_in(file, CONFIG_BYTES)
     return {key: value for key, value in found.items() if _SAYS_NOTHING.get(key) != value}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from mist_sim.bounds import CONFIG_BYTES
 from mist_sim.errors import ScenarioError, brief, nearest
-from mist_sim.inputs.files import text_of
+from mist_sim.inputs.json_files import object_in, object_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import texts_in
 from mist_sim.user_paths import user_path
@@ -115,7 +114,7 @@ def check_generates(model: ModelSpec) -> None:
 def _catalog() -> Mapping[str, Mapping[str, object]]:
     """The config of every catalog entry by name."""
     texts = texts_in("mist_sim.models", "catalog", ".json")
-    written = {name: _parse(text, f"{name}.json") for name, text in texts.items()}
+    written = {name: object_of(text, f"{name}.json") for name, text in texts.items()}
     return {name: _with_base(config, written) for name, config in written.items()}
 
 
@@ -159,23 +158,4 @@ def _read_config(path: Path) -> Mapping[str, object]:
 
 
 def _read_file(path: Path) -> Mapping[str, object]:
-    return _parse(text_of(path, CONFIG_BYTES), str(path))
-
-
-def _parse(text: str, where: str) -> Mapping[str, object]:
-    try:
-        config = json.loads(text, object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise ScenarioError(f"{where}: must hold a JSON object, got {type(config).__name__}")
-    return config
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys: dict[str, object] = {}
-    for key, value in pairs:
-        if key in keys:
-            raise ValueError(f"key {brief(key)} is given twice")
-        keys[key] = value
-    return keys
+    return object_in(path, CONFIG_BYTES)

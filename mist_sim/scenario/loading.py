@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, printable
 from mist_sim.inputs.files import is_there, names_in
-from mist_sim.inputs.texts import control_in
+from mist_sim.inputs.texts import unprintable_in
 from mist_sim.scenario.engines.version_origins import origin_text
 from mist_sim.scenario.format import overrides as overriding
 from mist_sim.scenario.format import yaml_text
@@ -40,7 +40,7 @@ def load(
     """Return the scenario of a file or preset; see `Scenario.load`."""
     path = Path(name)
     if is_there(path) and not path.is_dir():  # a file, or a pipe
-        origin = Origin(str(path), path.parent, tuple(overrides), allow_programs)
+        origin = Origin(printable(str(path)), path.parent, tuple(overrides), allow_programs)
         return _read(model, path, overrides, origin)
     if str(name) in preset_names():
         origin = Origin(f"preset {name}", overrides=tuple(overrides))
@@ -82,8 +82,8 @@ def validated(
     """Return the scenario of parsed YAML, with overrides applied; see `Scenario.load`."""
     load_plugins()
     whole = overriding.apply(data, overrides)
-    if control := control_in(whole):
-        raise summed_up([Problem(*control)], origin)
+    if found := unprintable_in(whole):
+        raise summed_up([Problem(*found)], origin)
     origin = replace(origin, said=whole)
     try:
         scenario = model.model_validate(whole, context=origin)

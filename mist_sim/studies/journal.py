@@ -169,7 +169,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     """Return a row; None for an invalid line."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     is_row = isinstance(row, dict) and "of" in row and ("result" in row) != ("error" in row)
     return row if is_row else None
@@ -179,7 +179,7 @@ def _check_identity(line: bytes, what: str, identity: Mapping[str, Any]) -> None
     """Raise ScenarioError unless a journal is that of the same study."""
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ScenarioError(f"{what}: line 1 is damaged; begin anew with another") from None
     del header["format"]
     mine = json.loads(json.dumps(identity))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.inputs.files import check_ordinary, is_there, text_of
+from mist_sim.inputs.files import check_ordinary, is_there
+from mist_sim.inputs.json_files import object_in
 from mist_sim.inputs.tables import read_csv
 from mist_sim.inputs.texts import check_plain
 from mist_sim.metrics.latency import SHORT_NAMES
@@ -162,12 +162,7 @@ def _summary(value: object, folder: Path, path: Path) -> dict[str, float]:
     The file may be of SGLang or AIPerf, too.
     """
     if isinstance(value, str):
-        file = folder / value
-        text = text_of(file)
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ScenarioError(f"{file}: cannot be read as JSON: {error}") from None
+        value = object_in(folder / value)
     if not isinstance(value, dict):
         raise ScenarioError(f"{path}: summary must be a JSON file or a mapping, got {brief(value)}")
     return as_ours(value)

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import time
+import tomllib
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from mist_sim.calibration import calibrate_kernels, fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import closed_loop_observations
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.durations import DURATIONS
+from mist_sim.errors import printable
 from mist_sim.hardware import load_host
 from mist_sim.hardware.predictors import PREDICTORS, TablePredictor
 from mist_sim.inputs import lines as line_reader
@@ -29,6 +32,8 @@ from mist_sim.inputs.lines import lines_of
 from mist_sim.network import load_topology
 from mist_sim.scenario.build import build
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.search.planning.deployment import deployment_of
+from mist_sim.spec_files import toml_string
 from mist_sim.traces import TRACE_READERS
 from mist_sim.validation import read_run
 from tests.effort import examples
@@ -261,9 +266,15 @@ def test_folders_are_no_files(name):
 # --- what scenario files may say ---------------------------------------------------------------
 
 
+def whole(text: str) -> str:
+    """Return JSON as YAML and TOML take it: a character beyond 16 bits in one piece."""
+    return text.replace(r"\udb40\udc41", r"\U000e0041")
+
+
 def scenario_file(**changes: Any) -> str:
     client = {**BASE["clients"][0], **changes}
-    Path("s.yaml").write_text(json.dumps({**BASE, "clients": [client]}))
+    text = json.dumps({**BASE, "clients": [client]})
+    Path("s.yaml").write_text(whole(text))
     return "s.yaml"
 
 
@@ -324,15 +335,72 @@ def test_hosts_of_a_file_that_are_none(host, problem):
     assert problem in message
 
 
-@pytest.mark.parametrize("text", ["\x1b[2J", "a\x07", "\x9b1m", "\u202eb", "\r"], ids=repr)
-def test_texts_that_would_steer_a_terminal(text):
-    said = "must not have control characters, got '"
+UNSEEN = [
+    *("\x1b[2J", "a\x07", "\x9b1m", "\u202eb", "\r", "a\nb", "\t", "\u2028", "\ufeff"),
+    "\U000e0041",
+]
+"""Controls of terminals and of the direction of writing, ends of lines, tags."""
+
+
+@pytest.mark.parametrize("text", UNSEEN, ids=repr)
+def test_texts_that_are_not_what_one_sees(text):
+    said = "must be printable and on one line, got '"
     assert f"s.yaml: clients.0.name: {said}" in refusal(of_file, scenario_file(name=text))
     assert f"s.yaml: clients.0: keys {said}" in refusal(of_file, scenario_file(**{text: 1}))
-    Path("g.toml").write_text(f'based_on = "l4"\nname = {json.dumps(text)}')
+    Path("g.toml").write_text(f'based_on = "l4"\nname = {whole(json.dumps(text))}')
     assert f"g.toml: name: {said}" in refusal(load_gpu, "./g.toml")
-    Path("run.yaml").write_text(json.dumps({"name": text}))
+    Path("run.yaml").write_text(whole(json.dumps({"name": text})))
     assert f"run.yaml: name: {said}" in refusal(lambda path: read_run(Path(path)), ".")
+
+
+@pytest.mark.parametrize("text", UNSEEN, ids=repr)
+def test_names_of_files_are_printed_with_escapes(mist, text):
+    """A scenario cannot be blamed for its folder; whoever reads its name in a terminal neither."""
+    name = f"{text} [red] :smile:"
+    Path(f"{name}.yaml").write_text(Path(scenario_file()).read_text())
+    for words in (["run", f"{name}.yaml"], ["compare", f"{name}.yaml", "s.yaml"]):
+        code, out, err = mist(*words, "-q")
+        assert (code, err) == (0, "")
+        assert "[red]" in out
+        assert ":smile:" in out
+        assert out.replace("\n", "").isprintable()
+    code, _, err = mist("run", f"{name}.yam")
+    assert code == 2
+    assert err.replace("\n", "").isprintable()
+    assert err.count("\n") == 1
+
+
+@given(st.text())
+@examples(200)
+def test_any_text_is_one_printable_line(text):
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+    assert printable(text) == text or not text.isprintable()
+    assert tomllib.loads(f"a = {toml_string(text)}") == {"a": printable(text)}
+
+
+def test_a_folder_cannot_write_into_a_script():
+    """`mist plan --out` wrote a path into a comment of `deploy.sh`, line ends and all."""
+    folder = Path("a\ntouch pwned #")
+    folder.mkdir()
+    (folder / "g.toml").write_text('based_on = "l4"')
+    scenario = {**BASE, "clients": [{**BASE["clients"][0], "gpu": "g.toml"}]}
+    (folder / "s.yaml").write_text(json.dumps(scenario))
+    with pytest.raises(ScenarioError, match=r"the path 'a\\ntouch pwned #/g.toml' must be prin"):
+        Scenario.load(folder / "s.yaml")
+    deployment = deployment_of(Scenario.from_dict(scenario | {"clients": BASE["clients"]}))
+    remark = f"{folder}\u2028touch pwned"
+    text = replace(deployment, notes=(remark,), read_back=remark).text
+    assert all(line.startswith(("# ", "vllm serve ")) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", ["summary", "comparison", "search", "plan"])
+def test_results_nested_without_end_are_no_bug(mist, name):
+    Path("o").mkdir()
+    Path(f"o/{name}.json").write_text("[" * 10_000 + "]" * 10_000)
+    code, _, err = mist("report", "o")
+    assert code == 2
+    assert "not valid JSON" in err
 
 
 def test_lists_that_hold_themselves():

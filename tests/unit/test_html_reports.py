@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -11,6 +12,10 @@ import pytest
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.report.elements.cells import count, number
 from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.pages.run_page import run_page
+from mist_sim.report.pictures.catalog import draw
+from mist_sim.report.pictures.printed import printed_bytes
+from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.studies import replicate
 from tests.browser import console_of, dom_of, needs_browser
 from tests.commands import mist
@@ -113,13 +118,22 @@ def test_what_users_wrote_is_escaped():
                      "arrivals": {"type": "constant", "rate": "1 /s"}},
         "clients": [{"name": "a<b>&", "gpu": "h100-sxm"}],
     }  # fmt: skip
-    from mist_sim.report.pages.run_page import run_page
-    from mist_sim.report.pictures.run_data import OfResult
-
     html = run_page(OfResult(simulate(Scenario.from_dict(scenario))), evil).html()
     assert evil not in html
     assert "a<b>&" not in html
     assert "a&lt;b&gt;&amp;" in html
+    names = [trace["name"] for trace in _figures(html)["queue"]["data"] if "name" in trace]
+    assert names[0] == "a&lt;b&gt;&amp;"  # Plotly would take tags, and links, in a name
+
+
+def test_dollars_in_a_name_are_no_formula():
+    name = r"$\frac$ <b>"
+    client = {"name": name, "gpu": "h100-sxm"}
+    workload = {"lengths": {"type": "profile", "num_requests": 3}, "arrivals": "all_at_once"}
+    run = {"model": "llama-3.1-8b", "workload": workload, "clients": [client]}
+    found = OfResult(simulate(Scenario.from_dict(run)))
+    drawn = printed_bytes([draw(found, "queue")], "svg").decode()
+    assert f">{escape(name, quote=False)}<" in drawn
 
 
 def test_replications_and_studies_have_reports(tmp_path):
@@ -146,7 +160,7 @@ def test_run_writes_a_report_beside_its_tables(tmp_path, capsys):
     ("damage", "told"),
     [
         (lambda folder: (folder / "summary.json").unlink(), "holds no results"),
-        (lambda folder: (folder / "summary.json").write_text("{"), "is no JSON"),
+        (lambda folder: (folder / "summary.json").write_text("{"), "not valid JSON"),
         (lambda folder: (folder / "summary.json").write_text("{}"), "is not of one run"),
         (lambda folder: (folder / "summary.json").write_text("[]"), "is no summary"),
         (lambda folder: (folder / "clients.parquet").write_bytes(b"PAR1"), "cannot be read"),

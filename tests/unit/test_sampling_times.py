@@ -218,7 +218,7 @@ def test_a_checkpoint_here_has_its_file_beside_it(tmp_path):
     (tmp_path / "generation_config.json").write_text('{"top_k": 20}', "utf-8")
     assert step_of(**in_turn) > plain
     (tmp_path / "generation_config.json").write_text('{"top_k": "many"', "utf-8")
-    with pytest.raises(ScenarioError, match=r"generation_config.json: is no JSON"):
+    with pytest.raises(ScenarioError, match=r"generation_config.json: not valid JSON"):
         step_of(**in_turn)
 
 

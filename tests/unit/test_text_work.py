@@ -81,7 +81,7 @@ def test_a_file_of_ones_own_goes_into_a_scenario(tmp_path):
     ("text", "message"),
     [
         ("{", "not valid JSON"),
-        ("[]", "must have tasks"),
+        ("[]", "must hold a JSON object"),
         ('{"tasks": {"a": {"base_s": -1}}}', r"tasks.a.base_s must be finite seconds >= 0, got -1"),
         ('{"tasks": {"a": 3}}', r"tasks.a.base_s must be finite seconds >= 0, got null"),
     ],

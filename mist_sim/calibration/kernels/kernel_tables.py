@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mist_sim.calibration.kernels.kernel_fit import KernelFit
+from mist_sim.errors import printable
+from mist_sim.spec_files import toml_string
 
 _SECONDS = ("floor", "serial", "per_input")
 _PHASES = ("prefill", "decode")
@@ -16,10 +18,10 @@ def architecture_text(head: str, fits: Sequence[KernelFit], sources: Mapping[str
     The shares of plain products in 16 bits are left to the entries of the GPUs.
     sources: where the rows of each kind are from.
     """
-    lines = [f"# {head}"]
+    lines = [f"# {printable(head)}"]
     for fit in fits:
         lines += ["", f"[{fit.kind}]", *_entries(_without_shares(fit))]
-    lines += ["", "[sources]", *(f'{fit.kind} = "{_source(fit, sources)}"' for fit in fits)]
+    lines += ["", "[sources]", *(f"{fit.kind} = {_source(fit, sources)}" for fit in fits)]
     return "\n".join(lines) + "\n"
 
 
@@ -27,7 +29,7 @@ def gpu_text(base: str, fits: Sequence[KernelFit], sources: Mapping[str, str]) -
     """Return a GPU spec file with fitted kernels, based on an entry of the catalog."""
     lines = ["# Fitted by mist calibrate kernels"]
     lines += [f"# {fit.kind}: {_residual(fit)}" for fit in fits]
-    lines += [f'based_on = "{base}"', 'confidence = "fitted"']
+    lines += [f"based_on = {toml_string(base)}", 'confidence = "fitted"']
     plain = next((fit for fit in fits if fit.kind == "bf16"), None)
     if plain:
         for phase in _PHASES:
@@ -36,8 +38,8 @@ def gpu_text(base: str, fits: Sequence[KernelFit], sources: Mapping[str, str]) -
         lines += ["", f"[kernels.{fit.kind}]", *_entries(_without_shares(fit))]
     lines += ["", "[sources]"]
     if plain:
-        lines += [f'{phase} = "{_source(plain, sources)}"' for phase in _PHASES]
-    lines += [f'kernels.{fit.kind} = "{_source(fit, sources)}"' for fit in fits]
+        lines += [f"{phase} = {_source(plain, sources)}" for phase in _PHASES]
+    lines += [f"kernels.{fit.kind} = {_source(fit, sources)}" for fit in fits]
     return "\n".join(lines) + "\n"
 
 
@@ -76,4 +78,4 @@ def _residual(fit: KernelFit) -> str:
 
 
 def _source(fit: KernelFit, sources: Mapping[str, str]) -> str:
-    return f"mist calibrate kernels: {sources[fit.kind]}; {_residual(fit)}"
+    return toml_string(f"mist calibrate kernels: {sources[fit.kind]}; {_residual(fit)}")

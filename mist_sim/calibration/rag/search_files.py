@@ -6,6 +6,7 @@ from dataclasses import fields
 
 from mist_sim.calibration.rag.search_fit import KINDS, SearchFit
 from mist_sim.hardware.vector_search.coefficients import Rates
+from mist_sim.spec_files import toml_string
 
 
 def coefficients_text(fit: SearchFit) -> str:
@@ -13,9 +14,9 @@ def coefficients_text(fit: SearchFit) -> str:
     found = fit.coefficients
     lines = [
         "# Seconds of the operations of a search on one core; fitted by mist calibrate rag.",
-        f'machine = "{found.machine}"',
-        f'date = "{found.date}"',
-        f'software = "{found.software}"',
+        f"machine = {toml_string(found.machine)}",
+        f"date = {toml_string(found.date)}",
+        f"software = {toml_string(found.software)}",
         f"core_exponent = {found.core_exponent:.4g}",
         "",
         "# Median errors on indexes that the fit did not see.",

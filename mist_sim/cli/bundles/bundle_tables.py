@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.report.elements.cells import count, percent, section
 from mist_sim.report.elements.pairs import Row, pairs
+from mist_sim.report.elements.terminal import Terminal
 from mist_sim.report.elements.warned import with_warnings
 from mist_sim.report.elements.widths import Trimmed, columns, listed
 from mist_sim.search import (
@@ -61,7 +62,7 @@ def show(
         *section(f"Bundles with {spec.batches} batches in flight", _bundles(spec, found, unit)),
     )
     warned = {"warnings": _warned(told, tail)}
-    Console(highlight=False).print(Trimmed(with_warnings(warned, parts)))
+    Terminal().print(Trimmed(with_warnings(warned, parts)))
 
 
 def _load_rows(estimate: SlotLoadEstimate, tail: Tail | None) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
     from mist_sim.calibration.rag import SearchFit
@@ -32,31 +32,29 @@ def calibrate_searches(csv: Path, measure: bool, out: Path | None, force: bool) 
             file.write(coefficients_text(found))
         _print(found)
         if out is not None:
-            typer.echo(f"Written to {out}", err=True)
+            note(f"Written to {out}")
 
 
 def _measure(csv: Path, force: bool) -> None:
     """Time searches of faiss, and write them once all are timed."""
-    from rich.console import Console
-
     from mist_sim.calibration.rag import notes_of, searches_text
     from mist_sim.calibration.rag.timed_searches import faiss_version, machine_name
     from mist_sim.calibration.rag.timed_searches import measure as timed
     from mist_sim.output import output_file
+    from mist_sim.report.elements.terminal import Terminal
 
     notes = notes_of(
         f"faiss-cpu {faiss_version()}", machine_name(), datetime.now(UTC).date().isoformat()
     )
-    with output_file(csv, replace=force) as file, Console(stderr=True).status("") as status:
+    with output_file(csv, replace=force) as file, Terminal(stderr=True).status("") as status:
         searches = list(timed(status.update))
         file.write(searches_text(searches, notes))
 
 
 def _print(found: SearchFit) -> None:
     """Print the errors by kind of index, and how cores scale."""
-    from rich.console import Console
-
     from mist_sim.calibration.rag.search_fit import KINDS
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
     coefficients = found.coefficients
@@ -70,7 +68,7 @@ def _print(found: SearchFit) -> None:
         )
         for kind in KINDS
     ]
-    console = Console(highlight=False)
+    console = Terminal()
     titles = ("index", "searches", "median error", "held out", "median error")
     console.print(listed(titles, rows, right=range(1, 5)))
     console.print(f"cores search as (number of cores) to the {coefficients.core_exponent:.2f}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
-import typer
+from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
     from mist_sim.validation import OwnTime
@@ -17,31 +18,29 @@ def calibrate_own_time(folder: Path, out: Path | None, force: bool) -> None:
 
     force: replace a file. Raises ScenarioError for what is no run, and as `fit_own_time`.
     """
-    from rich.console import Console
-
     from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.validation import fit_own_time, read_run
 
     run = read_run(folder)
     with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:
         saved.output = file
-        with Console(stderr=True).status("fitting ..."):
+        with Terminal(stderr=True).status("fitting ..."):
             found = fit_own_time(run)
         if file is not None:
             file.write(found.scenario.resolved())
         _print(run.name, found)
         if out is not None:
-            typer.echo(f"Written to {out}; next: mist run {out}", err=True)
+            note(f"Written to {out}; next: mist run {quote(str(out))}")
 
 
 def _print(name: str, found: OwnTime) -> None:
-    from rich.console import Console
-
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
-    console = Console(highlight=False)
-    console.print(name, style="bold", markup=False)
+    console = Terminal()
+    console.print(name, style="bold")
     figures = [(f"overhead.{key}", _time(value)) for key, value in found.seconds.items()]
     console.print(listed(("own time", "fitted"), figures, right=[1]))
     console.print()
@@ -55,9 +54,9 @@ def _print(name: str, found: OwnTime) -> None:
     later = "" if tpot is None else f", then {_time(tpot)} a token"
     console.print(f"\nA request that is alone: first token after {_time(ttft)}{later}")
     words = " ".join(f"--set {key}='{value}'" for key, value in _rounded(found).items())
-    console.print(f"In another scenario: {words}", soft_wrap=True, markup=False)
-    for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+    console.print(f"In another scenario: {words}", soft_wrap=True)
+    for remark in found.notes:
+        note(f"note: {remark}")
 
 
 def _rounded(found: OwnTime) -> dict[str, str]:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.markup import escape
 
-from mist_sim.cli.listings.look import named
+from mist_sim.cli.listings.look import described, named
 from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.parts import Part
@@ -21,9 +20,8 @@ def plugins(family_name: str, place: str) -> RenderableType:
     table = named("type", f"in a scenario: {place}")
     for name in family.registry:
         model = family.part_type(name)
-        about = escape(_summary(model))
         parameters = ", ".join(_parameters(model))
-        table.add_row(name, f"{about}\n[dim]{escape(parameters)}[/dim]" if parameters else about)
+        table.add_row(name, described(_summary(model), parameters))
     return table
 
 

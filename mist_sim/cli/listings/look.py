@@ -19,3 +19,8 @@ def named(*titles: str) -> Table:
         table.add_column(title)
     table.columns[0].no_wrap = True
     return table
+
+
+def described(text: str, more: str) -> Text:
+    """Return a text with a dim one below it, if there is more to say."""
+    return Text.assemble(text, (f"\n{more}" if more else "", "dim"))

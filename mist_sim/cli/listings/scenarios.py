@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.look import captioned, named
+from mist_sim.cli.listings.look import captioned, described, named
 from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
@@ -43,7 +43,7 @@ def overview(places: Mapping[str, str]) -> RenderableType:
     """Return all families with the names in them. places: of each in a scenario."""
     names, table = names_of_families(), named("family", "names")
     for family, place in places.items():
-        table.add_row(family, f"{', '.join(names[family])}\n[dim]{place}[/dim]")
+        table.add_row(family, described(", ".join(names[family]), place))
     table.caption = "mist list FAMILY shows descriptions and parameters"
     return table
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mist_sim.cli.session import note
+
 if TYPE_CHECKING:
     from mist_sim.calibration import KernelFits
     from mist_sim.calibration.fitted_figures import Calibration
@@ -181,7 +183,7 @@ def calibrate(
             file.write(spec_text(found))
         _print(found)
         if out is not None:
-            typer.echo(f"Written to {out}", err=True)
+            note(f"Written to {out}")
 
 
 def _check(kind: str, options: Mapping[str, object]) -> None:
@@ -200,9 +202,8 @@ def _check(kind: str, options: Mapping[str, object]) -> None:
 
 def _print(found: Calibration) -> None:
     """Print how well the figures fit, and the figures."""
-    from rich.console import Console
-
     from mist_sim.calibration.fitted_figures import as_quantity
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
     errors = [
@@ -214,7 +215,7 @@ def _print(found: Calibration) -> None:
         (name, as_quantity(name, value), unknown if name in found.at_bound else "")
         for name, value in found.values.items()
     ]
-    console = Console(highlight=False)
+    console = Terminal()
     titles = ("rows", "number", "mean error", "median error")
     console.print(listed(titles, errors, right=range(1, 4)))
     console.print()
@@ -223,14 +224,13 @@ def _print(found: Calibration) -> None:
 
 def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
     """Fit a table of kernels, and print the figures with their errors."""
-    from rich.console import Console
-
     from mist_sim.calibration import calibrate_kernels
     from mist_sim.calibration.kernels.kernel_tables import written
     from mist_sim.models import load_model
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
-    with Console(stderr=True).status("fitting ..."):
+    with Terminal(stderr=True).status("fitting ..."):
         found = calibrate_kernels(path, gpu, load_model(model) if model else None)
     rows = [
         (
@@ -244,7 +244,7 @@ def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
         for fit in found.fits
     ]
     titles = ("kernels", "rows", "median error", "nine in ten", "figures", "not determined")
-    Console(highlight=False).print(listed(titles, rows, right=range(1, 4)))
+    Terminal().print(listed(titles, rows, right=range(1, 4)))
     return found
 
 
@@ -252,12 +252,11 @@ def _texts(folder: Path) -> str:
     """Time tasks on texts, print how well lines fit, and return the file of a text client."""
     from statistics import median
 
-    from rich.console import Console
-
     from mist_sim.calibration.text.timed_texts import calibrate_text
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
-    with Console(stderr=True).status("timing ..."):
+    with Terminal(stderr=True).status("timing ..."):
         found = calibrate_text(folder)
     rows = [
         (
@@ -271,19 +270,18 @@ def _texts(folder: Path) -> str:
         for name, time in found.tasks.items()
     ]
     titles = ("task", "a text", "a token", "more, if long", "median error", "within 15 %")
-    Console(highlight=False).print(listed(titles, rows, right=range(1, 6)))
+    Terminal().print(listed(titles, rows, right=range(1, 6)))
     return found.text()
 
 
 def _calibrated(
     kind: str, path: Path, gpu: GpuSpec, model: str, driven: Mapping[str, Any]
 ) -> Calibration:
-    from rich.console import Console
-
     from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise
+    from mist_sim.report.elements.terminal import Terminal
 
     protocol = _protocol(driven)
-    with Console(stderr=True).status("fitting ..."):
+    with Terminal(stderr=True).status("fitting ..."):
         if kind == "splitwise":
             return calibrate_splitwise(path, gpu)
         return calibrate_closed_loop(path, gpu, model, protocol)

@@ -297,7 +297,7 @@ def _names(given: Sequence[str]) -> list[str]:
 
     Raises ScenarioError where one is given twice.
     """
-    from mist_sim.errors import ScenarioError
+    from mist_sim.errors import ScenarioError, printable
 
     for name, count in Counter(given).items():
         if count > 1:
@@ -306,5 +306,5 @@ def _names(given: Sequence[str]) -> list[str]:
                 "so give its settings by --case (or --vary): "
                 f"mist compare {quote(name)} --case a: --case b:KEY=VALUE"
             )
-    short = ["stdin" if name == STDIN else Path(name).stem for name in given]
-    return short if len(set(short)) == len(short) else list(given)
+    short = ["stdin" if name == STDIN else printable(Path(name).stem) for name in given]
+    return short if len(set(short)) == len(short) else list(map(printable, given))

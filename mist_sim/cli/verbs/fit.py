@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.session import note
+
 if TYPE_CHECKING:
     from mist_sim.calibration.regression.fitting import Regression
 
@@ -35,14 +37,13 @@ def fit(
     Writes an ensemble of regressors as plain numbers, and prints how far points were off that the
     ensemble had not seen.
     """
-    from rich.console import Console
-
     from mist_sim.calibration import fit_file
     from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
-    console = Console(highlight=False)
+    console = Terminal()
     with Saved() as saved, output_file(out, replace=force) as file:
         saved.output = file
         with console.status("learning ..."):
@@ -58,8 +59,8 @@ def fit(
         titles = ("points held out", "number", "mean error", "median error")
         console.print(listed(titles, list(_errors(found)), right=range(1, 4)))
         for remark in found.content["remarks"]:
-            typer.echo(f"note: {remark}", err=True)
-        typer.echo(f"Written to {out}", err=True)
+            note(f"note: {remark}")
+        note(f"Written to {out}")
 
 
 def _errors(found: Regression) -> Iterator[list[str]]:

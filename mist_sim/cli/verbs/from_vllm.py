@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.scenario_input import Approximate, note, with_nearest
+from mist_sim.cli.scenario_input import Approximate, tell, with_nearest
+from mist_sim.cli.session import note
 from mist_sim.cli.settings import overrides_of
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def from_vllm(
     if faults_of(found.account) or not lacks_gpu:
         check_all(found.account, _completed(said))
     if not explain:
-        note(found)
+        tell(found)
     if lacks_gpu:
         raise ScenarioError("--gpu is required: a command line of vLLM does not say it")
     for text in needed_to_start(_completed(said)):
         typer.echo(f"warning: {text}", err=True)
     for missing in _STAND_INS.keys() - said.keys():
-        typer.echo(f"note: a scenario needs {missing}, too", err=True)
+        note(f"note: a scenario needs {missing}, too")
     typer.echo(yaml_text.dump(said), nl=False)
 
 
@@ -93,11 +94,12 @@ def _completed(said: dict[str, Any]) -> dict[str, Any]:
 
 def _show(account: tuple[Statement, ...]) -> None:
     """Show the account of each command as a table on stderr."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(stderr=True)
+    from mist_sim.report.elements.terminal import Terminal
+
+    console = Terminal(stderr=True)
     for statement in account:
         table = Table(title=statement.command, title_justify="left", box=None, pad_edge=False)
         table.add_column("argument", overflow="fold")

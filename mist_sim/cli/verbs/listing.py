@@ -39,12 +39,11 @@ def list_(
     ),
 ) -> None:
     """List what a scenario can name: models, GPUs, hosts, topologies, plugins, presets."""
-    from rich.console import Console
-
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.entries import ENTRIES, entry
     from mist_sim.cli.listings.scenarios import names_of_families, overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import Trimmed
 
     listings = _listings()
@@ -72,7 +71,7 @@ def list_(
         table = models(series)
     else:
         table = listings[family]() if family else overview(_PLACES)
-    Console(highlight=False).print(Trimmed(table))
+    Terminal().print(Trimmed(table))
 
 
 _PLACES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -78,7 +79,7 @@ def observe(
     failed = [each.error for each in found if each.error]
     if failed:
         note(f"{len(failed)} of {len(found)} requests failed, the first because: {failed[0]}")
-    note(f"Written to {out}; next: mist validate {out}")
+    note(f"Written to {out}; next: mist validate {quote(str(out))}")
 
 
 def _require_completions(stages: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -161,7 +162,7 @@ def plan(
     if write is not None:
         _write(found, write)
         if not quiet:
-            note(f"Written to {write}: mist run {write}")
+            note(f"Written to {write}: mist run {quote(str(write))}")
 
 
 def _loaded(

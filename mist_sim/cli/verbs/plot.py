@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.session import note
+
 if TYPE_CHECKING:
     from mist_sim.report.pages.page import Page
 
@@ -69,7 +71,7 @@ def plot(
         opened = (
             "open it in a browser" if form == "html" else in_words(len(page.figures), "picture")
         )
-        typer.echo(f"{file_name}: {opened}", err=True)
+        note(f"{file_name}: {opened}")
 
 
 def _page(folders: list[Path], names: list[str], *, in_one: bool) -> Page:

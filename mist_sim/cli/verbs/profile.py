@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.session import note
+
 if TYPE_CHECKING:
     from mist_sim.core.batch import StepBatch
     from mist_sim.hardware.execution.torch_source import TorchSource
@@ -90,19 +92,20 @@ def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile)
     with Progress(len(batches), unit="steps measured") as progress:
         steps = measure(source, batches, TimingStore.default(), progress)
     out.write(table_text(steps, source.notes))
-    typer.echo(f"Written to {out.path}: {len(steps)} steps on {source.device_name}", err=True)
+    note(f"Written to {out.path}: {len(steps)} steps on {source.device_name}")
 
 
 def _write_dispatch(source: TorchSource, gpu: str, out: OutputFile) -> None:
     """Write a GPU spec with the host times of a family's modules."""
     from mist_sim.hardware.execution.launches import dispatch_times
+    from mist_sim.spec_files import toml_string
 
     times = dispatch_times(source)
     told = f"mist profile --dispatch: {source.model.name} on {source.device_name}"
-    lines = [f'based_on = "{gpu}"', "", "[dispatch]"]
+    lines = [f"based_on = {toml_string(gpu)}", "", "[dispatch]"]
     lines += [f'{module} = "{seconds * 1e6:.3g} us"' for module, seconds in times.items()]
-    lines += ["", "[sources]", f'dispatch = "{told}"', ""]
+    lines += ["", "[sources]", f"dispatch = {toml_string(told)}", ""]
     out.write("\n".join(lines))
     for module, seconds in times.items():
         typer.echo(f"{module:10} {seconds * 1e6:8.1f} us")
-    typer.echo(f"Written to {out.path}; name it as the gpu of a scenario", err=True)
+    note(f"Written to {out.path}; name it as the gpu of a scenario")

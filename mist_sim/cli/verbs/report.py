@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from mist_sim.cli.session import note
+
 
 def report(
     folder: Path = typer.Argument(
@@ -30,4 +32,4 @@ def report(
     with Saved() as saved, output_file(out, replace=force) as file:
         saved.output = file
         file.write(folder_page(folder, title_of(folder)).html())
-        typer.echo(f"{out}: open it in a browser", err=True)
+        note(f"{out}: open it in a browser")

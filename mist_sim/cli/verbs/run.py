@@ -19,6 +19,7 @@ from mist_sim.cli.scenario_input import (
     require_scenario,
     with_nearest,
 )
+from mist_sim.cli.session import note
 from mist_sim.cli.vary_input import Vary, vary_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def run(
         summary = session.run(loaded).summary
         missed = shortcomings([summary], summary.get("slo", {}))
     if strict and missed:
-        typer.echo("\n  ".join(("missed:", *missed)), err=True)
+        note("\n  ".join(("missed:", *missed)))
         raise typer.Exit(MISSED)
 
 

@@ -173,9 +173,9 @@ def _check_row(space: Space, explain: str) -> None:
 
 def _explain_results(folder: Path, explain: str | None) -> None:
     """Show a row of results that were written before."""
-    import json
-
     from mist_sim.errors import ScenarioError
+    from mist_sim.inputs.json_files import object_in
+    from mist_sim.report.pages.folder_page import MOST_BYTES
     from mist_sim.search.spaces.space_result import row_of
 
     path = folder / _RESULTS
@@ -185,7 +185,7 @@ def _explain_results(folder: Path, explain: str | None) -> None:
             "search --out wrote"
         )
     try:
-        rows = json.loads(path.read_text("utf-8"))["rows"]
+        rows = object_in(path, MOST_BYTES)["rows"]
         row = row_of(rows, explain)
         _show(row, as_json=False)
     except (ValueError, KeyError, TypeError) as error:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.session import note
+
 if TYPE_CHECKING:
     from mist_sim.metrics.tables.run_folder import RunFolder
 
@@ -52,7 +54,7 @@ def timeline(
             run = RunFolder(folder)
             tables = {name: run.table(name) for name in TABLES if _is_needed(run, name)}
             file.write(text_of(tables, first, last, run.summary.get("layouts", ())))
-        typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
+        note(f"{out}: open it at ui.perfetto.dev or chrome://tracing")
 
 
 def _is_needed(run: RunFolder, name: str) -> bool:

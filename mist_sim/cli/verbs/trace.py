@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mist_sim.cli.session import note
+
 if TYPE_CHECKING:
     from mist_sim.traces import TraceReader, TraceRow
 
@@ -84,7 +86,7 @@ def inspect(
         from mist_sim.report.pictures.findings.trace_picture import draw
 
         draw(figures, f"{Path(file).name}: {name}", plot)
-        typer.echo(f"Written to {plot}", err=True)
+        note(f"Written to {plot}")
 
 
 def convert(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
@@ -122,17 +123,19 @@ def fetch(
     with _Bar(quiet) as bar:
         found = download(source.url, target, sha256=sha256 or source.sha256, progress=bar.show)
     told = "as expected" if sha256 or source.sha256 else "no checksum is known to compare with"
-    note(f"Written to {target}; sha256 {found} ({told}); next: mist trace inspect {target}")
+    next_step = f"mist trace inspect {quote(str(target))}"
+    note(f"Written to {target}; sha256 {found} ({told}); next: {next_step}")
 
 
 class _Bar:
     """A bar of bytes on stderr, where that is a terminal."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-        console = Console(stderr=True)
+        from mist_sim.report.elements.terminal import Terminal
+
+        console = Terminal(stderr=True)
         self._bar = Progress(
             BarColumn(),
             DownloadColumn(),
@@ -156,8 +159,7 @@ class _Bar:
 
 
 def _print_sources() -> None:
-    from rich.console import Console
-
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
     from mist_sim.traces.sources import SOURCES
 
@@ -165,7 +167,7 @@ def _print_sources() -> None:
         (name, source.form, source.about, "yes" if source.sha256 else "-")
         for name, source in SOURCES.items()
     ]
-    Console(highlight=False).print(listed(("trace", "reader", "", "checksum"), rows))
+    Terminal().print(listed(("trace", "reader", "", "checksum"), rows))
 
 
 def _require_rate(rate: float | None) -> None:

@@ -47,15 +47,15 @@ def validate(
 
 
 def _show(run: MeasuredRun, margin: float | None) -> None:
-    from rich.console import Console
     from rich.padding import Padding
 
+    from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import listed
 
-    out = Console()
+    out = Terminal()
     if run.missing:
-        out.print(run.name, style="bold", highlight=False, markup=False)
-        out.print(f"  skipped: needs {run.missing}\n", highlight=False, markup=False)
+        out.print(run.name, style="bold")
+        out.print(f"  skipped: needs {run.missing}\n")
         return
     titles = ("", "measured", "simulated", "error", "mean |error|", "median")
     found = list(run.rows())
@@ -70,12 +70,12 @@ def _show(run: MeasuredRun, margin: float | None) -> None:
         for row in found
     ]
     table = listed(titles, rows, right=range(1, 6))
-    out.print(run.name, style="bold", highlight=False, markup=False)
+    out.print(run.name, style="bold")
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""
-    out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim", highlight=False, markup=False)
+    out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim")
     out.print(Padding(table, (0, 0, 1, 2), expand=False))
     if margin is not None and (lines := list(_agreements(found, margin))):
-        out.print(Padding("\n".join(lines), (0, 0, 1, 2), expand=False), highlight=False)
+        out.print(Padding("\n".join(lines), (0, 0, 1, 2), expand=False))
 
 
 def _agreements(rows: Sequence[Row], margin: float) -> Iterator[str]:

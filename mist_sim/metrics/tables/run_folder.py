@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.errors import ScenarioError
 from mist_sim.inputs.files import text_of
+from mist_sim.inputs.json_files import object_in
 from mist_sim.inputs.parquet import read_parquet
 
 if TYPE_CHECKING:
@@ -43,16 +43,7 @@ class RunFolder:
 
         Raises ScenarioError for a file that is no summary.
         """
-        file = self.path / "summary.json"
-        try:
-            found = json.loads(text_of(file, _SUMMARY_BYTES))
-        except ValueError as error:
-            if isinstance(error, ScenarioError):
-                raise
-            raise ScenarioError(f"{file}: is no JSON: {brief(str(error), 300)}") from None
-        if not isinstance(found, dict):
-            raise ScenarioError(f"{file}: is no summary of a run")
-        return found
+        return object_in(self.path / "summary.json", _SUMMARY_BYTES)
 
     @cached_property
     def scenario(self) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from io import StringIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mist_sim.report.elements.terminal import Terminal
 from mist_sim.report.elements.widths import Trimmed
 
 _WIDTH = 100  # columns of a notebook's cell
@@ -15,14 +16,12 @@ _PRE = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{co
 
 def show(title: str, body: RenderableType) -> None:
     """Print a title and its content, as wide as the terminal."""
-    Console(highlight=False).print(_titled(title, body))
+    Terminal().print(_titled(title, body))
 
 
 def as_html(title: str, body: RenderableType, *, width: int = _WIDTH) -> str:
     """Return what the terminal shows as HTML. width: of the terminal, in columns."""
-    console = Console(
-        record=True, width=width, file=StringIO(), highlight=False, force_jupyter=False
-    )
+    console = Terminal(record=True, width=width, file=StringIO(), force_jupyter=False)
     console.print(_titled(title, body))
     return console.export_html(inline_styles=True, code_format=_PRE)
 

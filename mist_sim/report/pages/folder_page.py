@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError, brief
-from mist_sim.inputs.files import text_of
+from mist_sim.errors import ScenarioError
+from mist_sim.inputs.json_files import object_in
 from mist_sim.inputs.tables import of_a_form
 
 if TYPE_CHECKING:
     from mist_sim.report.pages.page import Page
 
-_MOST_BYTES = 512 * 2**20  # a search keeps all that it tried
+MOST_BYTES = 512 * 2**20  # a search keeps all that it tried
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,7 @@ def folder_page(folder: Path, title: str) -> Page:
 
 
 def _page(kind: Kind, file: Path, title: str) -> Page:
-    try:
-        summary = json.loads(text_of(file, _MOST_BYTES))
-    except json.JSONDecodeError as error:
-        raise ScenarioError(f"{file}: is no JSON: {brief(str(error), 300)}") from None
+    summary = object_in(file, MOST_BYTES)
     with of_a_form(file, "results that mist wrote"):
         return kind.make(kind.restore(summary), title).warned(summary)
 

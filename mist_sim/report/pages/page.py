@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from plotly.graph_objects import Figure
 
+_NAMES = {"name", "text", "customdata", "x", "y"}  # keys of a trace that may hold names
 MISSING = "a report needs Jinja2 and Plotly: pip install 'mist-sim[report]'"
 
 
@@ -141,7 +143,17 @@ def can_report() -> bool:
 def _figures_json(figures: Sequence[Drawing]) -> str:
     """Return the pictures as JSON that may stand inside a script: no tag can end it."""
     found = {each.name: json.loads(each.figure.to_json()) for each in figures}
+    for picture in found.values():
+        for trace in picture["data"]:  # Plotly takes tags in names, and links
+            trace |= {key: _escaped(trace[key]) for key in _NAMES & trace.keys()}
     return json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _escaped(value: Any) -> Any:
+    """Return a text for Plotly, or a list with texts, to be shown as it is."""
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    return escape(value, quote=False) if isinstance(value, str) else value
 
 
 def _template() -> Template:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import unescape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,11 @@ def require_matplotlib() -> None:
 
     if find_spec("matplotlib") is None:
         raise ScenarioError(MISSING)
+
+
+def verbatim(text: str) -> str:
+    """Return a text for Matplotlib, to which dollars would mean a formula."""
+    return text.replace("$", r"\$")
 
 
 def printed_bytes(figures: Sequence[Figure], form: str) -> bytes:
@@ -122,7 +128,7 @@ def _share(figure: Figure, panels: Mapping[str, Axes]) -> None:
 
 def _points(axes: Axes, trace: Any) -> None:
     mode = trace.mode or "lines"
-    label = trace.name if trace.showlegend is not False else None
+    label = verbatim(trace.name or "") if trace.showlegend is not False else None
     style: dict[str, Any] = {"color": trace.line.color or trace.marker.color, "label": label}
     if "lines" in mode:
         way = "steps-post" if trace.line.shape == "hv" else "default"
@@ -144,10 +150,10 @@ def _fill(axes: Axes, low: Any, high: Any) -> None:
 def _bars(axes: Axes, trace: Any, shift: tuple[float, float]) -> None:
     left = 0 if trace.base is None else list(trace.base)
     moved, thick = shift
-    label = trace.name if trace.showlegend is not False else None
+    label = verbatim(trace.name or "") if trace.showlegend is not False else None
     rows, names = list(trace.y), None
     if rows and isinstance(rows[0], str):
-        rows, names = list(range(len(rows))), rows
+        rows, names = list(range(len(rows))), [*map(verbatim, rows)]
     axes.barh(
         [row + moved for row in rows], list(trace.x), thick, left=left, label=label,
         color=trace.marker.color,
@@ -184,7 +190,7 @@ def _titles(figure: Figure, panels: Mapping[str, Axes], num_columns: int) -> Non
         if num_columns == 1:
             axes.set_title(text, loc="left", fontsize=9.5)
         else:
-            plain = text.removeprefix("<b>").removesuffix("</b>")
+            plain = verbatim(unescape(text.removeprefix("<b>").removesuffix("</b>")))
             axes.set_title(f"{plain}\n", fontsize=10, weight="bold")
     for note in figure.layout.annotations:
         if num_columns > 1 and note.yref.endswith("domain"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
@@ -62,7 +63,9 @@ def _joined(figures: Mapping[str, Figure]) -> Figure:
 
 def _place_title(note: Any, title: str, column: int, num_columns: int) -> None:
     middle = (column - 0.5) / num_columns
-    note.update(text=f"<b>{title}</b>", x=middle, xanchor="center", yshift=_LINE)
+    note.update(
+        text=f"<b>{escape(title, quote=False)}</b>", x=middle, xanchor="center", yshift=_LINE
+    )
 
 
 def _copy(figure: Figure, whole: Figure, column: int, num_columns: int) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import ValidationInfo
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs.files import is_there, names_in
+from mist_sim.inputs.texts import PLAIN
 from mist_sim.user_paths import user_path
 
 Folder = Path | None
@@ -97,11 +98,17 @@ def _folder(info: ValidationInfo) -> Folder:
 
 
 def _from_here(path: Path) -> str:
-    """Return a path relative to the working directory; absolute where there is no such path."""
+    """Return a path relative to the working directory; absolute where there is no such path.
+
+    Raises ScenarioError for a folder whose name could not stand in a scenario.
+    """
     try:
-        return Path(os.path.relpath(path)).as_posix()
+        found = Path(os.path.relpath(path)).as_posix()
     except ValueError:  # another drive
-        return str(path.resolve())
+        found = str(path.resolve())
+    if not found.isprintable():
+        raise ScenarioError(f"the path {brief(found)} {PLAIN}; rename the folder")
+    return found
 
 
 def _as_path(text: str) -> str:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
 
+from mist_sim.errors import printable
 from mist_sim.models import load_model
+from mist_sim.models.model_loading import repository_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.engines.server_start import room_of_a_node
 from mist_sim.scenario.from_vllm.handlers.transfer_flags import KV_ROLES
@@ -69,10 +71,10 @@ class Deployment:
     @property
     def text(self) -> str:
         """All of it as a shell script."""
-        notes = [f"# {line}" for line in self.notes]
-        back = [f"# {self.read_back}"] if self.read_back else []
+        remarks = [*self.notes, *([self.read_back] if self.read_back else [])]
+        comments = [f"# {printable(line)}" for line in remarks]  # none ends before its line does
         servers = [f"{command} &" for command in self.commands]
-        return "\n".join([*notes, *back, *servers, *self.proxy, ""])
+        return "\n".join([*comments, *servers, *self.proxy, ""])
 
 
 def deployment_of(scenario: Scenario) -> Deployment:
@@ -105,7 +107,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
         tuple(commands),
         tuple(_proxy(ports)) if "prefill" in ports else (),
         tuple(_notes(data, len(commands), list(unsaid))),
-        f"mist from-vllm deploy.sh --gpu {clients[0]['gpu']}{_sets(data)}",
+        shlex.join(["mist", "from-vllm", "deploy.sh", "--gpu", clients[0]["gpu"], *_sets(data)]),
     )
 
 
@@ -124,21 +126,21 @@ def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[
         yield f"No argument of vLLM says {', '.join(unsaid)}."
 
 
-def _sets(data: Mapping[str, Any]) -> str:
+def _sets(data: Mapping[str, Any]) -> list[str]:
     """Return the settings that `mist from-vllm` needs, since no server says them."""
     said = {"router": data["router"]["type"]}
     for key in ("topology", "nodes", "bandwidth", "latency", "nvlink", "pcie"):
         value = (data["network"] or {}).get(key)
         if value is not None:
             said[f"network.{key}"] = value
-    return "".join(f" --set {shlex.quote(f'{k}={v}')}" for k, v in said.items())
+    return [word for key, value in said.items() for word in ("--set", f"{key}={value}")]
 
 
 def _checkpoint(model: str) -> str:
     """Return a model's Hugging Face name; a name given in that form stays."""
     if _HUB_NAME.fullmatch(model):
         return model
-    found = _ON_THE_HUB.search(load_model(model).source)
+    found = repository_of(model) and _ON_THE_HUB.search(load_model(model).source)
     return found[1] if found else model
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.inputs.texts import control_in
+from mist_sim.inputs.texts import check_plain
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.search.spaces.constraints import constraints_of
@@ -35,8 +35,7 @@ def read_space(
     data = yaml_text.parse(yaml_text.read_text(place), source)
     if not isinstance(data, Mapping):
         raise ScenarioError(f"{source}: must be a mapping with scenario, vary and objectives")
-    if control := control_in(dict(data)):
-        raise ScenarioError(f"{source}: {'.'.join(map(str, control[0]))}: {control[1]}")
+    check_plain(dict(data), source)
     _check_keys(source, data)
     scenario = _scenario(source, data["scenario"], place.parent, overrides or {}, allow_programs)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs.files import text_of
+from mist_sim.inputs.json_files import object_of
 from mist_sim.user_paths import user_path
 
 LONG = 2048
@@ -81,11 +81,8 @@ def _of_the_package() -> TextTimes:
 
 
 def _parsed(text: str, where: str) -> TextTimes:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{where}: not valid JSON: {error}") from None
-    tasks = data.get("tasks") if isinstance(data, dict) else None
+    data = object_of(text, where)
+    tasks = data.get("tasks")
     if not isinstance(tasks, dict) or not tasks:
         raise ScenarioError(f"{where}: must have tasks, as mist calibrate text writes them")
     found = {str(name): _task(where, str(name), value) for name, value in tasks.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation.grids import seconds_plane
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
-from mist_sim.inputs.files import text_of
+from mist_sim.inputs.json_files import object_in
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -201,11 +200,4 @@ def _numbers(key: str, said: Any) -> list[float]:
 
 
 def _read(where: str) -> Mapping[str, Any]:
-    text = text_of(user_path(where))
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ScenarioError(f"{where}: must hold an object, got {brief(content)}")
-    return content
+    return object_in(user_path(where), name=where)

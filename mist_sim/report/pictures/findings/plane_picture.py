@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from mist_sim.report.pictures.printed import verbatim
+
 MISSING = (
     "slo_plane.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
 )
@@ -51,7 +53,9 @@ def draw(plane: Mapping[str, Any], path: Path) -> None:
     share = f"{100 * plane['attainment_asked']:g} %"
     axes.set_title(f"Most goodput{by}, {share} of the requests within both limits", size=10)
     seen = [who for who in (*names, *_NEUTRAL) if who in winners]
-    patches = [Patch(facecolor=colours[who], edgecolor="#888888", label=who) for who in seen]
+    patches = [
+        Patch(facecolor=colours[who], edgecolor="#888888", label=verbatim(who)) for who in seen
+    ]
     figure.legend(handles=patches, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=150, metadata={"Software": None})
 

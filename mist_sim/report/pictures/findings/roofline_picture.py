@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mist_sim.report.pictures.printed import verbatim
+
 MISSING = (
     "roofline.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
 )
@@ -45,7 +47,9 @@ def draw(summary: Mapping[str, Any], path: Path) -> None:
         axes.scatter(*place, s=30 + 1500 * row["share"], color=colour, alpha=0.7)
         axes.annotate(str(number), place, (4, 4), textcoords="offset points", size=8)
     axes.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s on one GPU")
-    axes.set_title(f"{summary['client']}: {summary['step_ms']:.4g} ms, shares of it as areas")
+    axes.set_title(
+        f"{verbatim(summary['client'])}: {summary['step_ms']:.4g} ms, shares of it as areas"
+    )
     handles = [
         Patch(
             facecolor=_COLOURS.get(row["bound"], "#577590"),

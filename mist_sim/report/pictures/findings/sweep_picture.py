@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.report.pictures.findings.plane_picture import can_draw
+from mist_sim.report.pictures.printed import verbatim
 
 __all__ = ["MISSING", "can_draw", "draw"]
 
@@ -43,7 +44,7 @@ def _line(axes: Any, summary: Mapping[str, Any]) -> None:
     if all(isfinite(value) for side in ends for value in side):
         axes.fill_between(across, *ends, color=_LINE, alpha=0.15, linewidth=0)
     axes.plot(across, means, "o-", color=_LINE, lw=1.4)
-    axes.set_xticks(across, texts)
+    axes.set_xticks(across, [*map(verbatim, texts)])
     axes.set(xlabel=summary["labels"][0], ylabel=summary["metric"].replace("_", " "))
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
@@ -54,8 +55,8 @@ def _cells(figure: Any, axes: Any, summary: Mapping[str, Any]) -> None:
     across = list(dict.fromkeys(point["values"][1] for point in summary["points"]))
     means = np.array([point["mean"] for point in summary["points"]])
     shown = axes.pcolormesh(means.reshape(len(down), len(across)), cmap="viridis")
-    axes.set_xticks(np.arange(len(across)) + 0.5, across)
-    axes.set_yticks(np.arange(len(down)) + 0.5, down)
+    axes.set_xticks(np.arange(len(across)) + 0.5, [*map(verbatim, across)])
+    axes.set_yticks(np.arange(len(down)) + 0.5, [*map(verbatim, down)])
     axes.set(xlabel=summary["labels"][1], ylabel=summary["labels"][0])
     figure.colorbar(shown, label=summary["metric"].replace("_", " "))
 

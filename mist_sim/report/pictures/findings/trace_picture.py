@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.errors import printable
+from mist_sim.report.pictures.printed import verbatim
 from mist_sim.report.pictures.style import COLOURS
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def draw(found: Figures, title: str, path: Path) -> None:
 
     figure: Any = Figure(figsize=(9.6, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    figure.suptitle(verbatim(printable(title)))
     lengths, rate, gaps, shared = figure.subplots(2, 2).ravel()
     _tails(lengths, {"prompts": found.prompts, "answers": found.outputs})
     lengths.set(title="Tail of lengths", xlabel="tokens", ylabel="share of requests above")
