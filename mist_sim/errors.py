@@ -3,7 +3,8 @@
 MistError
 ├── ScenarioError          bad input: a scenario file, an override, a spec, an output folder
 │   ├── TraceError         a bad row in a workload trace (carries file and line)
-│   └── UnknownPluginError a name that no plugin answers to
+│   ├── UnknownPluginError a name that no plugin answers to
+│   └── UnloadableError    a plugin of an installed package that cannot be imported
 └── InvariantError         a bug: the simulation broke one of its own laws
 
 The command line prints a `ScenarioError` as one message and exits with code 2. An
@@ -53,6 +54,10 @@ class UnknownPluginError(ScenarioError, KeyError):
     """No plugin of a family has the requested name."""
 
     __str__ = Exception.__str__  # a KeyError would put the message in quotes
+
+
+class UnloadableError(ScenarioError):
+    """A plugin that an installed package offers cannot be imported."""
 
 
 class InvariantError(MistError, AssertionError):

@@ -1,14 +1,19 @@
-"""Plugins by name: built-ins register where they are defined, third parties by entry point."""
+"""Plugins by name: built-ins register where they are defined, third parties by entry point.
+
+A plugin of a package is imported when it is named, so a broken one stops nobody else.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, TypeVar
 
-from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
+from mist_sim.errors import UnknownPluginError, UnloadableError, brief, did_you_mean
 
 T = TypeVar("T", bound=type[Any])
 
@@ -25,7 +30,7 @@ class Registry(Mapping[str, type[Any]]):
         self.family = family
         self._later = dict(later or {})
         self._classes: dict[str, type[Any]] = {}
-        self._loaded = False
+        self._offers: dict[str, list[EntryPoint]] | None = None
 
     @property
     def member(self) -> str:
@@ -49,21 +54,58 @@ class Registry(Mapping[str, type[Any]]):
 
         return add
 
-    def load_entry_points(self) -> None:
-        """Register the classes that installed packages offer under `mist_sim.<family>`, once."""
-        if self._loaded:
-            return
-        for point in offered(f"mist_sim.{self.family}"):
+    def find_entry_points(self) -> None:
+        """Note what installed packages offer under `mist_sim.<family>`, once; import nothing."""
+        if self._offers is None:
+            self._offers = {}
+            for point in offered(f"mist_sim.{self.family}"):
+                self._offers.setdefault(point.name, []).append(point)
+
+    def loaded(self) -> dict[str, type[Any]]:
+        """Return the classes that are imported, by name."""
+        return dict(sorted(self._classes.items()))
+
+    def unloadable(self) -> dict[str, str]:
+        """Load what packages offer; return the names of those that cannot be, and why."""
+        found = {}
+        for name in sorted(self._offers or ()):
             try:
-                self.register(point.name)(point.load())
-            except Exception as error:
-                raise ScenarioError(
-                    f"plugin {point.value!r} ({self.family} {point.name!r}) cannot be loaded: "
-                    f"{error}; repair or uninstall the package that offers it"
-                ) from error
-        self._loaded = True
+                self[name]
+            except UnloadableError as error:
+                found[name] = str(error)
+        return found
+
+    def loadable(self) -> list[str]:
+        """Return the names of all others."""
+        return sorted(self.keys() - self.unloadable().keys())
+
+    def usable(self) -> dict[str, type[Any]]:
+        """Return all classes by name, but those that cannot be loaded."""
+        return {name: self[name] for name in self.loadable()}
+
+    def _load(self, name: str, points: list[EntryPoint]) -> None:
+        """Register what packages offer under a name. Raises UnloadableError if that fails."""
+        point = points[0]
+        try:
+            if others := {each.value for each in points} - {point.value}:
+                raise ValueError(f"{min(others)!r} has the same name")
+            with redirect_stdout(sys.stderr):  # stdout is for results
+                self.register(name)(point.load())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a module may call sys.exit as it is imported
+            raise UnloadableError(
+                f"plugin {point.value!r} ({self.family} {name!r}) cannot be loaded: "
+                f"{type(error).__name__}: {error}; repair or uninstall the package that offers it"
+            ) from error
 
     def __getitem__(self, name: str) -> type[Any]:
+        if self._offers and (points := self._offers.pop(name, None)):
+            try:
+                self._load(name, points)
+            except BaseException:
+                self._offers[name] = points
+                raise
         if name not in self._classes and name in self._later:
             module, _, class_name = self._later[name].partition(":")
             self._classes[name] = getattr(import_module(module), class_name)
@@ -76,13 +118,17 @@ class Registry(Mapping[str, type[Any]]):
             ) from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._classes or name in self._later
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._classes, *self._later}))
+        return iter(sorted(self._names))
 
     def __len__(self) -> int:
-        return len({*self._classes, *self._later})
+        return len(self._names)
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self._classes, *self._later, *(self._offers or ())}
 
 
 def offered(group: str) -> EntryPoints:

@@ -89,7 +89,8 @@ def _changed(change: Longer, stages: tuple[Stage, ...]) -> Iterator[Stage]:
             yield stage
     if not num_changed:
         ahead = " -> ".join(stage.kind for stage in stages) or "nothing"
-        kinds = sorted(kind for kind, cls in STAGES.items() if issubclass(cls, change.stage))
+        known = STAGES.loaded().items()
+        kinds = sorted(kind for kind, cls in known if issubclass(cls, change.stage))
         which = " or ".join(map(repr, kinds or [change.stage.kind]))
         raise ValueError(f"no stage {which} is ahead, but {ahead}; put one behind it")
 

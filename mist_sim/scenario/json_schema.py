@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mist_sim.scenario.plugins import load_plugins
+from mist_sim.scenario.plugins import find_plugins
 from mist_sim.scenario.schema import Scenario
 from mist_sim.units import KINDS
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a scenario file, plugins of installed packages included."""
-    load_plugins()
+    find_plugins()
     schema = Scenario.model_json_schema(by_alias=True)
     _write_defaults(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -18,7 +18,7 @@ from mist_sim.scenario.format import overrides as overriding
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem, problems_of, summed_up
-from mist_sim.scenario.plugins import load_plugins
+from mist_sim.scenario.plugins import find_plugins
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.programs import forbidden_programs
 
@@ -80,7 +80,7 @@ def validated(
     model: type[S], data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin
 ) -> S:
     """Return the scenario of parsed YAML, with overrides applied; see `Scenario.load`."""
-    load_plugins()
+    find_plugins()
     whole = overriding.apply(data, overrides)
     if found := unprintable_in(whole):
         raise summed_up([Problem(*found)], origin)

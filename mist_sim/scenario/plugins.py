@@ -38,7 +38,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-def load_plugins() -> None:
-    """Register the plugins of installed packages; once per process."""
+def find_plugins() -> None:
+    """Let scenarios name the plugins of installed packages; once per process."""
     for family in FAMILIES.values():
-        family.registry.load_entry_points()
+        family.registry.find_entry_points()

@@ -142,7 +142,7 @@ def plugins_of_others() -> Plugins:
     return [
         (name, plugin, cls)
         for name, family in FAMILIES.items()
-        for plugin, cls in family.registry.items()
+        for plugin, cls in family.registry.loaded().items()
         if not comes_with_package(cls)
     ]
 

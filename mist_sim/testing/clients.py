@@ -128,7 +128,7 @@ def _run(client: Client, requests: list[Request], until: float | None = None) ->
 def _kinds(requests: list[Request]) -> set[str]:
     """Return the stages that there are, registered or not."""
     kinds = {stage.kind for request in requests for stage in request.stages}
-    return kinds | {stage.kind for stage in STAGES.values()}
+    return kinds | {stage.kind for stage in STAGES.loaded().values()}
 
 
 def _requests(
@@ -171,7 +171,7 @@ def _pipelines(client: Client) -> list[Pipeline]:
 
 def _example(kind: str, client: Client, number: Any) -> Stage:
     """Return a stage of a kind, with `number` as its count."""
-    for cls in STAGES.values():
+    for cls in STAGES.loaded().values():
         if cls.kind == kind:
             values = example_values(cls)
             count = 1 + int(number) % _MOST_BRANCHES if cls.grows else int(number)

@@ -29,7 +29,7 @@ def check_stage(cls: type[Stage], **parameters: object) -> None:
         f"{name}.kind must be a word of its own, got {kind!r}",
     )
     require("kind" not in {item.name for item in fields(cls)}, f"{name}.kind must be a ClassVar")
-    known = dict(STAGES).get(cls.kind, cls)
+    known = STAGES.loaded().get(cls.kind, cls)
     require(known is cls, f"{name}.kind is {kind!r}, which already names {known.__name__}")
     values = example_values(cls) | parameters
     one, same = cls(**values), cls(**values)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle  # noqa: TID251  (process pools hand exceptions over this way)
 import struct
 from dataclasses import FrozenInstanceError
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +28,7 @@ from mist_sim.errors import (
 )
 from mist_sim.registry import Registry
 from mist_sim.rng import Streams
+from mist_sim.routers import ROUTERS
 from mist_sim.stages import (
     STAGES,
     Decode,
@@ -39,6 +42,7 @@ from mist_sim.stages import (
     completion,
     validate_pipeline,
 )
+from tests.commands import mist
 
 # ------------------------------------------------------------------------------ errors
 
@@ -244,7 +248,7 @@ def offer(monkeypatch, **points):
     groups = []
 
     def load(target):
-        if isinstance(target, Exception):
+        if isinstance(target, BaseException):
             raise target
         return target
 
@@ -313,12 +317,15 @@ def test_a_name_for_later_is_taken():
     assert family.register("longest")(Longest) is Longest
 
 
-def test_entry_points_are_loaded_once_and_from_the_family_group(routers, monkeypatch):
-    groups = offer(monkeypatch, longest=Longest)
+def test_an_entry_point_is_loaded_when_it_is_named(routers, monkeypatch):
+    groups = offer(monkeypatch, longest=Longest, broken=ImportError("no torch"))
     assert "longest" not in routers
-    routers.load_entry_points()
-    routers.load_entry_points()
+    routers.find_entry_points()
+    routers.find_entry_points()
+    assert list(routers) == ["broken", "longest", "shortest"]
+    assert routers.loaded() == {"shortest": Shortest}
     assert routers["longest"] is Longest
+    assert routers.usable() == {"longest": Longest, "shortest": Shortest}
     assert groups == ["mist_sim.routers"]
 
 
@@ -326,20 +333,49 @@ def test_entry_points_are_loaded_once_and_from_the_family_group(routers, monkeyp
     ("name", "target", "reason"),
     [
         ("broken", ImportError("no module named 'torch'"), "no module named 'torch'"),
+        ("broken", SystemExit(0), "SystemExit: 0"),
+        ("broken", "no class", "AttributeError"),
         ("shortest", Longest, "is already"),
     ],
 )
 def test_an_entry_point_that_fails_names_the_plugin_and_the_reason(
     routers, monkeypatch, name, target, reason
 ):
-    offer(monkeypatch, **{name: target})
-    with pytest.raises(ScenarioError) as refusal:
-        routers.load_entry_points()
-    message = str(refusal.value)
-    assert f"'plug:{name}' (routers '{name}') cannot be loaded" in message
-    assert reason in message
-    assert "uninstall" in message
-    assert routers["shortest"] is Shortest
+    offer(monkeypatch, longest=Longest, **{name: target})
+    routers.find_entry_points()
+    for _ in range(2):  # again, and not by another error
+        with pytest.raises(ScenarioError) as refusal:
+            routers[name]
+        message = str(refusal.value)
+        assert f"'plug:{name}' (routers '{name}') cannot be loaded" in message
+        assert reason in message
+        assert "uninstall" in message
+    assert routers.unloadable() == {name: message}
+    assert routers["longest"] is Longest
+
+
+def test_a_plugin_that_leaves_as_it_is_imported(monkeypatch, capsys, tmp_path):
+    """`mist run` printed nothing and ended with 0, whatever the scenario named."""
+    (tmp_path / "leaving.py").write_text("print('hello')\nraise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("leaving", "leaving:Router", "mist_sim.routers")
+    monkeypatch.setattr(ROUTERS, "_offers", {"leaving": [point]})
+    few = ("--set", "workload.lengths.num_requests=5", "-q")
+    mist("run", "demo", *few)
+    assert "requests finished" in capsys.readouterr().out
+    mist("run", "demo", *few, "--set", "router=leaving", code=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "plugin 'leaving:Router' (routers 'leaving') cannot be loaded: SystemExit: 0" in err
+    for family in ("routers", ""):
+        mist("list", *filter(None, [family]))
+        out = " ".join(capsys.readouterr().out.split())
+        assert "round_robin" in out
+        assert "Warnings plugin 'leaving:Router'" in out
+    mist("schema")
+    out = capsys.readouterr().out
+    assert json.loads(out)
+    assert "round_robin" in out
 
 
 # ------------------------------------------------------------------------------ stages

@@ -138,7 +138,7 @@ def read_lengths(trace: str, form: str, first_token: str) -> tuple[Tokens, Token
     """
     from mist_sim.traces import TRACE_READERS
 
-    TRACE_READERS.load_entry_points()
+    TRACE_READERS.find_entry_points()
     for choice in get_args(FirstToken):
         if first_token == choice:
             return slot_lengths(TRACE_READERS[form](path=trace).rows(), choice)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from mist_sim.cli.listings.look import described, named
+from mist_sim.cli.listings.look import described, named, with_warnings
 from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.parts import Part
@@ -18,11 +18,11 @@ def plugins(family_name: str, place: str) -> RenderableType:
     """Return the plugins of a family, with their parameters. place: of a plugin in a scenario."""
     family = FAMILIES[family_name]
     table = named("type", f"in a scenario: {place}")
-    for name in family.registry:
+    for name in family.registry.usable():
         model = family.part_type(name)
         parameters = ", ".join(_parameters(model))
         table.add_row(name, described(_summary(model), parameters))
-    return table
+    return with_warnings(table, family.registry.unloadable().values())
 
 
 def _parameters(model: type[Part]) -> Iterator[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from mist_sim.report.elements.cells import warnings
 
 
 def captioned(body: RenderableType, caption: str) -> RenderableType:
@@ -19,6 +23,12 @@ def named(*titles: str) -> Table:
         table.add_column(title)
     table.columns[0].no_wrap = True
     return table
+
+
+def with_warnings(body: RenderableType, texts: Iterable[str]) -> RenderableType:
+    """Return something with warnings below it, if there are any."""
+    found = list(warnings(texts))
+    return Group(body, "", *found) if found else body
 
 
 def described(text: str, more: str) -> Text:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.look import captioned, described, named
+from mist_sim.cli.listings.look import captioned, described, named, with_warnings
 from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
@@ -24,13 +24,13 @@ from mist_sim.traces.profiles import load_profile, profile_names
 
 
 def names_of_families() -> dict[str, list[str]]:
-    """Return the names in each family."""
+    """Return the names in each family, without plugins that cannot be loaded."""
     return {
         "models": model_names(),
         "gpus": gpu_names(),
         "hosts": host_names(),
         "topologies": topology_names(),
-        **{name: list(family.registry) for name, family in FAMILIES.items()},
+        **{name: family.registry.loadable() for name, family in FAMILIES.items()},
         "prices": sorted({offer.gpu for offer in offers()}),
         "options": [option.key for option in engine_options() if "." not in option.key],
         "slos": slo_preset_names(),
@@ -45,7 +45,8 @@ def overview(places: Mapping[str, str]) -> RenderableType:
     for family, place in places.items():
         table.add_row(family, described(", ".join(names[family]), place))
     table.caption = "mist list FAMILY shows descriptions and parameters"
-    return table
+    broken = [family.registry.unloadable() for family in FAMILIES.values()]
+    return with_warnings(table, [why for each in broken for why in each.values()])
 
 
 def options() -> RenderableType:

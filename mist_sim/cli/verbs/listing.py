@@ -104,9 +104,9 @@ _PLACES = {
 def _listings() -> dict[str, Callable[[], RenderableType]]:
     from mist_sim.cli.listings import catalogs, scenarios
     from mist_sim.cli.listings.listed_plugins import plugins
-    from mist_sim.scenario.plugins import FAMILIES, load_plugins
+    from mist_sim.scenario.plugins import FAMILIES, find_plugins
 
-    load_plugins()
+    find_plugins()
     return {
         "models": catalogs.models,
         "gpus": catalogs.gpus,

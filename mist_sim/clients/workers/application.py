@@ -39,7 +39,8 @@ class ApplicationClient(Client):
     base_time: SecondsOrLaw = 0.0
 
     def __post_init__(self) -> None:
-        growing = [cls for cls in STAGES.values() if issubclass(cls, Growing) and not cls.is_work]
+        stages = STAGES.usable().values()
+        growing = [cls for cls in stages if issubclass(cls, Growing) and not cls.is_work]
         super().__init__(self.name, [cls.kind for cls in growing])
         check_time("base_time", self.base_time)
 

@@ -134,7 +134,7 @@ class Family(Marker):
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        models = {name: self.part_type(name) for name in self.registry}
+        models = {name: self.part_type(name) for name in self.registry.usable()}
         bare = {name for name, model in models.items() if has_defaults(model, name)}
         choices = [handler(model.__pydantic_core_schema__) for model in models.values()]
         words = sorted(bare | set(self.words))

@@ -74,7 +74,7 @@ def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
     """Yield the options of a family's plugins; one that several plugins have comes once."""
     plugins = {
         name: family.part_type(name)
-        for name, plugin in family.registry.items()
+        for name, plugin in family.registry.usable().items()
         if comes_with_package(plugin)
     }
     meaning = f"the {family.registry.member} of the engine"
