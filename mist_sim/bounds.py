@@ -41,6 +41,16 @@ GRID_POINTS = 2**19
 """Of a table of times arranged as a grid: half a million values; the largest known
 has 58,000."""
 
+ANSWER_LINE_BYTES = 2**16
+"""Of a line of a server's answer: 64 KiB. vLLM's, one for each token, have 0.3, and every request
+in flight holds one."""
+
+ANSWER_BYTES, ANSWER_BYTES_A_TOKEN = 2**20, 2**12
+"""Of a server's answer to a request: 1 MiB, and 4 KiB for each token asked."""
+
+DOWNLOAD_BYTES = 2**34
+"""Of a trace that is fetched: 16 GiB, 200 million rows of 80 bytes."""
+
 NESTING = 50
 """Levels of lists and mappings in a scenario, and dots in a key of a spec; real ones have 8 and 2.
 The parsers' time grows with the square of them."""

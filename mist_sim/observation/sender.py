@@ -1,15 +1,22 @@
-"""Requests sent to a server that speaks OpenAI's API, and the times at which its tokens come."""
+"""Requests sent to a server that speaks OpenAI's API, and the times at which its tokens come.
+
+A server may be broken, or hostile: each of its answers is bounded in time and bytes, and its counts
+are held against what was asked. An answer that is out of bounds is an error of its request, and
+costs no other's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http.cookiejar import DefaultCookiePolicy
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.bounds import ANSWER_BYTES, ANSWER_BYTES_A_TOKEN, ANSWER_LINE_BYTES
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.observation.prompts import Prompts
@@ -17,7 +24,9 @@ from mist_sim.observation.prompts import Prompts
 if TYPE_CHECKING:
     from httpx import AsyncClient, Response
 
-_DATA, _DONE = "data:", "[DONE]"
+_DATA, _DONE = b"data:", b"[DONE]"
+_SHOWN = 200  # characters of a server's words in a message
+_REFUSAL_BYTES = 1_000  # of an answer that is an error
 _MISSING = "mist observe needs httpx, which is not installed: pip install 'mist-sim[observe]'"
 
 
@@ -57,7 +66,8 @@ class Server:
     """A server to observe.
 
     url: of its API, such as http://localhost:8000. model: model name in requests. prompts: makes
-        the prompts. timeout: seconds after which a request is abandoned.
+        the prompts. timeout: seconds from sending a request to the end of its
+        answer, after which it is abandoned.
     """
 
     url: str
@@ -94,7 +104,9 @@ class Server:
         from httpx import AsyncClient, Limits
 
         limits = Limits(max_connections=None, max_keepalive_connections=None)
-        async with AsyncClient(timeout=self.timeout, limits=limits) as client:
+        plain = {"Accept-Encoding": "identity"}  # what is packed has no bound
+        async with AsyncClient(timeout=None, limits=limits, headers=plain) as client:  # noqa: S113
+            client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
             await self._reach(client)
             start, found = perf_counter(), list[Observed]()
 
@@ -115,17 +127,19 @@ class Server:
         from httpx import HTTPError, InvalidURL
 
         try:
-            await client.get(f"{self.url}/v1/models")
-        except (HTTPError, InvalidURL, ValueError) as error:
-            raise ScenarioError(
-                f"{self.url}: cannot be reached: {brief(str(error) or type(error).__name__, 200)}; "
-                "start the server, or correct the URL"
-            ) from None
+            async with asyncio.timeout(self.timeout), client.stream("GET", f"{self.url}/v1/models"):
+                return
+        except TimeoutError:
+            problem = f"gave no answer within {self.timeout:g} s"
+        except (HTTPError, InvalidURL, OSError, ValueError) as error:
+            problem = f"cannot be reached: {_told(error)}"
+        raise ScenarioError(f"{self.url}: {problem}; start the server, or correct the URL")
 
     async def _send(self, client: AsyncClient, each: Observed, start: float) -> None:
         """Send a request, and note when its pieces come."""
-        from httpx import HTTPError
+        from httpx import HTTPError, InvalidURL
 
+        url = f"{self.url}/v1/completions"
         number = each.request.num_output_tokens
         body = {
             "model": self.model,
@@ -139,45 +153,107 @@ class Server:
         }
         each.sent_at = perf_counter() - start
         try:
-            async with client.stream("POST", f"{self.url}/v1/completions", json=body) as response:
+            async with (
+                asyncio.timeout(self.timeout),
+                client.stream("POST", url, json=body) as response,
+            ):
                 await _read(response, each, start)
-        except HTTPError as error:
-            each.error = brief(str(error) or type(error).__name__, 200)
+        except TimeoutError:
+            come = f"{len(each.pieces)} of {number} tokens had come"
+            each.error = f"the answer took over {self.timeout:g} s; {come}"
+        except UnfitAnswerError as error:
+            each.error = str(error)
+        except (HTTPError, InvalidURL, OSError, ValueError) as error:
+            each.error = _told(error)
         if not each.error and not each.pieces:
             each.error = "the answer was empty"
 
 
+class UnfitAnswerError(ValueError):
+    """An answer cannot be one to what was asked; the message says why."""
+
+
+def _told(error: Exception) -> str:
+    return brief(str(error) or type(error).__name__, _SHOWN)
+
+
 async def _read(response: Response, each: Observed, start: float) -> None:
-    """Note the pieces of an answer, and how many tokens the server says that they are."""
-    if response.is_error:
-        told = (await response.aread()).decode(errors="replace")
-        each.error = f"status {response.status_code}: {brief(told, 200)}"
+    """Note the pieces of an answer, and how many tokens the server says that they are.
+
+    Raises UnfitAnswerError for more tokens or bytes than were asked for.
+    """
+    if not response.is_success:
+        each.error = await _refusal(response)
         return
-    counted = 0
-    async for event in _events(response):
+    asked, counted = each.request.num_output_tokens, 0
+    async for event in _events(response, ANSWER_BYTES + asked * ANSWER_BYTES_A_TOKEN):
         if event.get("error"):
-            each.error = brief(str(event["error"]), 200)
+            each.error = brief(event["error"], _SHOWN)
             return
-        usage = event.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-            counted = usage["completion_tokens"]
+        counted = _counted(event.get("usage"), asked) or counted
         if event.get("choices"):  # also of a token without text, as vllm bench serve counts
             each.pieces.append(perf_counter() - start)
-    each.num_output_tokens = counted or len(each.pieces)
+        if len(each.pieces) > asked + 1:  # some servers say the reason of the end in another
+            raise UnfitAnswerError(f"the answer has over {asked} pieces, one for each token asked")
+    each.num_output_tokens = counted or min(len(each.pieces), asked)
 
 
-async def _events(response: Response) -> AsyncIterator[dict[str, Any]]:
+async def _refusal(response: Response) -> str:
+    """Return what an answer that is none says: its status, and its first words."""
+    status = f"status {response.status_code}"
+    if response.has_redirect_location:
+        place = brief(response.headers["Location"], _SHOWN)
+        return f"{status}, a redirect to {place}, which is not followed; give that server's URL"
+    told = b""
+    async for piece in response.aiter_raw(_REFUSAL_BYTES):
+        told += piece
+        if len(told) >= _REFUSAL_BYTES:
+            break
+    return f"{status}: {brief(told[:_REFUSAL_BYTES].decode(errors='replace'), _SHOWN)}"
+
+
+def _counted(usage: object, asked: int) -> int:
+    """Return the tokens that a server counts so far; 0 if it does not say."""
+    number = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    if number is None:
+        return 0
+    if type(number) is not int or not 0 <= number <= asked:
+        raise UnfitAnswerError(
+            f"usage.completion_tokens must be from 0 to {asked}, the tokens asked, got "
+            f"{brief(number)}"
+        )
+    return number
+
+
+async def _events(response: Response, most_bytes: int) -> AsyncIterator[dict[str, Any]]:
     """Yield the objects of a stream of server-sent events."""
-    async for line in response.aiter_lines():
+    async for line in _lines(response, most_bytes):
         text = line.removeprefix(_DATA).strip()
         if not line.startswith(_DATA) or text == _DONE:
             continue
         try:
             event = json.loads(text)
-        except ValueError:
-            continue
+        except (ValueError, RecursionError) as error:
+            raise UnfitAnswerError(f"an event is not valid JSON: {_told(error)}") from None
         if isinstance(event, dict):
             yield event
+
+
+async def _lines(response: Response, most_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the lines of an answer. Raises UnfitAnswerError beyond the bounds of both."""
+    num_bytes, rest = 0, b""
+    async for piece in response.aiter_raw():
+        num_bytes += len(piece)
+        if num_bytes > most_bytes:
+            raise UnfitAnswerError(f"the answer has over {most_bytes} bytes")
+        lines = (rest + piece).splitlines(keepends=True)
+        rest = b"" if not lines or lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+        if max(map(len, (rest, *lines))) > ANSWER_LINE_BYTES:
+            raise UnfitAnswerError(f"a line of the answer has over {ANSWER_LINE_BYTES} bytes")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
 
 
 Loop = Callable[

@@ -1,34 +1,72 @@
-"""Downloads of traces: they resume where they stopped, and leave no partial files."""
+"""Downloads of traces: they resume where they stopped, and leave no partial files.
+
+A server may be broken, or hostile: a download is bounded in time and bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
-from http.client import HTTPException
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import IO, Any
+from threading import Timer
+from typing import IO, Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.parse import urljoin
+from urllib.request import (
+    FileHandler,
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+    url2pathname,
+)
 
+from mist_sim.bounds import DOWNLOAD_BYTES
 from mist_sim.errors import ScenarioError, brief, cut
 
+PATIENCE = 3_600.0  # s for a whole download, unless another time is said
 _CHUNK = 1 << 18  # bytes
-_PATIENCE = 60.0  # s without a byte
+_SILENCE = 60.0  # s without a byte
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PAGE = (b"<!doctype html", b"<html")
 _PARTIAL, _DONE, _NOT_SATISFIABLE = 206, 200, 416
+_MOVED = (301, 302, 303, 307, 308)
+_MOST_MOVES = 5
 _SCHEMES = ("https://", "http://", "file://")
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are there, and all that there will be, where it is known."""
 
 
-def fetch(url: str, target: Path, *, sha256: str = "", progress: Progress | None = None) -> str:
-    """Download a file to `target`, which must not exist yet; return its SHA-256.
+class Fetched(NamedTuple):
+    """A file that was downloaded. url: where it was, perhaps after redirects."""
+
+    sha256: str
+    url: str
+
+
+def fetch(
+    url: str,
+    target: Path,
+    *,
+    sha256: str = "",
+    timeout: float = PATIENCE,
+    progress: Progress | None = None,
+) -> Fetched:
+    """Download a file to `target`, which must not exist yet.
 
     The received part is kept in `target`.part until it is complete, and a later call resumes it if
-    the server can. sha256: the expected checksum; empty: any.
+    the server can. sha256: the expected checksum; empty: any. timeout: seconds for all of it.
 
     Raises ScenarioError for a URL that cannot be read, a file of another checksum, a Git LFS
     pointer or a page of HTML in its place; a .part of these is removed.
@@ -37,7 +75,9 @@ def fetch(url: str, target: Path, *, sha256: str = "", progress: Progress | None
         raise ScenarioError(f"{cut(url, 200)}: a URL must begin with {', '.join(_SCHEMES)}")
     part = target.with_name(f"{target.name}.part")
     try:
-        _download(url, part, progress)
+        with _within(timeout) as watch:
+            opener = partial(_opener(watch).open, timeout=min(_SILENCE, timeout))
+            found_at = _download(url, part, opener, progress)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()
@@ -55,35 +95,142 @@ def fetch(url: str, target: Path, *, sha256: str = "", progress: Progress | None
         part.unlink()
         raise
     shutil.move(part, target)
-    return found
+    return Fetched(found, found_at)
 
 
-def _download(url: str, part: Path, progress: Progress | None) -> None:
-    """Append the missing bytes to the part, or begin again if the server cannot resume."""
+Watch = Callable[[socket.socket], None]
+Opener = Callable[[Request], Any]
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[Watch]:
+    """Give what is inside so many seconds; it passes its connections to what is yielded.
+
+    A socket's own limit begins anew with each byte, so a watch ends the connections from outside.
+    Raises TimeoutError.
+    """
+    is_over = False
+    watched: list[socket.socket] = []
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        for each in watched:
+            with suppress(OSError):  # it has ended
+                each.shutdown(socket.SHUT_RDWR)
+
+    def watch(connection: socket.socket) -> None:
+        watched.append(opened.enter_context(connection.dup()))  # TLS takes the first one away
+        if is_over:
+            end()
+
+    with ExitStack() as opened:
+        timer = Timer(seconds, end)
+        timer.daemon = True
+        opened.callback(timer.cancel)
+        timer.start()
+        try:
+            yield watch
+        except (OSError, HTTPException, ValueError):
+            if is_over:
+                raise TimeoutError(f"it took over {seconds:g} s") from None
+            raise
+        if is_over:  # the end of a connection may look like that of a file
+            raise TimeoutError(f"it took over {seconds:g} s")
+
+
+def _opener(watch: Watch) -> OpenerDirector:
+    """Return what opens URLs, without redirects, whose pages urllib's handler reads whole."""
+
+    class Plain(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            watch(self.sock)
+
+    class Secure(HTTPSConnection, Plain):
+        """Its connection is watched before TLS begins."""
+
+    class Http(HTTPHandler):
+        def http_open(self, request: Request) -> Any:
+            return self.do_open(Plain, request)
+
+    class Https(HTTPSHandler):
+        def https_open(self, request: Request) -> Any:
+            return self.do_open(Secure, request)
+
+    opener = OpenerDirector()
+    for handler in (
+        *(ProxyHandler(), UnknownHandler(), Http(), Https(), FileHandler()),
+        *(HTTPDefaultErrorHandler(), HTTPErrorProcessor()),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _download(url: str, part: Path, opener: Opener, progress: Progress | None) -> str:
+    """Append the missing bytes to the part, or begin again if the server cannot resume.
+
+    Returns the URL of the file after redirects.
+    """
     have = _size(part)
-    headers = {"Range": f"bytes={have}-"} if have else {}
     try:
-        answer: Any = urlopen(Request(url, headers=headers), timeout=_PATIENCE)  # noqa: S310
+        answer, url = _answer(url, opener, have)
     except HTTPError as error:
         if error.code != _NOT_SATISFIABLE or not have:
             raise
         error.close()
-        answer = urlopen(url, timeout=_PATIENCE)  # noqa: S310 - the part is no beginning of it
+        answer, url = _answer(url, opener, 0)  # the part is no beginning of it
     with answer:
         goes_on = have > 0 and getattr(answer, "status", _DONE) == _PARTIAL
-        length = answer.headers.get("Content-Length")
+        if goes_on and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            raise OSError(f"the server sent another part than asked, which begins at {have}")
+        length = answer.headers.get("Content-Length", "")
         done = have if goes_on else 0
-        total = done + int(length) if length else None
+        total = done + int(length) if length.isdecimal() else None
+        _check_size(total or 0)
         with part.open("ab" if goes_on else "wb") as file:
             done = _copy(answer, file, done, total, progress)
     if total is not None and done != total:
         raise OSError(f"the connection ended after {done} of {total} bytes")
+    return url
+
+
+def _answer(url: str, opener: Opener, begin: int) -> tuple[Any, str]:
+    """Return the answer to a request for a file from a byte on, and its URL after redirects."""
+    headers = {"Range": f"bytes={begin}-"} if begin else {}
+    for _ in range(_MOST_MOVES):
+        _check_ordinary(url)
+        try:
+            return opener(Request(url, headers=headers)), url  # noqa: S310
+        except HTTPError as error:
+            if error.code not in _MOVED or "Location" not in error.headers:
+                raise
+            error.close()
+            moved = urljoin(url, error.headers["Location"])
+        if not moved.startswith(_SCHEMES[:2] if url.startswith("http://") else _SCHEMES[:1]):
+            raise OSError(f"it is redirected to {brief(moved, 200)}; if you trust that, give it")
+        url = moved
+    raise OSError(f"it is redirected over {_MOST_MOVES} times, the last time to {brief(url, 200)}")
+
+
+def _check_ordinary(url: str) -> None:
+    """Raise OSError for a pipe or a device on this machine, which may have no end."""
+    if url.startswith("file://"):
+        path = Path(url2pathname(url.removeprefix("file://")))
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise OSError("it must be an ordinary file")
+
+
+def _check_size(num_bytes: int) -> None:
+    if num_bytes > DOWNLOAD_BYTES:
+        raise OSError(f"it must have <= {DOWNLOAD_BYTES} bytes")
 
 
 def _copy(
     answer: Any, file: IO[bytes], done: int, total: int | None, progress: Progress | None
 ) -> int:
-    while chunk := answer.read(_CHUNK):
+    while chunk := answer.read1(_CHUNK):
+        _check_size(done + len(chunk))
         file.write(chunk)
         done += len(chunk)
         if progress is not None:

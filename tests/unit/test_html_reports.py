@@ -128,9 +128,9 @@ def test_what_users_wrote_is_escaped():
 
 def test_dollars_in_a_name_are_no_formula():
     name = r"$\frac$ <b>"
-    client = {"name": name, "gpu": "h100-sxm"}
+    clients = [{"name": each, "gpu": "h100-sxm"} for each in (name, "b")]
     workload = {"lengths": {"type": "profile", "num_requests": 3}, "arrivals": "all_at_once"}
-    run = {"model": "llama-3.1-8b", "workload": workload, "clients": [client]}
+    run = {"model": "llama-3.1-8b", "workload": workload, "clients": clients}
     found = OfResult(simulate(Scenario.from_dict(run)))
     drawn = printed_bytes([draw(found, "queue")], "svg").decode()
     assert f">{escape(name, quote=False)}<" in drawn
@@ -162,7 +162,7 @@ def test_run_writes_a_report_beside_its_tables(tmp_path, capsys):
         (lambda folder: (folder / "summary.json").unlink(), "holds no results"),
         (lambda folder: (folder / "summary.json").write_text("{"), "not valid JSON"),
         (lambda folder: (folder / "summary.json").write_text("{}"), "is not of one run"),
-        (lambda folder: (folder / "summary.json").write_text("[]"), "is no summary"),
+        (lambda folder: (folder / "summary.json").write_text("[]"), "must hold a JSON object"),
         (lambda folder: (folder / "clients.parquet").write_bytes(b"PAR1"), "cannot be read"),
         (lambda folder: (folder / "clients.parquet").unlink(), "was not recorded"),
         (

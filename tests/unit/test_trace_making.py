@@ -197,6 +197,7 @@ class _Ranges(SimpleHTTPRequestHandler):
         begin = int(wanted.removeprefix("bytes=").removesuffix("-"))
         content = whole.read_bytes()[begin:]
         self.send_response(206 if content else 416)
+        self.send_header("Content-Range", f"bytes {begin}-9/*")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

@@ -95,6 +95,9 @@ def fetch(
         None, metavar="FILE", help="Write this file; by default the name at its source."
     ),
     sha256: str = typer.Option("", metavar="HEX", help="The checksum that it must have."),
+    timeout: float = typer.Option(
+        3_600.0, metavar="SECONDS", help="Stop after so many seconds; another call goes on."
+    ),
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +115,8 @@ def fetch(
             f"no known trace {brief(name)}{did_you_mean(name, SOURCES)} Known: "
             f"{', '.join(SOURCES)}; or give a URL"
         )
+    if not 0 < timeout < float("inf"):
+        raise ScenarioError(f"--timeout must be > 0 s and finite, got {timeout:g}")
     source = SOURCES.get(name) or TraceSource(name, "", "")
     target = out or Path(source.file_name or "trace")
     if target.exists() and not force:
@@ -121,8 +126,16 @@ def fetch(
     if not target.parent.is_dir():
         raise ScenarioError(f"{target}: there is no folder {target.parent}; make it")
     with _Bar(quiet) as bar:
-        found = download(source.url, target, sha256=sha256 or source.sha256, progress=bar.show)
+        found, found_at = download(
+            source.url,
+            target,
+            sha256=sha256 or source.sha256,
+            timeout=timeout,
+            progress=bar.show,
+        )
     told = "as expected" if sha256 or source.sha256 else "no checksum is known to compare with"
+    if found_at != source.url:
+        note(f"{source.url} is redirected to {found_at}")
     next_step = f"mist trace inspect {quote(str(target))}"
     note(f"Written to {target}; sha256 {found} ({told}); next: {next_step}")
 
