@@ -1,9 +1,11 @@
 """Sources of step times outside: measured kernels, GenZ, and programs over JSON lines."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
@@ -500,6 +502,34 @@ def test_a_program_is_asked_and_its_times_are_kept(tmp_path):
     assert len((tmp_path / "asked").read_text().splitlines()) == num_asked
     ProgramPredictor(**parts(ranks=2), command=program)
     assert len((tmp_path / "asked").read_text().splitlines()) == 2 * num_asked
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no groups of processes")
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import subprocess; subprocess.Popen(['sleep', '60'])",
+        "import os, time; os.fork(); time.sleep(60)",
+        "while True: print('{}', flush=True)",
+        "print('x' * 2**24, flush=True)",
+    ],
+)
+def test_what_a_program_leaves_behind_is_not_waited_for(tmp_path, script):
+    """A child that holds its output open kept mist waiting until it ended."""
+    start = time.monotonic()
+    with pytest.raises(ScenarioError):
+        ProgramPredictor(**parts(), command=command(script, tmp_path), timeout=0.5)
+    assert time.monotonic() - start < 20
+
+
+def test_a_program_that_answers_without_reading_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("mist_sim.hardware.predictors.external.program.PROTOCOL", [1] * 2**18)
+    start = time.monotonic()
+    with pytest.raises(ScenarioError, match="did not read its question within 0.5 s"):
+        ProgramPredictor(
+            **parts(), command=command("import time; time.sleep(60)", tmp_path), timeout=0.5
+        )
+    assert time.monotonic() - start < 20
 
 
 def test_a_program_learns_what_it_times(tmp_path):

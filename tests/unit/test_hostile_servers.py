@@ -77,7 +77,6 @@ def test_an_observation_of_lies_stays_small():
             [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
         )
     assert f"{len(ANSWERS)} of {len(LIES)} requests failed, the first because" in done.stderr
-    print(done.stdout)
     assert int(done.stdout.split()[1]) < 200 * 1024
     assert len(pd.read_csv("o/requests.csv")) == len(ANSWERS)
 

@@ -39,7 +39,9 @@ def observe(
         30_000, metavar="N", help="Prompts are random ids of tokens from 100 to N."
     ),
     timeout: float = typer.Option(
-        600.0, metavar="SECONDS", help="Give up a request after so many seconds."
+        600.0,
+        metavar="SECONDS",
+        help="Give up a request whose answer is not whole after so many seconds.",
     ),
     allow_programs: AllowPrograms = False,
     force: Force = False,

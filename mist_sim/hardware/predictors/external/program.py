@@ -7,12 +7,14 @@ import math
 import os
 import queue
 import shlex
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from time import monotonic
 from typing import IO, Any, ClassVar, NoReturn, Self, cast
 
 from mist_sim.core.batch import StepBatch
@@ -87,7 +89,7 @@ class _Program:
         self._command = command
         self._timeout = timeout
         self._setting = setting
-        self._answers: queue.Queue[str] = queue.Queue()
+        self._answers: queue.Queue[str] = queue.Queue(1)  # a program may write without end
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
@@ -131,6 +133,7 @@ class _Program:
                 stderr=self._errors,
                 encoding="utf-8",
                 errors="replace",
+                process_group=0 if os.name == "posix" else None,
             )
         except (OSError, ValueError) as error:
             raise ScenarioError(
@@ -153,9 +156,14 @@ class _Program:
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a line."""
+        late = threading.Timer(self._timeout, _kill, [self._process])  # one that does not read
+        late.start()
         with suppress(OSError):  # it has ended, which the missing answer will tell
             self._questions.write(json.dumps(question) + "\n")
             self._questions.flush()
+        if not late.is_alive():
+            self._fail(f"did not read its question within {self._timeout:g} s")
+        late.cancel()
         try:
             line = self._answers.get(timeout=self._timeout)
         except queue.Empty:
@@ -188,13 +196,25 @@ class _Program:
     def _end(self, process: subprocess.Popen[str]) -> None:
         with suppress(OSError):
             self._questions.close()  # a program that reads to the end ends now
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._reader.join(_PATIENCE)
-        cast("IO[str]", process.stdout).close()
+        _kill(process)
+        process.wait()
+        ends = monotonic() + _PATIENCE
+        while self._reader.is_alive() and monotonic() < ends:
+            with suppress(queue.Empty):  # it may hold an answer that nobody asked for
+                self._answers.get(timeout=0.05)
+        if not self._reader.is_alive():  # to close what is being read waits for a line
+            cast("IO[str]", process.stdout).close()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a program, and those that it has started, which may hold its output open."""
+    if os.name != "posix":
+        process.kill()
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _short(value: object) -> str:
