@@ -371,7 +371,7 @@ def test_a_plugin_that_leaves_as_it_is_imported(monkeypatch, capsys, tmp_path):
         mist("list", *filter(None, [family]))
         out = " ".join(capsys.readouterr().out.split())
         assert "round_robin" in out
-        assert "Warnings plugin 'leaving:Router'" in out
+        assert "Not usable plugin 'leaving:Router'" in out
     mist("schema")
     out = capsys.readouterr().out
     assert json.loads(out)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from mist_sim.cli.listings.look import described, named, with_warnings
+from mist_sim.cli.listings.look import described, named, with_broken
 from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.parts import Part
@@ -22,7 +22,7 @@ def plugins(family_name: str, place: str) -> RenderableType:
         model = family.part_type(name)
         parameters = ", ".join(_parameters(model))
         table.add_row(name, described(_summary(model), parameters))
-    return with_warnings(table, family.registry.unloadable().values())
+    return with_broken(table, family.registry.unloadable().values())
 
 
 def _parameters(model: type[Part]) -> Iterator[str]:

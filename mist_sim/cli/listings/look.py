@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-
-from mist_sim.report.elements.cells import warnings
 
 
 def captioned(body: RenderableType, caption: str) -> RenderableType:
@@ -25,10 +24,10 @@ def named(*titles: str) -> Table:
     return table
 
 
-def with_warnings(body: RenderableType, texts: Iterable[str]) -> RenderableType:
-    """Return something with warnings below it, if there are any."""
-    found = list(warnings(texts))
-    return Group(body, "", *found) if found else body
+def with_broken(body: RenderableType, problems: Iterable[str]) -> RenderableType:
+    """Return something, and below it what is wrong with plugins that cannot be loaded."""
+    lines = [Padding(Text(problem), (0, 0, 0, 2)) for problem in problems]
+    return Group(body, Text("\nNot usable", style="bold yellow"), *lines) if lines else body
 
 
 def described(text: str, more: str) -> Text:

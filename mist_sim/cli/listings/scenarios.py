@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.look import captioned, described, named, with_warnings
+from mist_sim.cli.listings.look import captioned, described, named, with_broken
 from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
@@ -46,7 +46,7 @@ def overview(places: Mapping[str, str]) -> RenderableType:
         table.add_row(family, described(", ".join(names[family]), place))
     table.caption = "mist list FAMILY shows descriptions and parameters"
     broken = [family.registry.unloadable() for family in FAMILIES.values()]
-    return with_warnings(table, [why for each in broken for why in each.values()])
+    return with_broken(table, [why for each in broken for why in each.values()])
 
 
 def options() -> RenderableType:
