@@ -17,7 +17,7 @@ from mist_sim.clients.traits import TimesOrigin
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flowing import FlowPolicy
-from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd
+from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Streamed
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
@@ -264,11 +264,12 @@ class Simulation:
         options = self.front_end.or_else(MEASURED if assumed else NONE)
         if not any(options.times):
             return None
-        said, count = options.api_server_count, 0
+        said, streams = options.api_server_count, list[tuple[Streamed | None, int]]()
         for client in self.clients:
             if Prefill.kind in client.traits.serves:
-                count += said or sum(group.number for group in client.traits.engines) or 1
-        return ApiServers(options, count or 1)
+                count = said or sum(group.number for group in client.traits.engines) or 1
+                streams.append((client.num_streamed, count))
+        return ApiServers(options, streams or [(None, 1)])
 
     def _assumed(self) -> dict[str, tuple[str, ...]]:
         """Return the unset options whose default is an assumption, by client."""

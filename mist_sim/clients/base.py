@@ -11,7 +11,7 @@ from mist_sim.clients.deadlines import Deadlines, given_up, limits_of
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.stay import Stay
-from mist_sim.clients.step_track import StepTrack
+from mist_sim.clients.step_track import StepTrack, TokenCount
 from mist_sim.clients.stores.base import StoredKv
 from mist_sim.clients.stores.inbox import Inbox
 from mist_sim.clients.stores.other_clients import EntryForm
@@ -69,6 +69,7 @@ class Client(ABC):
     has_taker: Callable[[], bool] | None = None
     layouts: tuple[LayoutPeriod, ...] = ()
     _first_engine: int = 0  # its number in the network
+    _streams_in_steps: bool = False  # whether its steps count its tokens, and not its visits
     may_fail: bool = False
 
     name: str
@@ -76,6 +77,7 @@ class Client(ABC):
 
     def __init__(self, name: str, traits: ClientTraits | Collection[str]) -> None:
         self.name = name
+        self.streamed = TokenCount()
         if not isinstance(traits, ClientTraits):
             traits = ClientTraits.serving(traits)
         self.traits = traits
@@ -227,6 +229,8 @@ class Client(ABC):
         if visit.outcome is None:
             visit.outcome = SERVED
         visit.finished_at = now = self.env.now
+        if not self._streams_in_steps:
+            self.streamed.number += visit.num_output_tokens
         if visit.first_token_at == visit.first_token_at:
             visit.request.has_token = True
             if visit.last_token_at != visit.last_token_at:
@@ -245,6 +249,13 @@ class Client(ABC):
             self.env.trigger(stay.end, now, MOVE, visit)
         else:
             stay.leaves(self.client_id, visit)
+
+    def num_streamed(self) -> int:
+        """Return the output tokens that it has emitted by now, in all runs.
+
+        A client without engines counts them as visits end.
+        """
+        return self.streamed.number
 
     def _drop_entries(self, visit: Visit, kv: HeldKv) -> None:
         """Let go of the entries with which a visit began, unless it is lost and they are there."""

@@ -27,6 +27,7 @@ from mist_sim.clients.scheduling.flowing_answers import flowing_of
 from mist_sim.clients.scheduling.image_times import ImageTimes
 from mist_sim.clients.scheduling.order import EntriesFirst, WaitingQueue
 from mist_sim.clients.shared_parts import SharedParts
+from mist_sim.clients.step_track import TokenCount
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.environment import Environment
@@ -64,6 +65,7 @@ class LaneMaker:
     shared: SharedParts | None
     adapter_moves: AdapterMoves
     tower: TowerTimes | None
+    streamed: TokenCount
     _step_count: StepCount = field(default_factory=StepCount)
 
     def lane(self, max_num_seqs: int, **options: Any) -> Lane:
@@ -72,7 +74,10 @@ class LaneMaker:
         recorder, client_id, layout = self.track
         inside, form = self.predictor.traits.steps_inside, self.form
         num_tracks = len(self.predictor.ranks) if form else 1
-        tracks = [StepRecords(recorder, client_id, inside, layout) for _ in range(num_tracks)]
+        tracks = [
+            StepRecords(recorder, client_id, inside, layout, self.streamed)
+            for _ in range(num_tracks)
+        ]
         parts = self.env, self.scheduler, state
         if form is not None:
             return QueuedLane(*parts, form=form, tracks=tracks, **options)

@@ -75,6 +75,7 @@ class LlmClient(LaidOutClient):
     """
 
     lane_type: ClassVar[type[Lane]] = Lane
+    _streams_in_steps = True
     new_stay = staticmethod(SequenceState.of_visit)
 
     def __init__(
@@ -207,6 +208,7 @@ class LlmClient(LaidOutClient):
             shared=self.shared_parts,
             adapter_moves=self._adapter_moves,
             tower=self._tower,
+            streamed=self.streamed,
         )
         if self._takes_steps:
             return self._stepped()
@@ -356,6 +358,13 @@ class LlmClient(LaidOutClient):
             self.env.start(self._enter_later(sequence, delay))
         else:
             self._engines.add_request(sequence)
+
+    def num_streamed(self) -> int:
+        """Return the output tokens of all steps that have ended by now, in all runs."""
+        number = self.streamed.number
+        for lane in self._engines.lanes:
+            number += lane.engine.num_unwritten(lane)
+        return number
 
     def _meet(self, sequence: SequenceState) -> None:
         """Note a prompt's content, and what of it was known before."""

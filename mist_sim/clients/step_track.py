@@ -1,10 +1,19 @@
-"""The track of a client that has no lanes: its steps, and the KV entries that come to it."""
+"""What is counted of a client's steps; the track of one that has no lanes."""
 
 from __future__ import annotations
 
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
+
+
+class TokenCount:
+    """Output tokens of a client's steps that are written down, over all its engines and runs."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
 
 
 class StepTrack:

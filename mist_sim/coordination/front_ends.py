@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from itertools import takewhile
 
 from simpy.events import Event
 
 from mist_sim.clients.deadlines import given_up, limits_of
 from mist_sim.core.front_end import ApiServers
-from mist_sim.core.request import Request, Stage, token_totals
+from mist_sim.core.request import Request
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.stages import Prefill
@@ -39,7 +38,7 @@ def through(
             yield env.at(begun_at + servers.leaves_after(last.num_output_tokens))
         enters_at = env.now
         if stage.kind == Prefill.kind:
-            enters_at = servers.enters_at(env.now, *_asked(stages))
+            enters_at = servers.enters_at(env.now, stage.num_input_tokens)
     limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
     if limit_at < enters_at:
         yield env.at(max(limit_at, env.now))
@@ -49,8 +48,3 @@ def through(
     request.front_end += env.now - begun_at
     return None
 
-
-def _asked(stages: tuple[Stage, ...]) -> tuple[int, int]:
-    """Return the tokens of a prompt and of the answer that continues from it."""
-    first, *later = stages
-    return token_totals((first, *takewhile(lambda stage: stage.continues, later)))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from mist_sim.units import Seconds
-
-_MEMORY = 10.0  # s over which the load of streams is averaged; several answers of usual length
-_LEAST_LEFT = 0.01  # of a process that streams overload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +19,8 @@ class FrontEnd:
 
     request: server process time from a request's arrival to the engine's queue, seconds.
     prompt_token: server process time per prompt token, for tokenizing, seconds.
-    stream_token: server process time per output token streamed, seconds. Streaming takes a share of
-        the process, and `request` becomes slower by that share.
+    stream_token: server process time per output token streamed, seconds. Requests wait for the
+        tokens that came before them, and the first token of an answer for those of its step.
     response: seconds from the step that computes a token until its user has it.
     output_token: seconds per output token between the last step and the end of the answer.
     hop: seconds between a prefill client and a decode client: through a proxy, to the HTTP server
@@ -92,68 +90,65 @@ NONE = FrontEnd(
 """No front end: users have the engines' own times."""
 
 
+Streamed = Callable[[], int]
+"""Returns the output tokens that a client has streamed in steps that have ended by now."""
+
+
 class ApiServers:
     """The server processes of one run; computes when a request enters an engine's queue.
 
-    options: complete times (`FrontEnd.is_complete`). count: processes of all clients together.
+    options: complete times (`FrontEnd.is_complete`). streams: of each client that takes prompts,
+        what it streams, and how many processes it has.
     response, output_token: as in `FrontEnd`.
 
-    A process takes requests one at a time, in order of arrival. Streaming takes a share of the
-    processes: a moving average, over the last seconds, of the output tokens of all requests. With
-    several processes a request goes to the first free one, and requests keep their order.
+    Requests go to the processes in turn. A process does one thing at a time, in order of arrival:
+    a request, or a token that an engine of its client has emitted. Between two of its requests the
+    tokens come evenly. What a client streams that takes no prompts leaves through servers of its
+    own, which no prompt passes.
     """
 
     __slots__ = (
-        "_count",
-        "_free_at",
         "_hop",
-        "_latest",
-        "_load",
-        "_loaded_at",
         "_place",
+        "_processes",
         "_prompt_token",
         "_request",
-        "_stream_token",
         "output_token",
         "response",
     )
 
-    def __init__(self, options: FrontEnd, count: int = 1) -> None:
+    def __init__(
+        self, options: FrontEnd, streams: Sequence[tuple[Streamed | None, int]] = ((None, 1),)
+    ) -> None:
         self._request = options.request or 0.0
         self._prompt_token = options.prompt_token or 0.0
-        self._stream_token = (options.stream_token or 0.0) / count / _MEMORY
         self.response = options.response or 0.0
         self.output_token = options.output_token or 0.0
         self._hop = options.hop
-        self._free_at, self._count = [0.0] * count, count
-        self._place = 0  # of the process that is free first; the next one follows it
-        self._latest = 0.0
-        self._load = 0.0  # share of all processes that streams take
-        self._loaded_at = 0.0
+        self._place = 0  # of the process that takes the next request
+        stream_token = options.stream_token or 0.0
+        self._processes = [
+            _Process(streamed if stream_token else None, stream_token / count)
+            for streamed, count in streams
+            for _ in range(count)
+        ]
 
-    def enters_at(self, now: float, num_prompt_tokens: int, num_output_tokens: int) -> float:
+    def enters_at(self, now: float, num_prompt_tokens: int) -> float:
         """Return when a request that arrives now enters an engine's queue, seconds.
 
-        Call it once for each request, in order of arrival.
+        Call it once for each request, at the time at which it arrives.
         """
-        left = 1.0
-        if self._stream_token:
-            age = (now - self._loaded_at) / _MEMORY
-            before = self._load / (1 + age)
-            self._load = before + self._stream_token * num_output_tokens
-            self._loaded_at = now
-            left = 1 - before
-            if left < _LEAST_LEFT:  # noqa: PLR1730 - max() is a call a request
-                left = _LEAST_LEFT
-        place = self._place
-        begin = self._free_at[place]
-        if begin < now:  # noqa: PLR1730
+        place, processes = self._place, self._processes
+        self._place = place + 1 if place + 1 < len(processes) else 0
+        process = processes[place]
+        begin = process.free_at
+        if process.streamed is not None:
+            num_streamed = process.streamed()
+            begin += (num_streamed - process.num_counted) * process.stream_token
+            process.num_counted = num_streamed
+        if begin < now:  # noqa: PLR1730 - max() is a call a request
             begin = now
-        end = begin + (self._request + self._prompt_token * num_prompt_tokens) / left
-        if end < self._latest:  # noqa: PLR1730 - it overtakes nobody
-            end = self._latest
-        self._free_at[place] = self._latest = end
-        self._place = place + 1 if place + 1 < self._count else 0
+        process.free_at = end = begin + (self._request + self._prompt_token * num_prompt_tokens)
         return end
 
     def hop(self, num_prompt_tokens: int) -> float:
@@ -165,3 +160,18 @@ class ApiServers:
     def leaves_after(self, num_output_tokens: int) -> float:
         """Return the seconds from the last step of an answer until its user has all of it."""
         return self.response + self.output_token * num_output_tokens
+
+
+class _Process:
+    """A server process.
+
+    streamed: as in `ApiServers`; None: nothing. stream_token: seconds of it for each token.
+    num_counted: tokens that it was given. free_at: when it has done all that it was given, seconds.
+    """
+
+    __slots__ = ("free_at", "num_counted", "stream_token", "streamed")
+
+    def __init__(self, streamed: Streamed | None, stream_token: float) -> None:
+        self.streamed, self.stream_token = streamed, stream_token
+        self.num_counted = 0 if streamed is None else streamed()
+        self.free_at = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 
 from numpy.random import Generator as Rng
 from simpy.events import Event
@@ -36,7 +37,7 @@ class OpenLoop(LoadGenerator):
         )
 
     def start(self, requests: Iterator[Request]) -> None:
-        """Start to send; plain walks need one event per arrival and no process."""
+        """Start to send; plain walks need an event for each arrival, and no process."""
         if self._plain is None:
             super().start(requests)
             return
@@ -45,21 +46,15 @@ class OpenLoop(LoadGenerator):
         self._await_next(None)
 
     def _await_next(self, event: Event | None) -> None:
-        """Schedule the next request's arrival. event: of the arrival before; None: the first.
-
-        Does the work of `_generate` with one event per arrival. Behind a front end that is when the
-        request leaves it, in the same order.
-        """
+        """Schedule the next request's arrival. event: of the arrival before; None: the first."""
         env, (_, requests) = self.env, self._plainly
         request = next(requests, None)
         if request is None:
             self._stop_sending()
             return
-        self._next, servers, time = request, self.servers, request.arrival_time
-        if servers is None or time is None:
+        self._next, time = request, request.arrival_time
+        if time is None:
             time = _arrival_time(request, env)
-        else:
-            time = servers.enters_at(time, request.num_prompt_tokens, request.num_output_tokens)
         if event is None:
             event = env.at(time)
             event.callbacks.append(self._arrive)
@@ -67,9 +62,22 @@ class OpenLoop(LoadGenerator):
             env.repeat(event, self._arrive, time)
 
     def _arrive(self, event: Event) -> None:
+        """Let a request arrive at the front end, if there is one, or else at a client."""
         self.num_sent += 1
-        self._plainly[0].begin(self._next)
+        env, request, servers = self.env, self._next, self.servers
+        if servers is None:
+            self._plainly[0].begin(request)
+        else:
+            enters_at = servers.enters_at(env.now, request.num_prompt_tokens)
+            if enters_at > env.now:
+                env.at(enters_at).callbacks.append(partial(self._enter, request))
+            else:
+                self._plainly[0].begin(request)
         self._await_next(event)
+
+    def _enter(self, request: Request, _: Event) -> None:
+        """Take a request from the front end to a client."""
+        self._plainly[0].begin(request)
 
     def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
         """Note that a request is over that was walked plainly."""

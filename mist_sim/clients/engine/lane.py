@@ -46,6 +46,9 @@ class LaneEngine(Protocol):
     def next_lane(self) -> Lane:
         """Return the lane that the next request would get."""
 
+    def num_unwritten(self, lane: Lane, /) -> int:
+        """Return the tokens of a lane's steps that have ended and are not written down."""
+
     def steps_over(self, lane: Lane, /) -> tuple[StepPlan | None, int]:
         """Return the plan in flight of a lane, and how many of its steps have ended."""
 

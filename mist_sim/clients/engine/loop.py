@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -228,6 +229,14 @@ class Engine:
         """Return the lane that the next request gets."""
         return self.lanes[0]
 
+    def num_unwritten(self, lane: Lane) -> int:
+        """Return the tokens of a lane's steps that have ended, in a run that has not."""
+        run = self._run
+        if run is None or isinstance(run.ends, float):
+            return 0  # a single step is written down as it ends
+        num_over = bisect_right(run.ends, self.env.now, 0, run.num_steps)
+        return unwritten(lane, run.plan_of(lane), num_over) if num_over else 0
+
     def steps_over(self, lane: Lane) -> tuple[StepPlan | None, int]:
         """Return a lane's plan in the run in flight, and how many of its steps have ended."""
         run = self._run
@@ -374,6 +383,14 @@ class Engine:
             run.cut(num_steps)
             run.went_on = run.end == env.now and env.phase > self._step_end
             self._wake = env.move(self._wake, run.end, self._step_end)
+
+
+def unwritten(lane: Lane, plan: StepPlan | None, num_over: int) -> int:
+    """Return the tokens of steps of a plan that have ended. Prompts end with the last step."""
+    if plan is None or not plan.decodes:
+        return 0
+    clock = lane.state.clock
+    return clock.context_after(num_over) - clock.context_sum
 
 
 def _keys(batch: StepBatch) -> int:

@@ -26,6 +26,7 @@ from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.least_loaded import least_loaded
+from mist_sim.clients.engine.loop import unwritten
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
@@ -215,6 +216,11 @@ class PipelineEngine:
     def next_lane(self) -> Lane:
         """Return the lane that the next request gets."""
         return min(least_loaded(self.replicas).lanes, key=num_unfinished)
+
+    def num_unwritten(self, member: Lane) -> int:
+        """Return the tokens of a lane's passes that have ended, in a run that has not."""
+        plan, num_over = self.steps_over(member)
+        return unwritten(member, plan, num_over)
 
     def steps_over(self, member: Lane) -> tuple[StepPlan | None, int]:
         """Return a lane's plan in its run, and how many of its passes have ended."""

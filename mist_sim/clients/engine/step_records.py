@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.step_track import write_move
+from mist_sim.clients.step_track import TokenCount, write_move
 from mist_sim.core.batch import StepBatch, StepGrowth, attended
 from mist_sim.core.recorder import Recorder
 
 Row = tuple[float, int, int, int, int, int, int, int, float, int, int, int, int]
 """Start, steps, chunks, new tokens, decodes, their context, that of prompts, pairs, busy, waiting,
 blocks, gaps, extrapolated: the columns of `step_table`."""
+
+NUM_DECODES = 4
+"""The place of the decodes in a row."""
 
 
 class StepRecords:
@@ -27,6 +30,7 @@ class StepRecords:
     is recorded separately.
 
     steps_inside: as in `PredictorTraits`. layout: number of the client's layout, from 0.
+    streamed: counts the tokens of its client; None: a count of its own.
     """
 
     def __init__(
@@ -35,8 +39,10 @@ class StepRecords:
         client_id: int,
         steps_inside: Callable[[StepBatch, StepGrowth], int] | None,
         layout: int = 0,
+        streamed: TokenCount | None = None,
     ) -> None:
         self._recorder = recorder
+        self.streamed = streamed or TokenCount()
         self._steps_inside = steps_inside
         self._track = recorder.add_track(client_id, layout)
         self._sink = recorder.step_sink(self._track) if steps_inside is None else None
@@ -65,6 +71,9 @@ class StepRecords:
         start, end, num_steps = run.start, run.end, run.num_steps
         num_gaps = batch.num_decodes - num_gone
         if num_gaps:
+            self.streamed.number += (
+                num_steps * num_gaps if step_tokens is None else step_tokens.sum().item()
+            )
             if self._last_decode_end != start or self._some_resumed:
                 num_gaps = self._stalls(run, num_gaps)
             self._last_decode_end = end
@@ -144,6 +153,7 @@ class StepRecords:
         _, all_ends, add_all = self._sink  # type: ignore[misc]
         add_all(rows)
         all_ends.extend(ends)
+        self.streamed.number += sum([row[NUM_DECODES] for row in rows])
         self._num_steps += len(rows)
         self._last_decode_end = ends[-1]
         self._newly_decoding.clear()
@@ -179,6 +189,7 @@ class StepRecords:
         visit, last = sequence.visit, sequence.last_token_at
         if visit.is_silent:
             return
+        self.streamed.number += 1
         if visit.first_token_at != visit.first_token_at:
             visit.first_token_at = now
         if last == last:

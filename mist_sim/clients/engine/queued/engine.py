@@ -300,6 +300,11 @@ class QueueEngine:
         """Return the lane that the next request gets."""
         return self._lane
 
+    def num_unwritten(self, lane: object) -> int:
+        """Return the tokens of batches of a stretch that have returned."""
+        found = self._stretch
+        return found.num_tokens(self._by_now(found)[0]) if found is not None else 0
+
     def steps_over(self, lane: object) -> tuple[StepPlan | None, int]:
         """Enter all that has happened in the lane's state; return that no run is in flight."""
         self._cut_stretch()

@@ -9,6 +9,7 @@ from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.views import OUT
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.step_records import Row, StepRecords
@@ -133,6 +134,12 @@ class Pass:
         self.group.in_flight.remove(self)
         if self.group.last is not self:
             self.before = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that it gives."""
+        num_first = sum([each.phase != OUT for each in self.completed])
+        return self.batch.num_decodes - self.num_gone + num_first
 
     @property
     def gives_more(self) -> bool:

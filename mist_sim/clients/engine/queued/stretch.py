@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
@@ -24,7 +24,7 @@ from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.engine.queued.rhythm import Rhythm, rhythm_of
-from mist_sim.clients.engine.step_records import Row
+from mist_sim.clients.engine.step_records import NUM_DECODES, Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -71,6 +71,7 @@ class Stretch:
     more: computes more of it, each time that it is advanced, as long as there is more.
     num_given, num_planned: returns and plans that are in the state already. made: batches computed
     ahead, by place, as far as the engine had to have them.
+    sums: of the tokens of the first 0, 1, 2, ... batches computed ahead, as far as was asked.
     """
 
     before: EngineQueue
@@ -88,6 +89,7 @@ class Stretch:
     more: Iterator[None]
     num_given: int = 0
     num_planned: int = 0
+    sums: list[int] = field(default_factory=lambda: [0])
 
     @property
     def num_over(self) -> int:
@@ -113,6 +115,16 @@ class Stretch:
                 rows[place - begin] = (*row[:9], number, *row[10:])
             stop = min(first, stop)
         return rows
+
+    def num_tokens(self, end: int) -> int:
+        """Return the tokens of the batches up to a place that are not in the state already."""
+        begin, num_flight, sums = self.num_given, len(self.flight), self.sums
+        number = sum([each.num_tokens for each in self.flight[begin:end]])
+        if end <= num_flight:
+            return number
+        for row in self.rows[len(sums) - 1 : end - num_flight]:
+            sums.append(sums[-1] + row[NUM_DECODES])
+        return number + sums[end - num_flight] - sums[max(begin - num_flight, 0)]
 
     def goes_on(self) -> bool:
         """Compute more of it; return whether there is more."""
