@@ -169,6 +169,7 @@ class Simulation:
         coordinator.servers = servers = self._servers()
         if servers is not None:
             recorder.response, recorder.output_token = servers.response, servers.output_token
+            recorder.turn = servers.turn
         self._begin_lives(env, coordinator, recorder)
         load = self._load_generator(env, coordinator, recorder)
         load.servers = servers
@@ -265,11 +266,13 @@ class Simulation:
         if not any(options.times):
             return None
         said, streams = options.api_server_count, list[tuple[Streamed | None, int]]()
+        num_engines = 0
         for client in self.clients:
             if Prefill.kind in client.traits.serves:
-                count = said or sum(group.number for group in client.traits.engines) or 1
-                streams.append((client.num_streamed, count))
-        return ApiServers(options, streams or [(None, 1)])
+                number = sum(group.number for group in client.traits.engines) or 1
+                streams.append((client.num_streamed, said or number))
+                num_engines += number
+        return ApiServers(options, streams or [(None, 1)], num_engines)
 
     def _assumed(self) -> dict[str, tuple[str, ...]]:
         """Return the unset options whose default is an assumption, by client."""

@@ -35,7 +35,7 @@ def through(
         enters_at = begun_at + servers.hop(kv.num_prompt_tokens)
     else:
         if last is not None and last.num_output_tokens and last.num_served_stages:
-            yield env.at(begun_at + servers.leaves_after(last.num_output_tokens))
+            yield env.at(begun_at + servers.leaves_after(visits[-1:]))
         enters_at = env.now
         if stage.kind == Prefill.kind:
             enters_at = servers.enters_at(env.now, stage.num_input_tokens)
@@ -47,4 +47,3 @@ def through(
         yield env.at(enters_at)
     request.front_end += env.now - begun_at
     return None
-

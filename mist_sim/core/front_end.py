@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+from mist_sim.core.visit import Visit
 from mist_sim.units import Seconds
 
 
@@ -98,8 +99,10 @@ class ApiServers:
     """The server processes of one run; computes when a request enters an engine's queue.
 
     options: complete times (`FrontEnd.is_complete`). streams: of each client that takes prompts,
-        what it streams, and how many processes it has.
-    response, output_token: as in `FrontEnd`.
+        what it streams, and how many processes it has. num_engines: of all these; 0: as many as
+        processes.
+    response, output_token: as in `FrontEnd`. turn: seconds from one token of a step to the next,
+        where an engine's step gives several.
 
     Requests go to the processes in turn. A process does one thing at a time, in order of arrival:
     a request, or a token that an engine of its client has emitted. Between two of its requests the
@@ -115,10 +118,14 @@ class ApiServers:
         "_request",
         "output_token",
         "response",
+        "turn",
     )
 
     def __init__(
-        self, options: FrontEnd, streams: Sequence[tuple[Streamed | None, int]] = ((None, 1),)
+        self,
+        options: FrontEnd,
+        streams: Sequence[tuple[Streamed | None, int]] = ((None, 1),),
+        num_engines: int = 0,
     ) -> None:
         self._request = options.request or 0.0
         self._prompt_token = options.prompt_token or 0.0
@@ -132,6 +139,7 @@ class ApiServers:
             for streamed, count in streams
             for _ in range(count)
         ]
+        self.turn = stream_token * (num_engines or len(self._processes)) / len(self._processes)
 
     def enters_at(self, now: float, num_prompt_tokens: int) -> float:
         """Return when a request that arrives now enters an engine's queue, seconds.
@@ -157,9 +165,19 @@ class ApiServers:
             return self._hop
         return self.response + self._request + self._prompt_token * num_prompt_tokens
 
-    def leaves_after(self, num_output_tokens: int) -> float:
-        """Return the seconds from the last step of an answer until its user has all of it."""
-        return self.response + self.output_token * num_output_tokens
+    def leaves_after(self, visits: Sequence[Visit]) -> float:
+        """Return the seconds from the end of a request's last visit until its user has all of it.
+
+        visits: that have served it so far, in order. 0 if the last one gave no token.
+        """
+        if not visits or not visits[-1].num_output_tokens:
+            return 0.0
+        num_output_tokens = sum([visit.num_output_tokens for visit in visits])
+        leaving, last = self.response + self.output_token * num_output_tokens, visits[-1]
+        first_token_at = last.first_token_at + (self.response + self.turn * last.num_beside)
+        if first_token_at > last.finished_at + leaving:
+            return first_token_at - last.finished_at
+        return leaving
 
 
 class _Process:

@@ -328,6 +328,7 @@ class Visit:
     queued_at, started_at, finished_at: entry into the queue, first work on it, end.
     first_token_at, last_token_at: when the client emitted the visit's first and last output token.
     num_output_tokens: tokens emitted during the visit.
+    num_beside: tokens of others that its engine emitted before its first one, in the same step.
     num_preemptions: how often the client preempted it.
     num_queried_tokens: prompt tokens looked up in a prefix cache.
     num_cached_tokens: prompt tokens found in it at the first admission.
@@ -354,6 +355,7 @@ class Visit:
     last_token_at: float = nan
     finished_at: float = nan
     num_output_tokens: int = 0
+    num_beside: int = 0
     num_preemptions: int = 0
     num_queried_tokens: int = 0
     num_cached_tokens: int = 0

@@ -126,9 +126,7 @@ class LoadGenerator(ABC):
 
     def _leaves_after(self, visits: list[Visit]) -> float:
         """Return the seconds from the end of the last visit until the user has the answer."""
-        if self.servers is None or not (visits and visits[-1].num_output_tokens):
-            return 0.0
-        return self.servers.leaves_after(sum([visit.num_output_tokens for visit in visits]))
+        return 0.0 if self.servers is None else self.servers.leaves_after(visits)
 
     def _resend_at(self, failure: Failure, num_attempts: int) -> float | None:
         """Return when a request is sent again after a failure, seconds; None: it is not."""

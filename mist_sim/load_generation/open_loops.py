@@ -81,9 +81,11 @@ class OpenLoop(LoadGenerator):
 
     def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
         """Note that a request is over that was walked plainly."""
+        entered_at = visits[0].queued_at if visits else self.env.now
+        request.front_end = entered_at - request.sent_at
         if failure is None:
             leaving = self._leaves_after(visits)
-            request.front_end = sum([v.queued_at for v in visits]) - request.sent_at + leaving
+            request.front_end += leaving
             self.recorder.record_end(request, visits, self.env.now + leaving)
         else:
             self.recorder.record_end(request, visits, failure.time, failure, 1, visits)

@@ -259,7 +259,8 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     sent_at = requests["sent_at"][mine]
     found: Array = np.concatenate(times)
     last_attempt: Array = found[found > sent_at]
-    return last_attempt + recorder.response
+    first_token_at = requests["first_token_at"][mine]  # which is late among others of its step
+    return np.fmax(last_attempt + recorder.response, first_token_at)
 
 
 def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:

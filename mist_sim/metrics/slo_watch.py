@@ -10,7 +10,6 @@ import numpy as np
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics.goodput import Slo
-from mist_sim.metrics.latency import decode_time
 from mist_sim.metrics.records.recorder import ColumnRecorder
 
 
@@ -39,9 +38,9 @@ class SloWatch(ColumnRecorder):
 
     def _is_kept(self, request: Request, visits: list[Visit], time: float) -> bool:
         arrival = nan if request.arrival_time is None else request.arrival_time
-        tokens = (v.first_token_at for v in visits if v.has_token)
-        seconds, num_gaps = decode_time(visits)
-        ttft, e2el = next(tokens, nan) - arrival, time - arrival
+        num_output_tokens = sum([visit.num_output_tokens for visit in visits])
+        seconds, num_gaps = self.decode_time(visits, num_output_tokens, None)
+        ttft, e2el = min(self.first_token_at(visits), time) - arrival, time - arrival
         tpot = seconds / num_gaps if num_gaps else nan
         times = [np.array([seconds]) for seconds in (ttft, tpot, e2el)]
         gaps, group = np.array([num_gaps]), np.array([self._slo.group_of(request)])

@@ -48,6 +48,7 @@ class StepRecords:
         self._sink = recorder.step_sink(self._track) if steps_inside is None else None
         self._num_steps = 0
         self._last_decode_end = 0.0
+        self._num_beside = 0  # tokens that the latest steps gave, each
         self._num_drafts = 0  # of each decode, in the last decode step
         self._newly_decoding: list[SequenceState] = []  # joined since the last decode step
         self._resumed: set[SequenceState] = set()  # whose stay did not begin with a prefill
@@ -69,7 +70,7 @@ class StepRecords:
     ) -> None:
         """Write executed steps. num_gone: decodes in them that left before they were over."""
         start, end, num_steps = run.start, run.end, run.num_steps
-        num_gaps = batch.num_decodes - num_gone
+        self._num_beside = num_gaps = batch.num_decodes - num_gone
         if num_gaps:
             self.streamed.number += (
                 num_steps * num_gaps if step_tokens is None else step_tokens.sum().item()
@@ -167,6 +168,7 @@ class StepRecords:
             for sequence in self._newly_decoding:
                 if not sequence.visit.has_token:  # those before were another client's
                     sequence.visit.first_token_at = first_end
+                    sequence.visit.num_beside = num_decodes - 1
         for sequence in self._newly_decoding:
             if sequence.last_token_at == start:
                 num_fresh += 1
@@ -191,7 +193,8 @@ class StepRecords:
             return
         self.streamed.number += 1
         if visit.first_token_at != visit.first_token_at:
-            visit.first_token_at = now
+            visit.first_token_at, visit.num_beside = now, self._num_beside
+        self._num_beside += 1
         if last == last:
             self._recorder.record_gap(self._track, now, now - last, 1)
         sequence.last_token_at = now

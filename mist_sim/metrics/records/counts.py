@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import nan
 
 from mist_sim.core.visit import Lost, Visit
 from mist_sim.stages import Prefill
@@ -21,19 +20,15 @@ def num_input_tokens(visit: Visit) -> int:
     return max(0, num_tokens)
 
 
-def totals(visits: Sequence[Visit]) -> tuple[float, float, int, int, int, int, int]:
+def totals(visits: Sequence[Visit]) -> tuple[float, int, int, int, int, int]:
     """Return what the visits of a request add up to.
 
-    The time of its first token and the time in queues (seconds), its output tokens, its
-    preemptions; prompt tokens looked up in prefix caches, found there, and known to an unlimited
-    one.
+    The time in queues (seconds), its output tokens, its preemptions; prompt tokens looked up in
+    prefix caches, found there, and known to an unlimited one.
     """
-    first_token_at = nan
     queued = 0.0
     num_output_tokens = num_preemptions = num_queried = num_cached = num_known = 0
     for visit in visits:
-        if first_token_at != first_token_at:
-            first_token_at = visit.first_token_at
         begun_at = visit.started_at
         if begun_at != begun_at and isinstance(visit.outcome, Lost):
             begun_at = visit.finished_at  # it was lost before its turn
@@ -45,7 +40,6 @@ def totals(visits: Sequence[Visit]) -> tuple[float, float, int, int, int, int, i
             num_cached += visit.num_cached_tokens
             num_known += visit.num_known_tokens
     return (
-        first_token_at,
         queued,
         num_output_tokens,
         num_preemptions,

@@ -58,10 +58,11 @@ class ColumnRecorder:
     counts classes; empty if the slo has none.
 
     Visits and steps have the times of clients, requests those of their users: tokens come
-    `response` seconds later, the last one `output_token` more for each token (see `FrontEnd`).
+    `response` seconds later, the first one `turn` more for each token of the same step before it,
+    the last one `output_token` more for each token (see `FrontEnd`).
     """
 
-    response = output_token = 0.0
+    response = output_token = turn = 0.0
 
     def __init__(self) -> None:
         self.requests = request_table()
@@ -161,14 +162,12 @@ class ColumnRecorder:
         in_vain: Sequence[Visit] = (),
     ) -> None:
         """Add a row to the requests: totals over its visits, and how it ended."""
-        first_token_at, queued, num_output_tokens, num_preemptions, *prefixes = totals(visits)
-        num_queried, num_cached, num_known = prefixes
-        first_token_at += self.response
+        queued, num_output_tokens, num_preemptions, num_queried, *prefixes = totals(visits)
+        num_cached, num_known = prefixes
+        first_token_at = self.first_token_at(visits)
         if first_token_at > time:  # its sender had given up, while the step went on
-            first_token_at = nan
-        decode_time, num_gaps = latency.decode_time(visits)
-        if failure is None and num_gaps:
-            decode_time += self.output_token * num_output_tokens
+            first_token_at = time if failure is None else nan
+        decode_time, num_gaps = self.decode_time(visits, num_output_tokens, failure)
         self.requests.rows.append(
             (
                 request.request_id,
@@ -202,6 +201,25 @@ class ColumnRecorder:
         if len(self.requests.rows) >= self._most_rows:
             self._pack()
 
+    def first_token_at(self, visits: Sequence[Visit]) -> float:
+        """Return when a user has the first token of an attempt, seconds; NaN without one."""
+        for visit in visits:
+            if visit.has_token:
+                return visit.first_token_at + (self.response + self.turn * visit.num_beside)
+        return nan
+
+    def decode_time(
+        self, visits: Sequence[Visit], num_output_tokens: int, failure: Failure | None
+    ) -> tuple[float, int]:
+        """Return the seconds between the tokens of an attempt at its user, and the gaps."""
+        seconds, num_gaps = latency.decode_time(visits)
+        if num_gaps:
+            late = next((self.turn * visit.num_beside for visit in visits if visit.has_token), 0.0)
+            seconds = 0.0 if seconds < late else seconds - late
+            if failure is None:
+                seconds += self.output_token * num_output_tokens
+        return seconds, num_gaps
+
     def record_whole(self, client_id: int, visit: Visit) -> None:
         """Add the rows of a request that one visit served whole, and of that visit."""
         request, stages = visit.request, visit.stages
@@ -210,6 +228,14 @@ class ColumnRecorder:
         num_prompt_tokens, num_output_tokens = request.num_prompt_tokens, visit.num_output_tokens
         model, sent_at, queued_at = request.model, request.sent_at, visit.queued_at
         leaving = self.response + (sending := self.output_token * num_output_tokens)
+        late = self.turn * visit.num_beside
+        first_at_user, decode_time = first_token_at + (self.response + late), 0.0
+        if first_at_user > time + leaving:
+            leaving = first_at_user - time
+            first_at_user = min(first_at_user, time + leaving)  # but for a rounding
+        if num_output_tokens > 1:
+            decode_time = visit.last_token_at - first_token_at
+            decode_time = (0.0 if decode_time < late else decode_time - late) + sending
         self.visits.rows.append(
             (
                 request.request_id,
@@ -234,11 +260,11 @@ class ColumnRecorder:
                 -1 if request.session_id is None else request.session_id,
                 request.arrival_time,
                 sent_at,
-                first_token_at + self.response,
+                first_at_user,
                 time + leaving,
                 visit.started_at - queued_at,
                 queued_at - sent_at + leaving,
-                visit.last_token_at - first_token_at + sending if num_output_tokens > 1 else 0.0,
+                decode_time,
                 num_output_tokens - 1 if num_output_tokens else 0,
                 num_prompt_tokens,
                 num_output_tokens,
