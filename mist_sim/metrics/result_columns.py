@@ -260,7 +260,8 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     found: Array = np.concatenate(times)
     last_attempt: Array = found[found > sent_at]
     first_token_at = requests["first_token_at"][mine]  # which is late among others of its step
-    return np.fmax(last_attempt + recorder.response, first_token_at)
+    received: Array = np.fmax(last_attempt + recorder.response, first_token_at)
+    return received
 
 
 def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:

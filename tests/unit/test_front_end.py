@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim import Scenario, simulate
+from mist_sim import Scenario, Simulation, Workload, llm_client, simulate
 from mist_sim.core.front_end import MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.traces.arrivals import TraceArrivals
+from mist_sim.traces.base import TraceRow
+from mist_sim.traces.workload import Rows
 from tests.effort import examples
 from tests.reference.scenarios import synthetic
 
@@ -38,45 +41,123 @@ def scenario(front_end, arrivals=None, **more):
     )
 
 
+class Counter:
+    """Tokens that a client has streamed, as a test says."""
+
+    number = 0
+
+    def __call__(self) -> int:
+        return self.number
+
+
 def test_a_process_takes_requests_one_at_a_time():
     servers = ApiServers(replace(NONE, request=4e-3, prompt_token=1e-6))
-    assert servers.enters_at(1.0, 1000, 10) == pytest.approx(1.005)
-    assert servers.enters_at(1.001, 0, 10) == pytest.approx(1.009)
-    assert servers.enters_at(2.0, 0, 10) == pytest.approx(2.004)
+    assert servers.enters_at(1.0, 1000) == pytest.approx(1.005)
+    assert servers.enters_at(1.001, 0) == pytest.approx(1.009)
+    assert servers.enters_at(2.0, 0) == pytest.approx(2.004)
 
 
 def test_several_processes_share_the_requests():
-    servers = ApiServers(FIXED, 2)
-    found = [servers.enters_at(0.0, 1, 1) for _ in range(5)]
+    servers = ApiServers(FIXED, [(None, 2)])
+    found = [servers.enters_at(0.0, 1) for _ in range(5)]
     assert found == pytest.approx([0.004, 0.004, 0.008, 0.008, 0.012])
 
 
+def test_a_request_waits_for_the_tokens_before_it():
+    """100 tokens of 1 ms come while the process is busy for 10 ms, and 60 while it rests."""
+    streamed = Counter()
+    servers = ApiServers(replace(NONE, request=10e-3, stream_token=1e-3), [(streamed, 1)])
+    assert servers.enters_at(1.0, 0) == pytest.approx(1.010)
+    streamed.number = 100
+    assert servers.enters_at(1.010, 0) == pytest.approx(1.120)
+    streamed.number = 160
+    assert servers.enters_at(1.2, 0) == pytest.approx(1.210)
+
+
+def test_a_client_streams_through_its_own_processes():
+    streamed = Counter()
+    options = replace(NONE, request=4e-3, stream_token=1e-3)
+    servers = ApiServers(options, [(streamed, 2), (None, 1)])
+    streamed.number = 100
+    found = [servers.enters_at(0.0, 0) for _ in range(3)]
+    assert found == pytest.approx([0.054, 0.054, 0.004])
+
+
 @given(
-    count=st.integers(1, 4),
     gaps=st.lists(st.floats(0, 0.05), min_size=1, max_size=30),
     prompts=st.lists(st.integers(1, 4000), min_size=30, max_size=30),
+    tokens=st.lists(st.integers(0, 2000), min_size=30, max_size=30),
 )
 @examples(100)
-def test_requests_enter_in_order_and_none_sooner_than_it_can(count, gaps, prompts):
-    options = MEASURED.or_else(NONE)
-    servers = ApiServers(replace(options, prompt_token=1e-6), count)
-    now, before = 0.0, 0.0
-    for gap, prompt in zip(gaps, prompts, strict=False):
-        now += gap
-        enters_at = servers.enters_at(now, prompt, 100)
-        assert enters_at >= max(before, now + 4.25e-3 + 1e-6 * prompt - 1e-12)
+def test_a_process_never_does_more_than_one_thing(gaps, prompts, tokens):
+    """It is idle only when all is done, and no request waits for work that comes later."""
+    streamed = Counter()
+    servers = ApiServers(replace(MEASURED, prompt_token=1e-6), [(streamed, 1)])
+    now, before, work = 0.0, 0.0, 0.0
+    for gap, prompt, number in zip(gaps, prompts, tokens, strict=False):
+        now, streamed.number = now + gap, streamed.number + number
+        own = 4.25e-3 + 1e-6 * prompt
+        enters_at = servers.enters_at(now, prompt)
+        assert enters_at >= max(before, now) + own - 1e-12
+        work += own + number * MEASURED.stream_token
+        assert enters_at <= now + work + 1e-12
         before = enters_at
 
 
 @pytest.mark.parametrize(("rate", "is_full"), [(70.0, False), (85.0, True)])
 def test_streams_leave_less_of_a_process_to_those_who_arrive(rate, is_full):
     """One process of vLLM served 76.5 requests/s with 198 tokens each (pull request 17546)."""
-    servers = ApiServers(MEASURED)
-    arrivals = np.cumsum(np.full(6000, 1 / rate))
-    waits = [servers.enters_at(float(now), 0, 198) - now for now in arrivals]
+    streamed = Counter()
+    servers = ApiServers(MEASURED, [(streamed, 1)])
+    waits = []
+    for number, now in enumerate(np.cumsum(np.full(6000, 1 / rate))):
+        streamed.number = 198 * number
+        waits.append(servers.enters_at(float(now), 0) - now)
     assert (waits[-1] > 1.0) == is_full
-    quiet = ApiServers(MEASURED).enters_at(0.0, 0, 198)
-    assert waits[-1] > 2 * quiet
+
+
+def test_a_burst_does_not_starve_the_engine():
+    """512 users at one H100: 39 decodes a step while whole answers counted as they arrived."""
+    users = {"type": "closed_loop", "concurrency": 512}
+    said = scenario({}, users, engine="vllm-0.19").changed(
+        {"workload": synthetic(1024, 512, 1024, users)}
+    )
+    found, free = simulate(said), simulate(said.changed({"front_end.stream_token": "0 s"}))
+    assert found.summary["output_throughput"] > 0.98 * free.summary["output_throughput"]
+    steps = found.recorder.steps[0].columns()
+    decodes = (steps["num_decodes"] * steps["num_steps"]).sum() / steps["num_steps"].sum()
+    assert decodes > 300
+
+
+def test_a_first_token_comes_after_those_of_its_step():
+    """100 answers are under way, and the next one's first token is the last of its step."""
+    requests = [(0.0, 16, 400)] * 100 + [(2.0, 16, 3)]
+    rows = [TraceRow(prompt, output, time) for time, prompt, output in requests]
+    times = replace(NONE, stream_token=1e-4, response=1e-3)
+    parts = {"clients": [llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm")]}
+    parts["workload"] = Workload(Rows(rows), TraceArrivals())
+    result = Simulation(**parts, front_end=times).run()
+    visits = result.recorder.visits.columns()
+    requests = result.columns("requests")
+    here = visits["request_id"].tolist().index(100)
+    there = np.asarray(requests["request_id"]).tolist().index(100)
+    late = requests["first_token_at"][there] - visits["first_token_at"][here]
+    assert late == pytest.approx(1e-3 + 100 * 1e-4)
+    came = result.token_times(100)
+    assert came[0] == requests["first_token_at"][there]
+    assert (came[-1] - came[0]) / 2 == pytest.approx(requests["tpot"][there])
+    assert requests["e2el"][there] == pytest.approx(came[-1] - 2.0)
+
+
+def test_an_answer_of_one_token_ends_with_it():
+    """200 answers of one token in one step: none ends before its token has come."""
+    times = replace(NONE, stream_token=1e-3, response=1e-3)
+    rows = [TraceRow(4, 1, 0.0) for _ in range(200)]
+    client = llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm")
+    workload = Workload(Rows(rows), TraceArrivals())
+    requests = Simulation(clients=[client], workload=workload, front_end=times).run().requests
+    assert (requests["e2el"] == requests["ttft"]).all()
+    assert requests["ttft"].max() - requests["ttft"].min() == pytest.approx(0.199)
 
 
 def test_users_wait_for_the_front_end_and_engines_do_not():

@@ -232,10 +232,13 @@ class Engine:
     def num_unwritten(self, lane: Lane) -> int:
         """Return the tokens of a lane's steps that have ended, in a run that has not."""
         run = self._run
-        if run is None or isinstance(run.ends, float):
+        if run is None or run.num_steps == 1:
             return 0  # a single step is written down as it ends
-        num_over = bisect_right(run.ends, self.env.now, 0, run.num_steps)
-        return unwritten(lane, run.plan_of(lane), num_over) if num_over else 0
+        for member, _, batch in run.parts:
+            if member is lane:
+                num_over = bisect_right(run.ends, self.env.now, 0, run.num_steps)  # type: ignore[arg-type]
+                return unwritten(lane, batch, num_over)
+        return 0
 
     def steps_over(self, lane: Lane) -> tuple[StepPlan | None, int]:
         """Return a lane's plan in the run in flight, and how many of its steps have ended."""
@@ -385,12 +388,12 @@ class Engine:
             self._wake = env.move(self._wake, run.end, self._step_end)
 
 
-def unwritten(lane: Lane, plan: StepPlan | None, num_over: int) -> int:
-    """Return the tokens of steps of a plan that have ended. Prompts end with the last step."""
-    if plan is None or not plan.decodes:
-        return 0
-    clock = lane.state.clock
-    return clock.context_after(num_over) - clock.context_sum
+def unwritten(lane: Lane, batch: StepBatch, num_over: int) -> int:
+    """Return the tokens of steps of a run that have ended, not its last: prompts give none."""
+    if batch.num_drafts:
+        clock = lane.state.clock
+        return clock.context_after(num_over) - clock.context_sum
+    return num_over * batch.num_decodes
 
 
 def _keys(batch: StepBatch) -> int:

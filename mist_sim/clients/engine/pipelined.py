@@ -219,8 +219,11 @@ class PipelineEngine:
 
     def num_unwritten(self, member: Lane) -> int:
         """Return the tokens of a lane's passes that have ended, in a run that has not."""
-        plan, num_over = self.steps_over(member)
-        return unwritten(member, plan, num_over)
+        lane = self._lane_of[member]
+        for each, _, batch in () if lane.run is None else lane.run.parts:
+            if each is member:
+                return unwritten(member, batch, bisect_right(lane.ends, self.env.now))
+        return 0
 
     def steps_over(self, member: Lane) -> tuple[StepPlan | None, int]:
         """Return a lane's plan in its run, and how many of its passes have ended."""

@@ -18,9 +18,6 @@ Row = tuple[float, int, int, int, int, int, int, int, float, int, int, int, int]
 """Start, steps, chunks, new tokens, decodes, their context, that of prompts, pairs, busy, waiting,
 blocks, gaps, extrapolated: the columns of `step_table`."""
 
-NUM_DECODES = 4
-"""The place of the decodes in a row."""
-
 
 class StepRecords:
     """Writes one track of steps: those of one clock, in order of time.
@@ -154,7 +151,7 @@ class StepRecords:
         _, all_ends, add_all = self._sink  # type: ignore[misc]
         add_all(rows)
         all_ends.extend(ends)
-        self.streamed.number += sum([row[NUM_DECODES] for row in rows])
+        self.streamed.number += sum([row[4] for row in rows])
         self._num_steps += len(rows)
         self._last_decode_end = ends[-1]
         self._newly_decoding.clear()

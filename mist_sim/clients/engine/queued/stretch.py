@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 from typing import Literal
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -24,7 +24,7 @@ from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.engine.queued.rhythm import Rhythm, rhythm_of
-from mist_sim.clients.engine.step_records import NUM_DECODES, Row
+from mist_sim.clients.engine.step_records import Row
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -122,8 +122,8 @@ class Stretch:
         number = sum([each.num_tokens for each in self.flight[begin:end]])
         if end <= num_flight:
             return number
-        for row in self.rows[len(sums) - 1 : end - num_flight]:
-            sums.append(sums[-1] + row[NUM_DECODES])
+        more = [row[4] for row in self.rows[len(sums) - 1 : end - num_flight]]
+        sums.extend(accumulate(more, initial=sums.pop()))
         return number + sums[end - num_flight] - sums[max(begin - num_flight, 0)]
 
     def goes_on(self) -> bool:
