@@ -75,11 +75,12 @@ _ROWS: Mapping[str, int] = {"deep_gemm": 128}
 
 
 def rows_computed(backend: str | None) -> int:
-    """Return the rows that a back end computes at least for each expert that a step reaches.
+    """Return the rows that a back end computes at least for each expert on a GPU.
 
-    DeepGEMM fills the rows of every expert up to a multiple of 128 and multiplies whatever stands
-    there (`get_mk_alignment_for_contiguous_layout`; vllm/model_executor/layers/fused_moe/
-    deep_gemm_utils.py). Triton's tiles have 16 rows and more, but it loads zeros for those that are
+    DeepGEMM fills the rows of an expert up to a multiple of 128, and vLLM makes room for as many of
+    every expert, since the host does not know which a step reaches (`compute_aligned_M` in
+    vllm/model_executor/layers/fused_moe/deep_gemm_utils.py); all of it passes through the kernel's
+    blocks. Triton's tiles have 16 rows and more, but it loads zeros for those that are
     missing: its runs show no such watts.
     """
     return _ROWS.get(backend or "", 0)

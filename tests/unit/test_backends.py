@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import measured_itl
 from mist_sim import ScenarioError
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
@@ -12,6 +13,7 @@ from mist_sim.hardware.devices.kernels import KERNELS
 from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of, experts_kind
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.setting import Setting
+from mist_sim.metrics.load import LOW_LOAD
 from mist_sim.models import load_model
 from mist_sim.models.moe_backends import _RUNS_ON, Deployment, expert_format
 from mist_sim.scenario.engines.engine_version import ATTENTION, EXPERTS
@@ -108,7 +110,7 @@ def test_deep_gemm_fills_the_rows_of_every_expert():
     """It has no figures of its own, but 128 rows of an expert are computed where one is there."""
     kind, h100 = "experts_fp8_block", load_gpu("h100-sxm")
     filled, usual = with_backend(h100, [kind], "deep_gemm").kernels[kind], h100.kernels[kind]
-    assert filled == replace(usual, padding=127.0)
+    assert filled == replace(usual, padding=0.0, filled=127.0)
     own = replace(h100, kernels={**h100.kernels, kind: replace(usual, mfu=0.5)})
     assert with_backend(own, [kind], "deep_gemm") == own
 
@@ -277,3 +279,13 @@ def test_the_kernels_of_attention_are_taken_from_flags_and_variables():
     assert backend(line) == "FLASHINFER"
     assert backend("VLLM_ATTENTION_BACKEND=XFORMERS vllm serve qwen3-8b") is None
     assert backend("vllm serve qwen3-8b --attention-backend auto") is None
+
+
+def test_deep_gemm_takes_as_long_for_experts_that_no_token_reaches(shared):
+    """Qwen3-235B-A22B in FP8 by vLLM 0.11 on H100 and B200 (ML.ENERGY), 2 to 16 sequences."""
+    file = shared("measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
+    runs = measured_itl.compared(file)
+    runs = runs[runs["even"] & (runs["kernels_of"] == "deep_gemm") & (runs["load"] == LOW_LOAD)]
+    found = runs["measured"] / runs["computed"]
+    assert len(found) == 16
+    assert found.between(0.85, 1.15).all()

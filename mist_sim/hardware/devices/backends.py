@@ -36,7 +36,7 @@ def with_backend(gpu: GpuSpec, kinds: Iterable[str], backend: str) -> GpuSpec:
     """Return a GPU with the figures of a back end for kinds of kernels.
 
     The usual ones, those that were not timed, and figures that a GPU's file changed stay as they
-    are; but for `padding`, where the rows are known that a back end without figures fills up.
+    are; but for the rows that a back end without figures is known to fill up.
     """
     listed = [kind for kind in kinds if _is_listed(gpu, kind)]
     figures = _figures(gpu.architecture, backend)
@@ -45,7 +45,7 @@ def with_backend(gpu: GpuSpec, kinds: Iterable[str], backend: str) -> GpuSpec:
         for kind in listed:
             kernel = gpu.kernels.get(kind)
             if kernel and not has_figures(gpu.architecture, kind, backend):
-                found[kind] = replace(kernel, padding=max(kernel.padding, filled - 1.0))
+                found[kind] = replace(kernel, padding=0.0, filled=filled - 1.0)
     return replace(gpu, kernels={**gpu.kernels, **found}) if found else gpu
 
 

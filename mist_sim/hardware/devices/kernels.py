@@ -102,6 +102,7 @@ class Kernel:
         first (activations of FP8 products).
     padding: rows more that a product computes for every expert that it reaches, and keys more
         that each token of a prompt attends to: kernels work in tiles.
+    filled: rows more that a product computes for every expert on the GPU, reached or not.
     per_pair: FLOPs per (query, key) pair and head beyond its two products (exponentials).
     beside_prompts: how many times as long decodes take in a step with prompts (>= 1), where one
         kernel computes both and does not split the contexts of decodes.
@@ -113,6 +114,7 @@ class Kernel:
     serial: Seconds = 0.0
     per_input: Seconds = 0.0
     padding: float = 0.0
+    filled: float = 0.0
     per_pair: float = 0.0
     beside_prompts: float = 1.0
 
@@ -121,7 +123,7 @@ class Kernel:
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise ValueError(f"{name} must be in (0, 1], got {share}")
-        for name in ("floor", "serial", "per_input", "padding", "per_pair"):
+        for name in ("floor", "serial", "per_input", "padding", "filled", "per_pair"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be >= 0 and finite, got {value}")
@@ -158,6 +160,7 @@ _ONLY_OF = {
     ),
     "per_input": (*PRODUCTS, *_EXPERTS),
     "padding": (*_EXPERTS, *_PROMPTS),
+    "filled": _EXPERTS,
     "per_pair": _PROMPTS,
     "beside_prompts": _DECODES,
 }

@@ -110,9 +110,11 @@ def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None
     none, one = (operators.routed_experts(model, moe, n, 1, t, ranks, imbalance) for n in (0, 1))
     terms = tuple(phase.terms(model.num_moe_layers, none, one))
     rows = [each.inputs / each.depth for each in one]
-    padding = [phase.rates(each.kernel, each.dtype)[0].padding for each in one]
-    padded = tuple(float(more / each) for more, each in zip(padding, rows, strict=True))
-    return Experts(moe, terms, padded, ranks)
+    kernels = [phase.rates(each.kernel, each.dtype)[0] for each in one]
+    pairs = [*zip(kernels, rows, strict=True)]
+    padding = tuple(float(kernel.padding / each) for kernel, each in pairs)
+    filled = tuple(float(kernel.filled / each) * moe.num_experts / ranks for kernel, each in pairs)
+    return Experts(moe, terms, padding, filled, ranks)
 
 
 def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:

@@ -70,12 +70,14 @@ class Experts:
 
     terms: their weights are those of one expert.
     padding: tokens that each activated expert computes in vain, by term.
+    filled: tokens that all experts of a rank compute in vain, reached or not, by term.
     num_ranks: ranks that the experts are spread over.
     """
 
     moe: MoeSpec
     terms: tuple[Term, ...]
     padding: tuple[float, ...]
+    filled: tuple[float, ...]
     num_ranks: int = 1
 
     def time(self, routed: int) -> float:
@@ -88,8 +90,8 @@ class Experts:
     def times(self, routed: int) -> Iterator[ProductTime]:
         """Yield the seconds of each product in all layers, for the tokens of all replicas."""
         touched = self.moe.distinct_experts(routed) / self.num_ranks
-        for term, padding in zip(self.terms, self.padding, strict=True):
-            compute = (routed + touched * padding) * term.work
+        for term, padding, filled in zip(self.terms, self.padding, self.filled, strict=True):
+            compute = (routed + filled + touched * padding) * term.work
             memory = touched * term.weights + routed * term.traffic
             overlapped = sqrt(compute * compute + memory * memory)
             seconds = term.fixed + routed * term.per_token + overlapped
