@@ -114,6 +114,12 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
 
 
+def biases_of(summary: Mapping[str, Any]) -> dict[str, Range]:
+    """Return the ranges of `expected_ranges` that lie on one side of 0: biases, by metric."""
+    found = expected_ranges(summary).items()
+    return {name: each for name, each in found if each and (each.low > 0 or each.high < 0)}
+
+
 def verdict_of(kept: bool, value: float, limit: float, error: Range | None) -> str:
     """Return "pass", "miss", or "within error" where a real engine might do the other.
 

@@ -11,6 +11,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
+from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.keeping import Doubts, doubts_of, is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
@@ -174,6 +175,7 @@ class Case:
             is_coarse=self.goodput is not None and self.goodput.is_coarse,
             beside=self.beside,
             is_undecided=goodput is not None and goodput.status == "undecided",
+            biases=biases_of(self.summaries[0]) if self.summaries else {},
         )
 
     @property

@@ -1,16 +1,19 @@
 """The winner of a comparison: the stars, and the sentence below the table.
 
 A star marks designs that keep their limits, and a certain difference. If intervals of goodput
-overlap by more than `NEAR`, the question stays open.
+overlap by more than `NEAR`, the question stays open; so it does if step times of one are known to
+be off in one direction, and by more than its lead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, isclose, isnan, nan
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from mist_sim.errors import listed
+from mist_sim.metrics.expected_errors import Range
 from mist_sim.metrics.keeping import GOOD, Doubts, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
 from mist_sim.metrics.replications import estimate
@@ -19,6 +22,9 @@ Better = Literal["more", "less"]
 
 NEAR = 0.03
 """By this share another may be better than one with a star, as far as its interval tells."""
+
+BIASED = "their step times are off by more than that, to one side"
+"""Why designs stay undecided that longer runs cannot tell apart."""
 
 _MORE = "--most-requests or --replications may tell"
 _AS_IT_STANDS = "for the workload as it stands; short ones flatter"
@@ -57,6 +63,7 @@ class Ranked(NamedTuple):
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
+    biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
     """
 
     name: str
@@ -71,6 +78,7 @@ class Ranked(NamedTuple):
     is_coarse: bool = False
     beside: Beside | None = None
     is_undecided: bool = False
+    biases: Mapping[str, Range] = MappingProxyType({})
 
     @property
     def is_fit(self) -> bool:
@@ -101,7 +109,11 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
     best_value = max(values.values()) if better == "more" else min(values.values())
     leaders = [case for case in fit if case.figures[figure] == best_value]
     others = [case for case in fit if case.name in values and case not in leaders]
-    sure = all(_is_surely_better(leaders[0], other, figure, better) for other in others)
+    sure = all(
+        _is_surely_better(leaders[0], other, figure, better)
+        and _leads_beyond_bias(leaders[0], other, figure, better)
+        for other in others
+    )
     return [case.name for case in leaders] if sure else []
 
 
@@ -118,6 +130,27 @@ def _is_surely_better(best: Ranked, other: Ranked, figure: str, better: Better) 
     if isnan(gain.half_width):  # one seed: the figures of that run
         return True
     return gain.low > 0 if better == "more" else gain.high < 0
+
+
+def _leads_beyond_bias(best: Ranked, other: Ranked, figure: str, better: Better) -> bool:
+    """Tell whether the best stays ahead with the known biases of both."""
+    one, two, lead = best.figures[figure], other.figures[figure], _lead_needed(best, other, figure)
+    return one >= two * lead if better == "more" else one * lead <= two
+
+
+def _lead_needed(best: Ranked, other: Ranked, figure: str) -> float:
+    """Return the factor by which the best has to lead, since step times have known biases.
+
+    Equal ones cancel. A latency has its own bias; all else may have any.
+    """
+    own = [name for name in ("ttft", "tpot", "e2el") if f"_{name}_" in figure]
+    needed = 1.0
+    for name in own or {*best.biases, *other.biases}:
+        mine, theirs = best.biases.get(name), other.biases.get(name)
+        if mine != theirs:
+            longer = 1 + mine.high if mine else 1.0
+            needed = max(needed, longer / (1 + theirs.low if theirs else 1.0))
+    return needed
 
 
 def _at(case: Ranked, figure: str, end: int) -> float:
@@ -140,9 +173,14 @@ def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
         for case in cases
         if case is not best
         and case.interval is not None
-        and (_scaled(case, figure)[1] > least * (1 + NEAR) or _same(case, best, figure))
+        and (_highest(case, best, figure) > least * (1 + NEAR) or _same(case, best, figure))
         and not ((beside := _beside(case, best, figure)) and beside.not_more)
     ]
+
+
+def _highest(case: Ranked, best: Ranked, figure: str) -> float:
+    """Return the upper end of a goodput beside that of the best, whose step times may be off."""
+    return _scaled(case, figure)[1] * _lead_needed(best, case, figure)
 
 
 def _equals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
@@ -155,7 +193,7 @@ def _beside(case: Ranked, best: Ranked, figure: str) -> Beside | None:
 
     It holds for a goodput over something, such as GPUs, if both have as much of that.
     """
-    if case.beside is None or case.beside.best != best.name:
+    if case.beside is None or case.beside.best != best.name or case.biases != best.biases:
         return None
     return case.beside if isclose(_factor(case, figure), _factor(best, figure)) else None
 
@@ -199,10 +237,11 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
         which = f"; {' and '.join(sorted(limits))} misses first" if limits else ""
         return f"No rate is attained{which}."
     if near := rivals(best, "goodput", cases):
-        other = max(near, key=lambda case: _scaled(case, "goodput")[1])
+        other = max(near, key=lambda case: _highest(case, best, "goodput"))
         num_more = len(near) - 1
         more = f" and {num_more} other{'s' if num_more > 1 else ''}" if num_more else ""
         may = _MORE if best.is_steady else _AS_IT_STANDS
+        may = BIASED if _lead_needed(best, other, "goodput") > 1 else may
         return f"Undecided between {_with_interval(best)} and {_with_interval(other)}{more}; {may}."
     others = [case for case in cases if case is not best and not isnan(case.figures["goodput"])]
     why = f"; {best.first_limit} is the first to miss beyond" if best.first_limit else ""

@@ -6,6 +6,7 @@ from math import inf, nan
 
 import pytest
 
+from mist_sim.metrics.expected_errors import Range
 from mist_sim.metrics.keeping import Doubts
 from mist_sim.search.ranking import Beside, Ranked, sentence, starred
 
@@ -252,3 +253,24 @@ def test_one_alone_and_none_at_all():
     assert sentence([none, none._replace(interval=(0.0, 1.0))]) == (
         "No rate is attained; TTFT misses first."
     )
+
+
+def test_a_lead_smaller_than_a_known_bias_has_no_star():
+    """Measured tokens take 24 to 57 % longer than simulated ones of one design, or of both."""
+    slow = {"tpot": Range(0.24, 0.57)}
+    figures = {"p90_tpot_ms": 10.0, "p90_ttft_ms": 100.0}
+    best = APART._replace(figures=APART.figures | figures, biases=slow)
+    worse = {"p90_tpot_ms": 11.2, "p90_ttft_ms": 112.0}
+    other = TOGETHER._replace(figures=TOGETHER.figures | worse)
+    assert starred("goodput", "more", [best, other]) == []
+    assert starred("p90_tpot_ms", "less", [best, other]) == []
+    assert starred("p90_ttft_ms", "less", [best, other]) == ["apart"]
+    assert sentence([best, other]) == (
+        "Undecided between apart (90 /s, 88 to 92) and together (70 /s, 68 to 73); their step "
+        "times are off by more than that, to one side."
+    )
+    for both in ([best, other._replace(biases=slow)], [best._replace(biases={}), other]):
+        assert starred("goodput", "more", both) == ["apart"]
+        assert starred("p90_tpot_ms", "less", both) == ["apart"]
+    far = other._replace(figures=other.figures | {"p90_tpot_ms": 15.8})
+    assert starred("p90_tpot_ms", "less", [best, far]) == ["apart"]

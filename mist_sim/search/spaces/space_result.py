@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core.result_warnings import ResultWarning, merged, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.findings.front_picture import can_draw, draw
 from mist_sim.report.presenters import SPACE
-from mist_sim.search.ranking import NEAR, Ranked, lowest, rivals
+from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
@@ -260,6 +261,7 @@ def _how_sure(
             {"goodput": found.figures["goodput"], objective.name: found.figures[objective.name]},
             found.goodput.interval if found.goodput else None,
             None,
+            biases=biases_of(vars(found.goodput)) if found.goodput else {},
         )
         for number, found in outcomes.items()
         if found.is_fit
@@ -267,14 +269,15 @@ def _how_sure(
     searched = [found.goodput for found in outcomes.values() if found.is_fit and found.goodput]
     if not any(goodput.is_steady for goodput in searched):
         return ", for the workload as it stands; short ones flatter."
-    near = [each.name for each in rivals(ranked[best], objective.name, list(ranked.values()))]
+    among = rivals(ranked[best], objective.name, list(ranked.values()))
+    near = [each.name for each in among]
     near += _untold(objective, lowest(ranked[best], objective.name), outcomes, prepared)
     if not near:
         return f", and no other may be more than {100 * NEAR:g} % better, by the 95 % intervals."
-    return (
-        f"; undecided against {near[0]}{_others(len(near) - 1)}, by the 95 % intervals: "
-        "--most-requests may tell."
-    )
+    told = f"; undecided against {near[0]}{_others(len(near) - 1)}"
+    if among and among[0].biases != ranked[best].biases:
+        return f"{told}: {BIASED}."
+    return f"{told}, by the 95 % intervals: --most-requests may tell."
 
 
 def _untold(
