@@ -23,7 +23,7 @@ from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Beside, Better, Ranked, rivals, sentence, starred
-from mist_sim.search.same_workload import check_same_workload
+from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.side_by_side import run_side_by_side
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.verdicts.request_times import target_of
@@ -46,7 +46,8 @@ class Comparison(Findings):
 
     left_out: designs that are impossible, with the reason. assumed: assumptions about the
         scenarios.
-    uneven: kinds of designs whose step times have another origin.
+    uneven: kinds of designs whose step times have another origin. differ: where they serve other
+    requests or limits; "" if nowhere.
     """
 
     presenter = COMPARISON
@@ -56,6 +57,7 @@ class Comparison(Findings):
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict)
     uneven: tuple[str, ...] = ()
+    differ: str = ""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -96,9 +98,10 @@ class Comparison(Findings):
     def best(self) -> dict[str, list[str]]:
         """The scenarios with the best value of each figure, among those that keep their limits.
 
-        None if all are equal, and for goodput if the best is not certain.
+        None if all are equal, for goodput if the best is not certain, and where they serve other
+        requests.
         """
-        ranked = self._ranked
+        ranked = [] if self.differ else self._ranked
         asked: dict[str, Better | None] = {**dict.fromkeys(self._limits, "less"), **FIGURES}
         return {name: starred(name, better, ranked) for name, better in asked.items() if better}
 
@@ -109,6 +112,8 @@ class Comparison(Findings):
         Empty if no comparison was requested.
         """
         told = [sentence(self._ranked)]
+        if self.differ:
+            told = [f"None is best, since they are asked for other things: {self.differ}."]
         told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
         if self.uneven and told[0]:
             told.append(f"Not on the same footing (see the warnings): {' and '.join(self.uneven)}.")
@@ -120,7 +125,7 @@ class Comparison(Findings):
 
         Of scenarios that keep their limits: at their goodput where that is known of all.
         """
-        kept = [case for case in self.cases if case.ranked.keeps is not False]
+        kept = [case for case in self.cases if case.ranked.keeps is not False and not self.differ]
         at_goodput = [case.priced(COST_AT_GOODPUT) for case in kept]
         if not any(isnan(each.cost) for each in at_goodput):
             return break_even(at_goodput, "each at its goodput")
@@ -225,8 +230,13 @@ def compare(
     cases = {name: _Case(Built(scenario)) for name, scenario in given.items()}
     for case in cases.values():
         case.attempt(lambda built: built.simulation)
-    if same_workload and any(case.works for case in cases.values()):
-        check_same_workload({name: case.built for name, case in cases.items() if case.works})
+    working = {name: case.built for name, case in cases.items() if case.works}
+    differ = workloads_differ(working) if working else ""
+    if same_workload and differ:
+        raise ScenarioError(
+            f"scenarios must have the same workload, slo and warmup; {differ}. Give all the same "
+            "workload and seed; --any-workload compares them as they are"
+        )
     subjects: dict[str, Any] = {name: as_data(scenario) for name, scenario in given.items()}
     subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}
@@ -258,7 +268,7 @@ def compare(
     known = {name: case.case(name, asked, named) for name, case in cases.items()}
     known |= {name: Case.without_scenario(name, error) for name, error in errors.items()}
     shown = tuple(known[name] for name in scenarios)
-    return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven))
+    return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven), differ)
 
 
 @dataclass

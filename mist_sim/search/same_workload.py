@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import zip_longest
 
 from mist_sim.core.request import Request
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.errors import brief
 from mist_sim.rng import Streams
 from mist_sim.studies.built import Built
 
@@ -21,23 +21,20 @@ _ASKED = (
     "content",
     "limits",
 )
-_HINT = "Give all the same workload and seed; --any-workload compares them as they are"
 
 
-def check_same_workload(scenarios: Mapping[str, Built]) -> None:
-    """Raise ScenarioError unless all scenarios have the same requests, sent in the same way.
+def workloads_differ(scenarios: Mapping[str, Built]) -> str:
+    """Return where scenarios have other requests, or send them in another way; "" if none does.
 
-    scenarios: by name, for the message; one or more. The limits of the slo and the warm-up have
-    to agree, too.
+    scenarios: by name, for the message; one or more. The limits of the slo and the warm-up count,
+    too.
     """
     (first, one), *others = scenarios.items()
     for name, other in others:
         difference = _difference(one, other)
         if difference is not None:
-            raise ScenarioError(
-                f"scenarios must have the same workload, slo and warmup; {difference} in "
-                f"{first} and {name}. {_HINT}"
-            )
+            return f"{difference} in {first} and {name}"
+    return ""
 
 
 def _difference(first: Built, second: Built) -> str | None:

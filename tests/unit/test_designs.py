@@ -18,7 +18,7 @@ from mist_sim.search.designs import designs_of
 from mist_sim.search.designs.assumed_fabric import assumed_network
 from mist_sim.search.designs.chunks import MOST, USUAL, chunks_to_try
 from mist_sim.search.designs.hybrids import ratios_to_try
-from mist_sim.search.same_workload import check_same_workload
+from mist_sim.search.same_workload import workloads_differ
 from mist_sim.studies.built import Built
 from tests.reference.scenarios import of_profile
 from tests.warned import about
@@ -85,7 +85,7 @@ def test_equal_clients_without_roles_have_designs_of_three_kinds():
     designs = designs_of(scenario)
     assert list(designs.scenarios) == OF_THREE
     assert designs.scenarios["together 8192"] is scenario
-    check_same_workload({name: Built(each) for name, each in designs.scenarios.items()})
+    assert not workloads_differ({name: Built(each) for name, each in designs.scenarios.items()})
     assert {Built(each).num_gpus for each in designs.scenarios.values()} == {3}
     one = designs.scenarios["1 prefill + 2 decode"]
     assert clients(one) == [("llm-prefill", 1, "prefill"), ("llm-decode", 2, "decode")]
@@ -154,7 +154,7 @@ def test_a_scenario_with_roles_is_one_of_the_ratios():
     ]
     both = designs.scenarios["together 8192"]
     assert (both.network, {client.role for client in both.clients}) == (None, {None})
-    check_same_workload({name: Built(each) for name, each in designs.scenarios.items()})
+    assert not workloads_differ({name: Built(each) for name, each in designs.scenarios.items()})
 
 
 def test_what_is_no_design_of_the_list_stands_as_it_is():

@@ -17,6 +17,7 @@ from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.fronts import Rival, dominates, front, rate_to_beat
 from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
 from mist_sim.search.spaces.ranges import values_of
+from mist_sim.search.sweeps.sweep_result import GOOD, At, Sweep
 from mist_sim.studies.decided_question import digest
 from mist_sim.studies.executor import Done, InTurn
 from tests.reference.random_spaces import ASKED, random_space, space
@@ -585,3 +586,23 @@ def test_a_space_where_a_scenario_is_needed_is_one_message(verb, mist, tmp_path)
         "error: space.yaml: is a search space, which mist search takes; a scenario is needed here, "
         "such as the one under its key scenario\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "said"),
+    [
+        ("workload.arrivals.rate", GOOD, "Up to rate=5 /s, 90 % of the requests are good."),
+        (
+            "workload.arrivals.rate",
+            "p99_ttft_ms",
+            "p99_ttft_ms goes from 0.95 at rate=5 /s to 0.5 at rate=20 /s. It never ",
+        ),
+        ("clients.0.count", GOOD, "90 % of the requests are good at count=5 /s."),
+        ("clients.0.count", "p99_ttft_ms", "p99_ttft_ms is best at count=20 /s: 0.5. It never "),
+    ],
+)
+def test_the_least_load_is_not_called_best(key, metric, said):
+    points = [At({key: f"{rate} /s"}, mean, mean, mean) for rate, mean in ((5, 0.95), (20, 0.5))]
+    points.insert(1, At({key: "10 /s"}, 0.7, 0.7, 0.7))
+    found = Sweep((key,), tuple(points), metric, "less" if metric != GOOD else "more", 0.9, "")
+    assert found.sentence.startswith(said)

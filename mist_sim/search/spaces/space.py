@@ -22,7 +22,9 @@ from mist_sim.search.spaces.objectives import Objective
 from mist_sim.studies.points import points_of
 from mist_sim.studies.task import Failure
 
-_QUESTION = ("workload", "slo", "warmup", "seed", "replications")
+QUESTION = ("workload", "slo", "warmup", "seed", "replications")
+"""Sections of a scenario that say what is asked for, rather than how it is served."""
+
 _KINDS: Mapping[str, Callable[[Fleet], Iterator[Proposal]]] = {
     "together": together,
     "apart": apart,
@@ -62,7 +64,7 @@ class Space:
             )
         for name, settings in {"vary": self.vary, **self._settings}.items():
             for key in settings:
-                if key.partition(".")[0] in _QUESTION:
+                if key.partition(".")[0] in QUESTION:
                     raise ScenarioError(
                         f"{name}: {key} must stay as it is, since another {key.partition('.')[0]} "
                         "is another question; mist sweep and mist run --vary try such keys"

@@ -16,6 +16,7 @@ from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.pictures.findings.sweep_picture import can_draw, draw
 from mist_sim.report.presenters import SWEEP
 from mist_sim.search.ranking import Better
+from mist_sim.search.spaces.space import QUESTION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,13 +94,31 @@ class Sweep(Findings):
         """The sweep's result in a sentence."""
         if self.metric == GOOD and len(self.keys) == 1:
             return self._how_much()
+        if self._varies_the_question:
+            return self._from_end_to_end()
         best = self.best
         if best is None:
             return ""
         return f"{self.metric} is best at {self._name(best)}: {best.mean:.4g}.{self._order()}"
 
+    @property
+    def _varies_the_question(self) -> bool:
+        """Whether a key changes what is asked for: the least load is no design, and not best."""
+        return any(key.partition(".")[0] in QUESTION for key in self.keys)
+
+    def _from_end_to_end(self) -> str:
+        """Return the figures at both ends of one key."""
+        known = [at for at in self.points if not isnan(at.mean)]
+        if len(self.keys) > 1 or len(known) < 2:
+            return ""
+        first, last = (f"{at.mean:.4g} at {self._name(at)}" for at in (known[0], known[-1]))
+        return f"{self.metric} goes from {first} to {last}.{self._order()}"
+
     def _how_much(self) -> str:
         share = f"{100 * self.share:g} %"
+        up_to = [at for at in self.points if at.mean >= self.share]
+        if up_to and self._varies_the_question and up_to == list(self.points[: len(up_to)]):
+            return f"Up to {self._name(up_to[-1])}, {share} of the requests are good."
         first = self.enough_from
         if first is not None:
             return f"From {self._name(first)} on, {share} of the requests are good."
@@ -109,7 +128,6 @@ class Sweep(Findings):
         if best.mean < self.share:
             most = f"{self._name(best)} has most, {100 * best.mean:.1f} %"
             return f"Nowhere are {share} of the requests good; {most}."
-        up_to = [at for at in self.points if at.mean >= self.share]
         return f"{share} of the requests are good at {', '.join(map(self._name, up_to))}."
 
     def _order(self) -> str:
