@@ -41,8 +41,7 @@ def load_profile() -> None:
     another TEST_SEED; `HOW_TO_REPEAT` says with which.
     """
     is_same = SEED == 0
-    if is_same and PROFILE != "explore":
-        _draw_no_constants_of_modules()
+    _draw_no_constants_of_modules()
     seldom_wrong = settings(deadline=None, print_blob=False, max_examples=_scaled(60))
     settings.register_profile("ci", seldom_wrong, derandomize=is_same)
     settings.register_profile(

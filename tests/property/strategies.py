@@ -679,3 +679,58 @@ def in_a_queue(draw: st.DrawFn, options: EngineOptions) -> EngineOptions:
         tiers=(),
         swap=None,
     )
+
+
+@st.composite
+def in_few_blocks(draw: st.DrawFn) -> Case:
+    """Requests that come nearly at once to a memory of two to six blocks, which one may fill alone.
+
+    Most are in pieces, several at a time, and a first piece lets them in; some have priorities,
+    drafts that are never accepted, tiers, swaps, a cadence or a queue of batches.
+    """
+    size, num_blocks = draw(st.integers(1, 4)), draw(st.integers(2, 6))
+    room = size * num_blocks
+    jobs = []
+    for time in sorted(draw(st.lists(st.just(0.0) | st.floats(0, 0.05), min_size=2, max_size=5))):
+        prompt = draw(st.integers(1, room))
+        output = draw(st.integers(1, room - prompt + 1))
+        content = draw(st.just(()) | st.integers(1, room).map(lambda number: ((0, number),)))
+        jobs.append(Job(time, prompt, output, draw(st.integers(0, 2)), content))
+    drafting = draw(st.none() | st.none() | st.none() | some_drafting())
+    num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
+    max_num_seqs = draw(st.integers(1, 5))
+    caching = draw(st.booleans())
+    options = EngineOptions(
+        draw(st.sampled_from(["chunked"] * 6 + sorted(POLICIES))),
+        num_blocks,
+        size,
+        max_num_seqs,
+        num_queries * max_num_seqs + draw(st.integers(0, 8)),
+        order=draw(st.sampled_from(["priority", *ORDERS])),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.3])),
+        threshold=draw(st.sampled_from([None, 1, 2, 3, 4, 26])),
+        max_partial=draw(st.integers(1, 4)),
+        whole_must_fit=draw(st.sampled_from([False, False, True])),
+        prefill_schedule_interval=draw(st.sampled_from([1, 1, 2, 4])),
+        caching=caching,
+        drafting=drafting,
+        async_scheduling=draw(st.booleans()),
+        **{name: draw(st.booleans()) for name in _RULES_OF_PLANS},
+    )
+    kind = draw(st.sampled_from(["plain", "plain", "tiers", "swaps", "queue"]))
+    if kind == "tiers" and caching:
+        options = replace(options, tiers=draw(some_tiers(num_blocks, 1)))
+    elif kind == "swaps":
+        swap = draw(some_swap_space(num_blocks, 1))
+        options = replace(options, swap=replace(swap, overlaps=not drafting and draw(st.booleans())))
+    elif kind == "queue" and options.policy == "chunked" and not drafting:
+        options = draw(in_a_queue(options))
+    options = replace(options, hashes_ahead=options.caches_verified and options.pads_prompts)
+    return Case(options, tuple(jobs))
+
+
+_RULES_OF_PLANS = (
+    *("threshold_spares_one", "pass_goes_on", "local_cadence", "held_spares_hits"),
+    *("caches_verified", "admits_lookahead", "pads_prompts", "reserves_prefills", "loaded_first"),
+    *("preempted_first", "defers_frees", "spares_in_flight", "uncached_first"),
+)

@@ -28,6 +28,7 @@ from mist_sim.core.batch import StepBatch
 from tests.reference.stepwise import (
     Live,
     Outcome,
+    EndlessError,
     Rounds,
     Step,
     StepwiseChunked,
@@ -141,6 +142,8 @@ class StepwiseGroup(ABC):
         chunks, decodes = lane.next_plan()
         if chunks or decodes:
             return lane.begin(chunks, decodes)
+        if lane.waits_for_ever:
+            raise EndlessError
         waits = lane.coming or lane.held or lane.going
         assert waits or not lane.num_inside, "the lane is stuck"
         return None

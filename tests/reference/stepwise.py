@@ -326,11 +326,11 @@ Plan = tuple[list[tuple[Live, int]], list[Live]]
 
 
 class EndlessError(Exception):
-    """All sequences are preempted again and again, without a token."""
+    """Sequences preempt one another for ever, without a token, or wait for ever."""
 
 
 _MOST_ROUNDS = 1_000
-"""Plans that preempt all sequences before this is so."""
+"""Plans that preempt and give no token before this is so, if they come again."""
 
 _BLOCKS_CHECKED = 200
 """Memory as large is checked in every step, and larger memory in fewer, which takes as long."""
@@ -397,10 +397,18 @@ class StepwiseEngine(ABC):
             chunks, decodes = self.next_plan()
             if chunks or decodes:
                 self.execute(chunks, decodes)
+            elif self.waits_for_ever:
+                raise EndlessError
             elif event := self.next_event():
                 self.now = event[0]
             else:
                 assert not self.num_inside, "the engine is stuck"
+
+    @property
+    def waits_for_ever(self) -> bool:
+        """Tell whether those who wait are let in by nothing that is on its way, after a plan."""
+        on_their_way = self.coming or self.held or self.going or self.arrived
+        return bool(self.waiting and not on_their_way)
 
     def next_plan(self) -> Plan:
         """Plan until there is something to compute, or nothing changes any more."""
@@ -464,8 +472,8 @@ class StepwiseEngine(ABC):
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
         self.deferred: list[tuple[Live, int, bool]] = []  # preempted in flight, with blocks
-        self.num_rounds = 0  # plans in a row that preempted all sequences
-        self.progress = 0, 0  # tokens, and sequences that had left, at the latest of them
+        self.rounds_seen: list[object] = []  # plans in a row that preempted and gave no token
+        self.progress = 0, 0  # tokens, and sequences that had left, before them
         self.idle: list[Live] = []  # run, and the latest planned step does not compute them
         self.disturbed = False  # the plan that is made has preempted somebody
         self.num_padded = 0  # drafts beside the last token of who is admitted
@@ -1825,9 +1833,10 @@ class StepwiseChunked(StepwiseEngine):
                     if other is live and num_new:
                         self.give_turn(memory, live, num_new)
         else:
-            before = len(self.running)
-            served = [(live, num_new) for live, num_new, _ in self.one_by_one()]
+            before, found = len(self.running), self.one_by_one()
+            served = [(live, num_new) for live, num_new, _ in found]
             disturbed = len(self.running) < before
+            self.note_round(before - len(self.running), found)
         for live in [*self.decodes]:
             if live not in [each for each, _ in served]:
                 self.sit_turn_out(live)
@@ -1906,26 +1915,31 @@ class StepwiseChunked(StepwiseEngine):
         if self.fits_all():
             self.join(sum(number for _, _, number in self.needs_of_pieces()))
             return False, *self.take(self.needs_of_all())
+        before = list(self.running)
         if self.spares:
-            before = len(self.running)
             served = self.one_by_one()
-            return len(self.running) < before, *self.take(served)
+            self.note_round(len(before) - len(self.running), served)
+            return len(self.running) < len(before), *self.take(served)
         if self.order == "priority" and not self.num_drafts:
             served = self.one_by_one()
         else:
             while not self.fits_all():
                 self.preempt(self.victim())
             served = self.needs_of_all()
-        if self.defers_frees and self.tiers and not self.running:
-            self.note_round()
+        self.note_round(len(before) - len(self.running), served)
         return True, *self.take(served)
 
-    def note_round(self) -> None:
-        """Count plans that preempted everybody since anyone got a token or left."""
-        progress = sum(live.num_emitted for live in self.taken), len(self.gone)
-        self.num_rounds = self.num_rounds + 1 if progress == self.progress else 1
-        self.progress = progress
-        if self.num_rounds == _MOST_ROUNDS:
+    def note_round(self, num_preempted: int, served: list[tuple[Live, int, int]]) -> None:
+        """Count plans that preempt and give no token, and end a run in which they come again."""
+        if not num_preempted or any(live.decoding for live, *_ in served):
+            return
+        inside = [*self.waiting, *self.active]
+        progress = sum(live.num_emitted for live in inside), len(self.gone)
+        if progress != self.progress:
+            self.progress, self.rounds_seen = progress, []
+        state = [(live, live.num_cached) for live in self.running], list(self.queue)
+        self.rounds_seen.append(state)
+        if len(self.rounds_seen) >= _MOST_ROUNDS and state in self.rounds_seen[:-1]:
             raise EndlessError
 
     def one_by_one(self) -> list[tuple[Live, int, int]]:

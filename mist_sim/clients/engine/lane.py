@@ -22,7 +22,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
-from mist_sim.errors import InvariantError
+from mist_sim.errors import InvariantError, ScenarioError
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.plan_ahead import PlanAhead
@@ -112,12 +112,13 @@ class Lane:
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         self._sees_time = scheduler.sees_time
+        self._plans_single_steps = scheduler.plans_single_steps
         self._serves_more = state.adapters is not None or state.images is not None
         limits_pieces = getattr(scheduler, "max_num_partial_prefills", None) is not None
         may_hold_back = state.cadence is not None or limits_pieces
         tiers = state.kv_cache.tiers
         # what others write to a tier may let in a prompt that is held back
-        if self._sees_time or (tiers is not None and tiers.publishes and may_hold_back):
+        if self._plans_single_steps or (tiers is not None and tiers.publishes and may_hold_back):
             self.run_length.be_single()
         self._caches_prefixes = state.kv_cache.caches_prefixes
 
@@ -175,6 +176,8 @@ class Lane:
                     continue
                 self._check_empty()
                 return None
+            if self._plans_single_steps:
+                self._check_own(plan)
             if plan.admitted:
                 self._begin(plan.admitted)
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
@@ -198,6 +201,16 @@ class Lane:
             state.adapters.begin(state, plan)
         if state.images is not None:
             state.images.begin(plan)
+
+    def _check_own(self, plan: StepPlan) -> None:
+        """Let a plan be for one step; raise InvariantError where it leaves taken blocks unused."""
+        plan.num_steps = 1
+        if self.state.num_taken and not plan.decodes:
+            raise InvariantError(
+                f"{type(self.scheduler).__name__}.schedule called make_room or take_in_turn, which "
+                f"gives the decodes the blocks of their next step, and left them out of its plan at "
+                f"{self.env.now} s; set plan.decodes = lane.clock.num_decodes > 0"
+            )
 
     def _check_moves(self, plan: StepPlan) -> None:
         """Raise InvariantError for a plan that neither computes nor changes anything."""
@@ -392,11 +405,33 @@ class Lane:
         lose_step(self.state, plan)
 
     def _check_empty(self) -> None:
+        """Raise an error where requests wait and nothing is on its way that lets one in.
+
+        By the rules of vLLM's versions some wait for ever, for blocks that loaded requests or
+        drafts would need: ScenarioError names the option. All else is a mistake of ours, or of a
+        scheduler of one's own: InvariantError.
+        """
         state, coming = self.state, self.state.coming
         on_their_way = coming.loading or coming.abandoned or state.held or state.swaps.going
-        if not on_their_way and self.num_waiting:
-            first = next(iter((*state.swapped, *coming.moved, *coming.loaded, *state.waiting)))
-            raise InvariantError(
-                f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
-                f"requests waiting, one of them is {first.visit.request}"
-            )
+        if on_their_way or not self.num_waiting:
+            return
+        first = next(iter((*state.swapped, *coming.moved, *coming.loaded, *state.waiting)))
+        what = (
+            f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} requests "
+            f"waiting, one of them is {first.visit.request}"
+        )
+        # ENDLESS-UNTIL-ONE-ENGINE: the one engine serves such requests or says which rule stops them
+        if self._plans_single_steps:
+            raise InvariantError(what)
+        for option, is_set, remedy in (
+            ("kv_cache.tiers", state.kv_cache.tiers is not None, "no tiers"),
+            ("speculative_config", state.speculation is not None, "fewer num_speculative_tokens"),
+        ):
+            if is_set:
+                raise ScenarioError(
+                    f"{self.load.name}: {self.num_waiting} requests wait for ever from "
+                    f"{self.env.now:.6g} s on, the first for blocks that nobody gives back, which "
+                    f"some rules of vLLM allow with {option}; that is not simulated: have more "
+                    f"KV-cache blocks, or {remedy}"
+                )
+        raise InvariantError(what)

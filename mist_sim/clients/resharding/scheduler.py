@@ -9,7 +9,7 @@ from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
 from mist_sim.clients.resharding.phases import PHASES, Phases
 from mist_sim.clients.resharding.queue_heads import next_prompt
 from mist_sim.clients.scheduling import LaneState, StepPlan
-from mist_sim.clients.scheduling.admission import add_prefill, admit, fits, steps_until_join
+from mist_sim.clients.scheduling.admission import add_piece, admit, fits, steps_until_join
 from mist_sim.clients.scheduling.preemption import make_room
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler, decode_steps
 from mist_sim.clients.sequence_state import SequenceState
@@ -63,7 +63,7 @@ class StagedScheduler(WholePromptScheduler):
         budget = self.max_num_batched_tokens or inf
         for lost in lane.prefilling:
             num_to_go = lost.num_tokens - lost.num_computed_tokens
-            budget -= add_prefill(lane, plan, lost, num_to_go)
+            budget -= add_piece(lane, plan, lost, num_to_go)
         if phases.rests:
             return
         while (sequence := next_prompt(lane)) is not None:

@@ -13,7 +13,6 @@ A policy is one method, `schedule(lane, limit)`, and never changes; one idea a f
 """
 
 from mist_sim.clients.scheduling.admission import (
-    add_prefill,
     admit,
     admit_next,
     fits,
@@ -26,7 +25,7 @@ from mist_sim.clients.scheduling.chunked import ChunkedScheduler
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.order import Ranked, WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.preemption import make_room, preempt
+from mist_sim.clients.scheduling.preemption import add_prefill, make_room, preempt, take_in_turn
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler, decode_steps
 from mist_sim.clients.scheduling.whole_prompts.continuous import ContinuousScheduler
 from mist_sim.clients.scheduling.whole_prompts.mixed import MixedScheduler
@@ -53,5 +52,6 @@ __all__ = [
     "next_to_admit",
     "preempt",
     "steps_until_join",
+    "take_in_turn",
     "tokens_to_compute",
 ]

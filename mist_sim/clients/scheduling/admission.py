@@ -8,20 +8,31 @@ from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
 
-def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = None) -> int:
+def admit_next(
+    lane: LaneState, plan: StepPlan, max_new_tokens: int | None = None, *, whole: bool = True
+) -> int:
     """Admit the next sequence if it fits, with at most `max_new_tokens` prompt tokens per step.
 
     Sequences before it that have blocks in lower tiers or at another client get memory, and wait
     for these.
 
-    max_new_tokens: None: its whole prompt.
+    max_new_tokens: None: its whole prompt. whole: whether all of it has to fit into the free
+        memory, and not only this piece; it has to where prompts take their blocks at once.
     Returns its tokens, or 0 if memory or `max_num_seqs` keeps it waiting, or no sequence waits.
     """
-    sequence = next_to_admit(lane, plan)
-    if sequence is None:
-        return 0
-    most = sequence.num_tokens if max_new_tokens is None else max_new_tokens
-    return admit(lane, plan, sequence, most)
+    first_piece = None if whole or not lane.by_piece else max_new_tokens
+    while sequence := next_to_admit(lane, plan, first_piece):
+        most = sequence.num_tokens if max_new_tokens is None else max_new_tokens
+        chunk = min(tokens_to_compute(lane, sequence), most)
+        if lane.by_piece and lane.pages is not None:
+            chunk = lane.pages.piece(sequence, chunk)
+        if not chunk:
+            return 0
+        if has_first_slots(lane, sequence, chunk):
+            return admit(lane, plan, sequence, chunk)
+        if lane.pages is not None or not gives_load_back(lane, plan, sequence):
+            return 0
+    return 0
 
 
 def next_to_admit(
@@ -202,7 +213,7 @@ def admit(
     if num_padded:
         plan.padded += (sequence,)
     num_to_go = sequence.num_tokens - sequence.num_computed_tokens
-    return add_prefill(lane, plan, sequence, min(num_to_go, max_new_tokens))
+    return add_piece(lane, plan, sequence, min(num_to_go, max_new_tokens))
 
 
 def _take_ahead(lane: LaneState, sequence: SequenceState, num_new: int, num_slots: int) -> None:
@@ -229,8 +240,20 @@ def num_padded(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> int:
     return num_drafts if has_room and not (is_lone or sequence.is_brought) else 0
 
 
-def has_first_pages(
+def has_first_slots(
     lane: LaneState, sequence: SequenceState, num_new: int, num_padded: int = 0
+) -> bool:
+    """Tell whether a prompt that `fits` has memory for its first piece and what goes behind it.
+
+    num_new: tokens of that piece. num_padded: drafts behind it.
+    """
+    if lane.pages is not None:
+        return not lane.by_piece or _has_first_pages(lane, sequence, num_new, num_padded)
+    return lane.speculation is None or _may_draft_behind(lane, sequence, num_new, num_padded)
+
+
+def _has_first_pages(
+    lane: LaneState, sequence: SequenceState, num_new: int, num_padded: int
 ) -> bool:
     """Tell whether a waiting prompt has memory for its first piece, beside what counts for all."""
     if sequence in lane.coming.loaded:
@@ -242,8 +265,8 @@ def has_first_pages(
     return num_pages <= lane.num_admissible(lane.coming.num_promised)
 
 
-def may_draft_behind(
-    lane: LaneState, sequence: SequenceState, num_new: int, num_padded: int = 0
+def _may_draft_behind(
+    lane: LaneState, sequence: SequenceState, num_new: int, num_padded: int
 ) -> bool:
     """Tell whether a waiting prompt also has memory for the slots behind its first piece."""
     num_slots = lane.needs.of_first_piece(sequence, num_new, num_padded)
@@ -264,10 +287,10 @@ def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
     sequence.have_brought()
 
 
-def add_prefill(
+def add_piece(
     lane: LaneState, plan: StepPlan, sequence: SequenceState, num_new_tokens: int
 ) -> int:
-    """Let every step of a plan compute some of a prompt that runs; return how many tokens."""
+    """Let every step of a plan compute some of a prompt that has its blocks; return how many tokens."""
     plan.prefills.append((sequence, num_new_tokens))
     lane.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new_tokens)
     return num_new_tokens

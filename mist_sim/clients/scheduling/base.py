@@ -43,7 +43,7 @@ class Scheduler(ABC):
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
     by_piece: ClassVar[bool] = False  # whether prompts take blocks piece by piece
-    sees_time: ClassVar[bool] = False  # whether `schedule` reads `lane.time`: each step has a plan
+    sees_time: ClassVar[bool] = False  # whether `schedule` reads `lane.time`
 
     max_num_seqs: int = 256
     order: Order = "fcfs"
@@ -61,6 +61,25 @@ class Scheduler(ABC):
             raise ValueError(f"preemption has no {self.preemption!r}{hint} Known: {known}")
 
     @property
+    def plans_single_steps(self) -> bool:
+        """Whether each plan is for one step.
+
+        So it is where the scheduler sees the time, or has a method or a kind of queue of one's own:
+        only for those of this package is it known what cuts a run of steps, or lengthens it.
+        """
+        names = {
+            name
+            for owner in type(self).__mro__
+            if not _is_ours(owner)
+            for name, member in vars(owner).items()
+            if (callable(member) or isinstance(member, property | classmethod))
+            and not name.startswith("__")
+        }
+        if self.sees_time or names - {"new_queue"}:
+            return True
+        return "new_queue" in names and not _is_ours(type(self.new_queue()))
+
+    @property
     def swaps(self) -> bool:
         """Whether the blocks of a request that gives way are copied to host memory."""
         return self.preemption != "recompute"
@@ -75,17 +94,18 @@ class Scheduler(ABC):
         """Admit, preempt and return the next steps of a lane, at most `limit`; None when idle.
 
         The members of the plan are fixed for all its steps: no sequence finishes before the
-        last one, no waiting sequence could be admitted in between, and no block runs short.
+        last one, no waiting sequence could be admitted in between, and no block runs short. With
+        `plans_single_steps` the limit is 1.
 
         With `sees_time` it may decide by `lane.time`, too: seconds of the run at which the plan is
         made. That is when its step begins, or where steps are planned ahead when the step before
-        begins. Each plan is then for one step.
+        begins.
         """
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
         """Could the sequence that was just queued join after `num_steps` steps of the plan?
 
-        True when in doubt; the plan made then decides.
+        True when in doubt; the plan made then decides. Plans of one step never ask.
         """
         return may_join(lane, sequence, num_steps)
 
@@ -103,3 +123,8 @@ class Scheduler(ABC):
     def new_queue(self) -> WaitingQueue:
         """Return an empty queue for a lane, in the `order` of the options."""
         return waiting_queue(self.order)
+
+
+def _is_ours(owner: type) -> bool:
+    """Tell whether a class is of this package, or of Python."""
+    return owner.__module__.partition(".")[0] in ("mist_sim", "abc", "builtins")

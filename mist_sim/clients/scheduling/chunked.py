@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mist_sim.clients.scheduling.admission import (
-    add_prefill,
+    add_piece,
     admit,
     gives_load_back,
-    has_first_pages,
-    may_draft_behind,
+    has_first_slots,
     may_join,
     next_to_admit,
     num_padded,
@@ -22,7 +21,7 @@ from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.planned_steps import steps_of
-from mist_sim.clients.scheduling.preemption import Cut, make_room, take_in_turn
+from mist_sim.clients.scheduling.preemption import Cut, make_room, nothing, take_in_turn
 from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -109,7 +108,7 @@ class ChunkedScheduler(Scheduler):
         if may_spare and len(lane.running) + lane.num_waiting == 1:
             cut = _as_fits
         is_held = cadence is not None and _begin_step(lane, cadence)
-        cut_in_turn = _nothing if is_held else cut
+        cut_in_turn = nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
             blocks_come = lane.in_flight.idle or lane.in_flight.deferred
@@ -152,7 +151,7 @@ class ChunkedScheduler(Scheduler):
         for sequence in lane.prefilling:
             num_to_go = sequence.num_tokens - sequence.num_computed_tokens
             if chunk := cut(num_to_go, budget):
-                budget -= add_prefill(lane, plan, sequence, chunk)
+                budget -= add_piece(lane, plan, sequence, chunk)
         return disturbed, budget
 
     def _chunk(self, num_tokens: int, budget: int) -> int:
@@ -183,13 +182,8 @@ class ChunkedScheduler(Scheduler):
                 break
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
-            if lane.pages is not None:
-                if lane.by_piece and not has_first_pages(lane, sequence, chunk, num_drafts):
-                    break
-            elif lane.speculation is not None and not may_draft_behind(
-                lane, sequence, chunk, num_drafts
-            ):
-                if gives_load_back(lane, plan, sequence):
+            if not has_first_slots(lane, sequence, chunk, num_drafts):
+                if lane.pages is None and gives_load_back(lane, plan, sequence):
                     continue
                 break
             num_partial += chunk < num_tokens
@@ -200,10 +194,6 @@ class ChunkedScheduler(Scheduler):
 
 def _as_fits(num_tokens: int, budget: int) -> int:
     return min(num_tokens, budget)
-
-
-def _nothing(num_tokens: int, budget: int) -> int:
-    return 0
 
 
 # --- the cadence of prefills ------------------------------------------------------------------

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from mist_sim.clients.kv_cache.reusable_decodes import Answers
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.errors import ScenarioError
-
-MOST_STARTS = 1_000
-"""Plans in a row that preempt all sequences, without a token, before a run is refused."""
 
 TakeBack = Callable[..., None]
 """Takes the blocks of a sequence back: the sequence, then numbers of blocks and tokens."""
@@ -31,9 +27,6 @@ class InFlightBlocks:
         self._spares = defers and spares
         self.deferred: list[Callable[[], None]] = []
         self.idle: set[SequenceState] = set()
-        self._num_starts = 0
-        self._num_left = 0  # sequences, at the latest of these starts
-        self._tokens: dict[SequenceState, int] = {}  # then of each that was preempted
 
     @property
     def is_sparing(self) -> bool:
@@ -50,31 +43,6 @@ class InFlightBlocks:
             self.deferred.append(partial(how, sequence, *numbers))
         else:
             how(sequence, *numbers)
-
-    def start_over(self, preempted: Iterable[SequenceState], num_left: int) -> None:
-        """Note a plan that preempted all sequences, where `defers`.
-
-        num_left: sequences of the lane that have left it so far.
-        Raises ScenarioError if `MOST_STARTS` such plans followed each other and no sequence got a
-        token or left in between: prompts in pieces need the same block, and neither gets that of
-        the other before it has given its own back. vLLM 0.24 goes on so for ever (seen without
-        drafts, and with drafts in some cases).
-        """
-        tokens = {sequence: sequence.num_tokens for sequence in preempted}
-        before = self._tokens
-        if num_left != self._num_left or any(before.get(s, n) != n for s, n in tokens.items()):
-            before.clear()
-            self._num_starts = 0
-        before.update(tokens)
-        self._num_left = num_left
-        self._num_starts += 1
-        if self._num_starts == MOST_STARTS:
-            raise ScenarioError(
-                f"{MOST_STARTS:,} plans in a row preempted all running requests and none got a "
-                f"token in between, since their blocks are free only after the step in flight "
-                f"(rules.defers_frees); have more KV-cache blocks, a lower max_num_seqs, or no "
-                f"long_prefill_token_threshold"
-            )
 
     def end_step(self) -> None:
         """Take back the deferred blocks: the step has ended."""

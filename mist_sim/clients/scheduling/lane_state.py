@@ -19,6 +19,7 @@ from mist_sim.clients.scheduling.known_tokens import KnownTokens
 from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
 from mist_sim.clients.scheduling.order import FirstComeFirstServed, WaitingQueue
 from mist_sim.clients.scheduling.overruns import Overruns
+from mist_sim.clients.scheduling.standstill import Standstill
 from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import ReadsAgain
@@ -48,7 +49,8 @@ class LaneState:
     pages: the holder of blocks where layers have windows or states: it lends them to each sequence
         in its turn, as its step is planned; else None.
     needs: how many blocks sequences need. coming: sequences whose entries come from elsewhere.
-    in_flight: blocks that the step in flight may write. known: which tokens the next plan knows.
+    in_flight: blocks that the step in flight may write. standstill: finds plans that go on for
+        ever. known: which tokens the next plan knows.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
     overruns: sequences that have ended and take part in the next step, planned ahead with drafts.
@@ -120,6 +122,7 @@ class LaneState:
             defers=plans_ahead and self.by_piece and has_tiers and self.rules.defers_frees,
             spares=self.rules.spares_in_flight and speculation is None,
         )
+        self.standstill = Standstill()
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -351,6 +354,11 @@ class LaneState:
         if not waiting or self.rules.loaded_first:
             return loaded
         return waiting.first((loaded, waiting.head()))
+
+    @property
+    def num_decode_steps(self) -> int:
+        """Steps so far in which any of its sequences decoded."""
+        return self.clock.steps
 
     def has_seat(self) -> bool:
         """Tell whether one more may run."""

@@ -30,11 +30,12 @@ Source: the first loop of `Scheduler.schedule` in vLLM 0.19 and 0.33,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Literal, get_args
 
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
-from mist_sim.clients.scheduling.admission import add_prefill
+from mist_sim.clients.scheduling.admission import add_piece
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.page_turns import (
     leave_behind,
@@ -145,8 +146,8 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         num_before = len(lane.running)
         pieces = _preempt(lane, plan, budget, cut)
         disturbed = len(lane.running) < num_before
-        if not lane.running and lane.in_flight.defers:
-            lane.in_flight.start_over(plan.preempted, lane.num_arrived - lane.num_waiting)
+        if disturbed and not lane.clock.num_decodes:
+            lane.standstill.note(lane, plan)
     elif lane.coming.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, plan, budget, cut)
@@ -160,7 +161,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         if num_blocks:
             lane.kv_cache.grow(num_blocks)
         lane.needs.note_ahead(sequence)
-        add_prefill(lane, plan, sequence, num_new)
+        add_piece(lane, plan, sequence, num_new)
         budget -= num_new
     return disturbed, budget - lane.clock.num_queries
 
@@ -347,6 +348,41 @@ def _left(lane: LaneState, budget: int, served: dict[SequenceState, tuple[int, i
     return budget - num_decoded - sum(served[each][0] for each in prompts)
 
 
+def add_prefill(
+    lane: LaneState, plan: StepPlan, sequence: SequenceState, num_new_tokens: int
+) -> int:
+    """Let every step of a plan compute some of a prompt that runs; return how many tokens.
+
+    It has all its blocks, or, where prompts take them piece by piece, takes those of this piece.
+    For these, prompts that the plan does not compute are preempted; it gets 0 tokens if it gives
+    way itself, or if one that the plan computes would have to.
+    """
+    if not lane.by_piece:
+        return add_piece(lane, plan, sequence, num_new_tokens)
+    num_new, num_blocks = _turn(lane, sequence, num_new_tokens, min)
+    while num_blocks > lane.pool.num_free - lane.clock.blocks_needed_now() + lane.num_taken:
+        victim = lane.waiting.victim(lane.running)
+        is_planned = victim not in lane.prefilling or victim in dict(plan.prefills)
+        if (is_planned and not lane.has_ended(victim)) or lane.in_flight.spares(victim):
+            return 0
+        preempt(lane, plan, victim)
+        if victim is sequence:
+            return 0
+    if not num_new:
+        return 0
+    if lane.pages is not None:
+        serve_now(lane, lane.pages, sequence, num_new)
+    elif num_blocks:
+        lane.kv_cache.grow(num_blocks)
+    lane.needs.note_ahead(sequence)
+    return add_piece(lane, plan, sequence, num_new)
+
+
+def nothing(num_tokens: int, budget: int) -> int:
+    """Cut nothing off a prompt (see `Cut`): running prompts stand still."""
+    return 0
+
+
 # --- where prompts have all their blocks --------------------------------------------------------
 
 
@@ -355,8 +391,11 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
 
     Otherwise swapped-out sequences resume, and then those with entries from another client. If
     swaps overlap with steps, blocks on their way out count as free, and decodes for which there are
-    none yet pause; this counts as preemption.
+    none yet pause; this counts as preemption. Where prompts take blocks piece by piece the decodes
+    take theirs here, too, and have to be in the plan.
     """
+    if lane.by_piece:
+        return take_in_turn(lane, plan, sys.maxsize, nothing)[0]
     clock, pool, pages = lane.clock, lane.pool, lane.pages
     if pages is not None:
         leave_behind(lane, pages)

@@ -36,6 +36,11 @@ class QueuedState(InFlight):
         self._known = 0
         self._known_if_served = 0
 
+    @property
+    def num_decode_steps(self) -> int:
+        """Passes so far in which any of its sequences decoded."""
+        return sum([group.clock.steps for group in self.groups])
+
     # --- a plan ---------------------------------------------------------------------------
 
     def begin_plan(self, group: Group, number: int) -> list[SequenceState]:

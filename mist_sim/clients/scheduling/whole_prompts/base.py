@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from mist_sim.clients.scheduling.admission import (
-    add_prefill,
+    add_piece,
     admit,
     next_to_admit,
     steps_until_gain,
@@ -55,7 +55,7 @@ class WholePromptScheduler(Scheduler):
         budget = self.max_num_batched_tokens or inf
         for lost in lane.prefilling:
             num_to_go = lost.num_tokens - lost.num_computed_tokens
-            budget -= add_prefill(lane, plan, lost, num_to_go)
+            budget -= add_piece(lane, plan, lost, num_to_go)
         while sequence := next_to_admit(lane, plan):
             num_tokens = tokens_to_compute(lane, sequence)
             if plan.prefills and num_tokens > budget:

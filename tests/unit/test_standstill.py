@@ -1,0 +1,80 @@
+"""Plans that preempt sequences and give no token, one after the other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mist_sim.clients.scheduling.standstill import MOST_ROUNDS, Standstill
+from mist_sim.errors import ScenarioError
+
+
+class Sequence:
+    num_tokens = 5
+    num_computed_tokens = 0
+
+
+class Plans:
+    """A lane whose plans preempt some sequences; `num_left` have left it, and `num_steps` ended."""
+
+    def __init__(self, *, defers: bool = False):
+        self.standstill, self.running = Standstill(), []
+        self.num_left = self.num_decode_steps = 0
+        self.in_flight = SimpleNamespace(defers=defers)
+
+    num_waiting = 0
+
+    @property
+    def num_arrived(self) -> int:
+        return self.num_left + len(self.running)
+
+    def preempt(self, number: int, *sequences: Sequence) -> None:
+        for _ in range(number):
+            self.standstill.note(self, SimpleNamespace(preempted=sequences))
+
+
+@pytest.mark.parametrize(("defers", "remedy"), [(True, "step in flight"), (False, "full_isl")])
+def test_too_many_in_a_row_are_refused(defers, remedy):
+    one, plans = Sequence(), Plans(defers=defers)
+    plans.preempt(MOST_ROUNDS - 1, one)
+    with pytest.raises(ScenarioError, match=f"1,000 plans in a row preempted .*{remedy}"):
+        plans.preempt(1, one)
+
+
+def give_token(plans: Plans, one: Sequence) -> None:
+    one.num_tokens += 1
+
+
+def decode(plans: Plans, one: Sequence) -> None:
+    plans.num_decode_steps += 1
+
+
+def leave(plans: Plans, one: Sequence) -> None:
+    plans.num_left += 1
+
+
+@pytest.mark.parametrize("progress", [give_token, decode, leave])
+def test_progress_begins_the_count_anew(progress):
+    one, other, plans = Sequence(), Sequence(), Plans()
+    plans.preempt(MOST_ROUNDS - 1, one, other)
+    progress(plans, other)
+    plans.preempt(MOST_ROUNDS - 1, one, other)
+    with pytest.raises(ScenarioError):
+        plans.preempt(1, one, other)
+
+
+def test_two_pairs_that_take_turns_get_no_token_either():
+    one, two, plans = Sequence(), Sequence(), Plans()
+    with pytest.raises(ScenarioError):
+        for _ in range(2 * MOST_ROUNDS):
+            plans.preempt(1, one)
+            plans.preempt(1, two)
+
+
+def test_a_prompt_that_goes_on_in_small_pieces_is_progress():
+    one, plans = Sequence(), Plans()
+    plans.running = [Sequence()]
+    for _ in range(5 * MOST_ROUNDS):
+        plans.running[0].num_computed_tokens += 1
+        plans.preempt(1, one)
