@@ -9,6 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from mist_sim.clients.scheduling import Scheduler
+from mist_sim.testing.doubles.scheduler_client import Setting, served
 from mist_sim.testing.doubles.scheduler_engine import Arrival, Load, SteppingEngine, Trace
 from mist_sim.testing.rules import name_of, require, stream_of
 
@@ -23,6 +24,10 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
     steps equal single steps put together; decisions do not depend on output lengths; abandoned
     sequences leave no blocks behind; no tokens are computed that could be loaded from the tier;
     lanes that share the scheduler do not affect one another.
+
+    Engines then serve crowds with it: with full seats, full memory, long prompts and prefixes,
+    planned as steps begin and a step ahead, and in a pipeline of two. All requests end, blocks add
+    up, and plans of many steps give the times of single steps.
     """
     require(isinstance(factory(), Scheduler), f"{name_of(factory())} must extend Scheduler")
     for load in (*_loads(), *_loads_with_prefixes()):
@@ -39,6 +44,8 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
         rule = "lanes that share it disturb one another; keep what it remembers in lane.notes"
         for shared in _side_by_side(factory(), load):
             _same_steps(factory(), together, shared, rule)
+    for load, setting in _in_engines(factory()):
+        _check_ends(factory, load, setting)
 
 
 def _loads() -> Iterator[Load]:
@@ -68,6 +75,49 @@ def _loads_with_prefixes() -> Iterator[Load]:
             for time, prefix, num_own, num_output in zip(times, prefixes, own, outputs, strict=True)
         ]
         yield Load(arrivals, num_blocks, block_size, has_tier=True)
+
+
+def _in_engines(scheduler: Scheduler) -> Iterator[tuple[Load, Setting]]:
+    """Yield loads of engines: full seats with prefixes, full memory, and long prompts."""
+    draws = stream_of("check_scheduler in engines")
+    for num_blocks, block_size, longest, num_seats in (
+        (4_000, 16, 90, 3),
+        (60, 4, 90, None),
+        (600, 16, 3_000, 5),
+    ):
+        times = np.sort(draws.integers(0, 120, 40)).tolist()
+        prompts = draws.integers(9, longest, 40).tolist()
+        outputs = draws.integers(5, 60, 40).tolist()
+        prefixes = draws.integers(1, 4, 40).tolist()
+        arrivals = [
+            Arrival(time, prompt, output, (prefix, 8) if longest < 100 else None)
+            for time, prompt, output, prefix in zip(times, prompts, outputs, prefixes, strict=True)
+        ]
+        load = Load(arrivals, num_blocks, block_size)
+        for setting in (Setting(num_seats=num_seats), Setting(ahead=True, num_seats=num_seats)):
+            yield load, setting
+        if scheduler.max_num_seqs > 1:
+            yield load, Setting(num_ranks=2, num_seats=num_seats)
+            if scheduler.by_piece and not scheduler.swaps:
+                yield load, Setting(ahead=True, num_ranks=2, num_seats=num_seats)
+
+
+def _check_ends(factory: Callable[[], Scheduler], load: Load, setting: Setting) -> None:
+    """Check that all requests of a load end in an engine, and when."""
+    scheduler = factory()
+    together = served(scheduler, load, setting)
+    singly = served(factory(), load, setting, singly=True)
+    for number, (one, other) in enumerate(zip(together, singly, strict=True)):
+        require(
+            one.status in ("finished", "rejected"),
+            f"{name_of(scheduler)}.schedule: request {number} is {one.status} ({setting})",
+        )
+        require(
+            one == other,
+            f"{name_of(scheduler)}.schedule: plans of many steps differ from single steps: request "
+            f"{number} is {one} and then {other} ({setting}). Nothing asks would_admit where seats "
+            "are full or steps are planned ahead, so plan one step at a time",
+        )
 
 
 def _side_by_side(scheduler: Scheduler, load: Load) -> list[Trace]:

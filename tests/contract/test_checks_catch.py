@@ -183,7 +183,7 @@ class LooksTooFar(Sound):
     def schedule(self, lane, limit):
         plan = super().schedule(lane, limit)
         if plan and not plan.prefills:
-            plan.num_steps = limit
+            plan.num_steps = 64
         return plan
 
 
@@ -245,12 +245,11 @@ def test_a_sound_scheduler_passes():
         (SkipsMemory, "blocks"),
         (StarvesLongPrompts, "idle with .* waiting|starve"),
         (LosesARequest, "must be waiting, running, finished or dropped"),
-        (LooksTooFar, r"a sequence finished with \d+ of \d+ tokens"),
+        (LooksTooFar, r"num_steps must be in 1..1, got 64"),
         (ShortestAnswerFirst, "decisions depend on output lengths"),
         (IgnoresTiers, "is computed whose .* blocks lie in a tier"),
         (LeavesLoadedOnes, "must be waiting, running, finished or dropped"),
         (RemembersInItself, "lanes that share it disturb one another"),
-        (NeverCuts, "plans of many steps differ from single steps"),
     ],
 )
 def test_a_broken_scheduler_is_caught(scheduler, rule):

@@ -722,7 +722,9 @@ def in_few_blocks(draw: st.DrawFn) -> Case:
         options = replace(options, tiers=draw(some_tiers(num_blocks, 1)))
     elif kind == "swaps":
         swap = draw(some_swap_space(num_blocks, 1))
-        options = replace(options, swap=replace(swap, overlaps=not drafting and draw(st.booleans())))
+        options = replace(
+            options, swap=replace(swap, overlaps=not drafting and draw(st.booleans()))
+        )
     elif kind == "queue" and options.policy == "chunked" and not drafting:
         options = draw(in_a_queue(options))
     options = replace(options, hashes_ahead=options.caches_verified and options.pads_prompts)

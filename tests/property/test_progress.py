@@ -16,7 +16,6 @@ from mist_sim.hardware.predictors import Predictor
 from tests.effort import examples
 from tests.property.strategies import in_few_blocks
 from tests.reference.comparison import POLICIES, Case, EngineOptions, assert_exact
-from tests.reference.memory import Tier
 from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import EndlessError, Job
 

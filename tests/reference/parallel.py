@@ -26,9 +26,9 @@ from math import inf
 
 from mist_sim.core.batch import StepBatch
 from tests.reference.stepwise import (
+    EndlessError,
     Live,
     Outcome,
-    EndlessError,
     Rounds,
     Step,
     StepwiseChunked,

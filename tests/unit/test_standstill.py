@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from mist_sim.clients.scheduling.standstill import MOST_ROUNDS, Standstill
@@ -19,19 +17,14 @@ class Plans:
     """A lane whose plans preempt some sequences; `num_left` have left it, and `num_steps` ended."""
 
     def __init__(self, *, defers: bool = False):
-        self.standstill, self.running = Standstill(), []
-        self.num_left = self.num_decode_steps = 0
-        self.in_flight = SimpleNamespace(defers=defers)
-
-    num_waiting = 0
-
-    @property
-    def num_arrived(self) -> int:
-        return self.num_left + len(self.running)
+        self.standstill, self.defers = Standstill(), defers
+        self.running: list[Sequence] = []
+        self.num_left = self.num_steps = 0
 
     def preempt(self, number: int, *sequences: Sequence) -> None:
         for _ in range(number):
-            self.standstill.note(self, SimpleNamespace(preempted=sequences))
+            progress = self.num_left, self.num_steps
+            self.standstill.note(progress, self.running, sequences, defers=self.defers)
 
 
 @pytest.mark.parametrize(("defers", "remedy"), [(True, "step in flight"), (False, "full_isl")])
@@ -47,7 +40,7 @@ def give_token(plans: Plans, one: Sequence) -> None:
 
 
 def decode(plans: Plans, one: Sequence) -> None:
-    plans.num_decode_steps += 1
+    plans.num_steps += 1
 
 
 def leave(plans: Plans, one: Sequence) -> None:
@@ -66,10 +59,14 @@ def test_progress_begins_the_count_anew(progress):
 
 def test_two_pairs_that_take_turns_get_no_token_either():
     one, two, plans = Sequence(), Sequence(), Plans()
-    with pytest.raises(ScenarioError):
+
+    def take_turns() -> None:
         for _ in range(2 * MOST_ROUNDS):
             plans.preempt(1, one)
             plans.preempt(1, two)
+
+    with pytest.raises(ScenarioError):
+        take_turns()
 
 
 def test_a_prompt_that_goes_on_in_small_pieces_is_progress():

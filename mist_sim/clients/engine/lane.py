@@ -111,7 +111,6 @@ class Lane:
         self.held = HeldEntries(state, load, self._release_held, engine_number, block_bytes)
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
-        self._sees_time = scheduler.sees_time
         self._plans_single_steps = scheduler.plans_single_steps
         self._serves_more = state.adapters is not None or state.images is not None
         limits_pieces = getattr(scheduler, "max_num_partial_prefills", None) is not None
@@ -167,17 +166,16 @@ class Lane:
         while True:
             if self.state.paused:  # by a plan that computed nothing
                 self.state.end_pause()
-            if self._sees_time:
-                self.state.time = self.time_of_plan
             self.state.kv_cache.num_plans += 1
-            plan = self.scheduler.schedule(self.state, limit or self.run_length.limit)
+            if self._plans_single_steps:
+                plan = self._own_plan()
+            else:
+                plan = self.scheduler.schedule(self.state, limit or self.run_length.limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
                     continue
                 self._check_empty()
                 return None
-            if self._plans_single_steps:
-                self._check_own(plan)
             if plan.admitted:
                 self._begin(plan.admitted)
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
@@ -202,15 +200,23 @@ class Lane:
         if state.images is not None:
             state.images.begin(plan)
 
-    def _check_own(self, plan: StepPlan) -> None:
-        """Let a plan be for one step; raise InvariantError where it leaves taken blocks unused."""
-        plan.num_steps = 1
-        if self.state.num_taken and not plan.decodes:
+    def _own_plan(self) -> StepPlan | None:
+        """Return the plan for one step of a scheduler that `plans_single_steps`.
+
+        Raises InvariantError where decodes have got blocks that the plan leaves unused.
+        """
+        state = self.state
+        state.time = self.time_of_plan
+        plan = self.scheduler.schedule(state, 1)
+        if plan is not None:
+            plan.num_steps = 1
+        if state.num_taken and not (plan is not None and plan.decodes):
             raise InvariantError(
-                f"{type(self.scheduler).__name__}.schedule called make_room or take_in_turn, which "
-                f"gives the decodes the blocks of their next step, and left them out of its plan at "
+                f"{type(self.scheduler).__name__}.schedule gave the decodes the blocks of their "
+                f"next step (make_room, take_in_turn) and left them out of its plan at "
                 f"{self.env.now} s; set plan.decodes = lane.clock.num_decodes > 0"
             )
+        return plan
 
     def _check_moves(self, plan: StepPlan) -> None:
         """Raise InvariantError for a plan that neither computes nor changes anything."""
@@ -420,7 +426,7 @@ class Lane:
             f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} requests "
             f"waiting, one of them is {first.visit.request}"
         )
-        # ENDLESS-UNTIL-ONE-ENGINE: the one engine serves such requests or says which rule stops them
+        # ENDLESS-UNTIL-ONE-ENGINE: it serves such requests, or names the rule that stops them
         if self._plans_single_steps:
             raise InvariantError(what)
         for option, is_set, remedy in (

@@ -287,10 +287,8 @@ def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
     sequence.have_brought()
 
 
-def add_piece(
-    lane: LaneState, plan: StepPlan, sequence: SequenceState, num_new_tokens: int
-) -> int:
-    """Let every step of a plan compute some of a prompt that has its blocks; return how many tokens."""
+def add_piece(lane: LaneState, plan: StepPlan, sequence: SequenceState, num_new_tokens: int) -> int:
+    """Let every step of a plan compute some of a prompt; return how many tokens. It has blocks."""
     plan.prefills.append((sequence, num_new_tokens))
     lane.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new_tokens)
     return num_new_tokens

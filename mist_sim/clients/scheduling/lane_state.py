@@ -49,8 +49,7 @@ class LaneState:
     pages: the holder of blocks where layers have windows or states: it lends them to each sequence
         in its turn, as its step is planned; else None.
     needs: how many blocks sequences need. coming: sequences whose entries come from elsewhere.
-    in_flight: blocks that the step in flight may write. standstill: finds plans that go on for
-        ever. known: which tokens the next plan knows.
+    in_flight: blocks that the step in flight may write. known: which tokens the next plan knows.
     num_taken: blocks that the decodes took for the first step of a plan not accounted for yet.
     paused: decodes that skip the present step.
     overruns: sequences that have ended and take part in the next step, planned ahead with drafts.
@@ -122,7 +121,7 @@ class LaneState:
             defers=plans_ahead and self.by_piece and has_tiers and self.rules.defers_frees,
             spares=self.rules.spares_in_flight and speculation is None,
         )
-        self.standstill = Standstill()
+        self._standstill = Standstill()
         self.overruns: Overruns | None = None
         if isinstance(self.clock, SpeculativeClock) and speculation is not None and plans_ahead:
             self.overruns = Overruns(self.clock, self.pool, speculation)
@@ -359,6 +358,12 @@ class LaneState:
     def num_decode_steps(self) -> int:
         """Steps so far in which any of its sequences decoded."""
         return self.clock.steps
+
+    def note_standstill(self, preempted: tuple[SequenceState, ...]) -> None:
+        """Note a plan that preempts and lets no decode take a step; raise if that has no end."""
+        num_left = self.num_arrived - self.num_waiting - len(self.running)
+        progress = num_left, self.num_decode_steps
+        self._standstill.note(progress, self.running, preempted, defers=self.in_flight.defers)
 
     def has_seat(self) -> bool:
         """Tell whether one more may run."""

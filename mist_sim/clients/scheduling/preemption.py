@@ -72,6 +72,11 @@ def preempt(
         return
     kv_cache, swap_space = lane.kv_cache, lane.swap_space
     in_prefill = sequence in lane.prefilling
+    if lane.num_taken and not in_prefill and sequence not in lane.paused:  # after `make_room`
+        num_unused = lane.clock.blocks_needed_by(sequence)
+        lane.num_taken -= num_unused
+        if lane.pages is None:
+            kv_cache.give_back(num_unused)
     num_blocks, num_computed = lane.stop(sequence)
     del lane.running[sequence]
     num_known = lane.num_known(sequence, num_computed, was_served=was_served, in_prefill=in_prefill)
@@ -147,7 +152,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
         pieces = _preempt(lane, plan, budget, cut)
         disturbed = len(lane.running) < num_before
         if disturbed and not lane.clock.num_decodes:
-            lane.standstill.note(lane, plan)
+            lane.note_standstill(plan.preempted)
     elif lane.coming.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, plan, budget, cut)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from mist_sim.clients.scheduling.lane_state import LaneState
-    from mist_sim.clients.scheduling.plan import StepPlan
-    from mist_sim.clients.sequence_state import SequenceState
 
 MOST_ROUNDS = 1_000
 """Plans in a row that preempt and give no token before a run is refused, if their state repeats.
@@ -33,16 +29,24 @@ class Standstill:
         self._kept: object = None
         self._keep_at = 1
 
-    def note(self, lane: LaneState, plan: StepPlan) -> None:
+    def note(
+        self,
+        progress: tuple[int, int],
+        running: Iterable[SequenceState],
+        preempted: tuple[SequenceState, ...],
+        *,
+        defers: bool,
+    ) -> None:
         """Note a plan that preempted some, before it admits any.
+
+        progress: sequences that have left the lane so far, and steps in which some decoded.
+        running: those left. defers: whether blocks come back after the step in flight.
 
         Raises ScenarioError if `MOST_ROUNDS` of them gave no token, and their state repeats: two
         prompts in pieces take each other's blocks, for example, each before the other is complete
         (with priorities, in vLLM, too; with `defers_frees`, seen in vLLM 0.24).
         """
-        num_left = lane.num_arrived - lane.num_waiting - len(lane.running)
-        progress = num_left, lane.num_decode_steps
-        tokens = {sequence: sequence.num_tokens for sequence in plan.preempted}
+        tokens = {sequence: sequence.num_tokens for sequence in preempted}
         before = self._tokens
         if progress != self._progress or any(before.get(s, n) != n for s, n in tokens.items()):
             before.clear()
@@ -50,12 +54,11 @@ class Standstill:
             self._num_plans, self._keep_at = 0, 1
         before.update(tokens)
         self._num_plans += 1
-        running = [(sequence, sequence.num_computed_tokens) for sequence in lane.running]
-        state = running, plan.preempted
+        state = [(sequence, sequence.num_computed_tokens) for sequence in running], preempted
         if self._num_plans >= self._keep_at:
             self._kept, self._keep_at = state, 2 * self._num_plans
         elif self._num_plans >= MOST_ROUNDS and state == self._kept:
-            raise ScenarioError(_refusal(defers=lane.in_flight.defers))
+            raise ScenarioError(_refusal(defers=defers))
 
 
 def _refusal(*, defers: bool) -> str:

@@ -86,7 +86,7 @@ class SteppingEngine:
 
     def fail(self, rule: str) -> NoReturn:
         """Raise AssertionError for a broken rule. Callers test the rule first, in every step."""
-        raise AssertionError(f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")
+        raise AssertionError(f"{name_of(self.scheduler)}.schedule: {rule} (at step {self.steps})")
 
     def serve(self, limit: int) -> Trace:
         """Serve the load in plans of at most `limit` steps; return the work of each step."""
@@ -104,7 +104,7 @@ class SteppingEngine:
                 self.fail(f"sequences starve: {_ENOUGH} plans or steps did not serve 40")
             while self.next_news() <= self.steps:
                 self.hear()
-            if self.scheduler.sees_time:
+            if self.scheduler.plans_single_steps:
                 limit, self.lane.time = 1, float(self.steps)
             plan = self.scheduler.schedule(self.lane, limit)
             self.check(plan, limit)

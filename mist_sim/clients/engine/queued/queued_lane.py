@@ -55,12 +55,11 @@ class QueuedLane(Lane):
         for sequence in state.begin_plan(self._next_group(number), number):
             self._leave_group(sequence)
             state.move(sequence)
-        if self._sees_time:
-            state.time = self.time_of_plan
         state.kv_cache.num_plans += 1
         if self._decodes_alone.take():
             return state.send(number, OF_DECODES)
-        plan = self.scheduler.schedule(state, 1)
+        own = self._plans_single_steps
+        plan = self._own_plan() if own else self.scheduler.schedule(state, 1)
         for sequence in state.gave_way:
             self._note_preempted(sequence)
         state.gave_way.clear()
