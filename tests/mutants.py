@@ -53,8 +53,20 @@ MUTANTS = [
     Mutant(
         "the lookahead of a waiting sequence never makes another begin anew",
         f"{SCHEDULING}/chunked.py",
-        "if gives_load_back(lane, plan, sequence):",
+        "if lane.pages is None and gives_load_back(lane, plan, sequence):",
         "if False:",
+    ),
+    Mutant(
+        "a scheduler of one's own that preempts plans many steps",
+        f"{SCHEDULING}/base.py",
+        'if self.sees_time or names - {"new_queue"}:',
+        "if self.sees_time:",
+    ),
+    Mutant(
+        "a piece by add_prefill takes no blocks",
+        f"{SCHEDULING}/preemption.py",
+        "    elif num_blocks:\n        lane.kv_cache.grow(num_blocks)",
+        "    elif num_blocks < 0:\n        lane.kv_cache.grow(num_blocks)",
     ),
     Mutant(
         "blocks that come with the end of a step are seen when another thing changes",
