@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics import Result
 from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.validation.intakes import as_of_engines, intakes
@@ -34,7 +36,7 @@ class Row:
     spread, middle: mean and median of the absolute errors of single requests or points; None
         where there is one.
     samples: of single requests, measured and simulated in `unit`, in the order of their ids; None
-        for other rows.
+        for other rows. warnings: of the simulated run.
     """
 
     metric: str
@@ -45,6 +47,7 @@ class Row:
     spread: float | None = None
     middle: float | None = None
     samples: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    warnings: tuple[ResultWarning, ...] = ()
 
 
 def request_rows(
@@ -63,6 +66,18 @@ def request_rows(
     scored: ids of the requests that count; None: all.
     """
     result = simulate(scenario)
+    for row in _request_rows(scenario, result, measured, from_intake=from_intake, scored=scored):
+        yield replace(row, warnings=result.warnings)
+
+
+def _request_rows(
+    scenario: Scenario,
+    result: Result,
+    measured: pd.DataFrame,
+    *,
+    from_intake: bool,
+    scored: slice | None,
+) -> Iterator[Row]:
     requests = result.requests.set_index("request_id")
     if missing := set(measured.index) - set(requests.index):
         raise ScenarioError(f"request_id {min(missing)} was measured and is not in the workload")
@@ -132,7 +147,12 @@ def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[
     simulation. Figures of 0 count as missing. Raises ScenarioError for figures that are negative or
     not finite, and if no latency or throughput is left to compare.
     """
-    simulated = simulate(scenario).summary
+    result = simulate(scenario)
+    for row in _summary_rows(result.summary, measured):
+        yield replace(row, warnings=result.warnings)
+
+
+def _summary_rows(simulated: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[Row]:
     rows = []
     for key, value in measured.items():
         ours = simulated.get(key)

@@ -68,6 +68,8 @@ def plot(
             file.write(page.html())
         else:
             file.write(printed_bytes([each.figure for each in page.figures], form))
+            for line in page.warnings:  # for which these formats have no place
+                typer.echo(f"warning: {line}", err=True)
         opened = (
             "open it in a browser" if form == "html" else in_words(len(page.figures), "picture")
         )

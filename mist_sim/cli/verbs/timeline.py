@@ -44,6 +44,7 @@ def timeline(
     from mist_sim.metrics.timeline import TABLES
     from mist_sim.metrics.timeline import timeline as text_of
     from mist_sim.output import output_file
+    from mist_sim.report.elements.warned import warning_lines
 
     first, last = _seconds(start, "--from"), _seconds(end, "--until") if end else inf
     if first >= last:
@@ -54,6 +55,8 @@ def timeline(
             run = RunFolder(folder)
             tables = {name: run.table(name) for name in TABLES if _is_needed(run, name)}
             file.write(text_of(tables, first, last, run.summary.get("layouts", ())))
+        for line in warning_lines(run.summary):  # for which trace events have no place
+            note(f"warning: {line}")
         note(f"{out}: open it at ui.perfetto.dev or chrome://tracing")
 
 

@@ -49,7 +49,9 @@ def validate(
 def _show(run: MeasuredRun, margin: float | None) -> None:
     from rich.padding import Padding
 
+    from mist_sim.core.result_warnings import merged
     from mist_sim.report.elements.terminal import Terminal
+    from mist_sim.report.elements.warned import with_warnings
     from mist_sim.report.elements.widths import listed
 
     out = Terminal()
@@ -73,7 +75,9 @@ def _show(run: MeasuredRun, margin: float | None) -> None:
     out.print(run.name, style="bold")
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""
     out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim")
-    out.print(Padding(table, (0, 0, 1, 2), expand=False))
+    told = merged(each for row in found for each in row.warnings)
+    body = Padding(table, (0, 0, 1, 2), expand=False)
+    out.print(with_warnings({"warnings": [each.data for each in told]}, body))
     if margin is not None and (lines := list(_agreements(found, margin))):
         out.print(Padding("\n".join(lines), (0, 0, 1, 2), expand=False))
 
