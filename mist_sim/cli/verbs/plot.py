@@ -69,7 +69,7 @@ def plot(
         else:
             file.write(printed_bytes([each.figure for each in page.figures], form))
             for line in page.warnings:  # for which these formats have no place
-                typer.echo(f"warning: {line}", err=True)
+                note(f"warning: {line}")
         opened = (
             "open it in a browser" if form == "html" else in_words(len(page.figures), "picture")
         )
