@@ -8,6 +8,7 @@ from typing import Any
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.front_end import FRONT_END, MEASURED
 from mist_sim.core.result_warnings import ResultWarning, WarningKind
+from mist_sim.models.speculative import ACCEPTANCE_RATE
 
 SPEC_ONLY = (
     "Step times marked spec-only come from data sheets and typical efficiencies; they "
@@ -128,6 +129,7 @@ def _sentences(
         kinds.KERNELS: (beginning(_KERNELS), _kernels(assumed)),
         kinds.NOT_MEASURED: (beginning(_MEASURED), _not_measured(assumed)),
         kinds.ONE_NODE: (beginning(_ONE_NODE), _one_node(assumed)),
+        kinds.ACCEPTANCE: (beginning(_ACCEPTANCE), _acceptance(assumed)),
         kinds.NEAREST_MODEL: (beginning(_MODEL), _nearest(beginning(_MODEL))),
         kinds.STATE_CACHE: if_any(
             named("kv_cache.mamba_cache_mode"),
@@ -139,7 +141,7 @@ def _sentences(
 
 
 _ARCHITECTURE, _KERNELS, _MEASURED = "architecture: ", "kernels: ", "measured kernels: "
-_ONE_NODE, _MODEL = "one node: ", "model: "
+_ONE_NODE, _MODEL, _ACCEPTANCE = "one node: ", "model: ", f"{ACCEPTANCE_RATE}: "
 
 
 def _start_lines(assumed: Sequence[str]) -> Iterator[str]:
@@ -214,6 +216,15 @@ def _one_node(assumed: Mapping[str, Sequence[str]]) -> str:
         f"Ranks are timed as if the links of one node joined them all: {ranks}. Other links are "
         "slower; a network with a topology, enough nodes and spans_nodes: true times those between "
         "nodes."
+    )
+
+
+def _acceptance(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return which acceptance of drafts is assumed, and what that does; or nothing."""
+    rates = _told(assumed, _ACCEPTANCE)
+    return rates and (
+        f"How many drafts are right ({ACCEPTANCE_RATE}) is assumed, as published: {rates}. It is a "
+        "matter of the models and the texts; set it, as vLLM's log reports it."
     )
 
 

@@ -9,11 +9,15 @@ from operator import mul
 from typing import Literal, get_args
 
 from mist_sim.errors import brief
+from mist_sim.models.acceptance import PUBLISHED, Text, assumed_acceptance
 from mist_sim.models.quantization import check_name
 from mist_sim.units import Seconds
 
 Method = Literal["draft_model", "ngram", "mtp", "eagle"]
 METHODS: tuple[str, ...] = get_args(Method)
+
+ACCEPTANCE_RATE = "speculative_config.acceptance_rate"
+"""Begins what results list as assumed of it."""
 
 _MOST_DRAFTS = 1024  # tokens a step; far more than anybody drafts
 
@@ -29,6 +33,9 @@ class SpeculativeConfig:
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
         were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
         products of these (`synthetic_acceptance_rates`); otherwise it is a matter of the models.
+        None: as published for the method and the kind of text, which results list as assumed.
+    text: kind of text whose published rate is assumed: "chat", "code", "summary", or "rewrite",
+        whose answers repeat the prompt (edits, translations).
     model: the draft model's catalog name, Hugging Face id or path.
     draft_tensor_parallel_size: ranks that compute the draft model, 1 or the model's own number;
         None: the latter.
@@ -39,7 +46,8 @@ class SpeculativeConfig:
 
     method: Method
     num_speculative_tokens: int
-    acceptance_rate: float | Sequence[float]
+    acceptance_rate: float | Sequence[float] | None = None
+    text: Text = "chat"
     model: str | None = None
     draft_tensor_parallel_size: int | None = None
     drafting_time: Seconds = 0.0
@@ -68,6 +76,16 @@ class SpeculativeConfig:
 
     def _check_rates(self) -> None:
         rates = self.acceptance_rate
+        if self.text not in (known := PUBLISHED[self.method]):
+            raise ValueError(
+                f"text must be one of {', '.join(known)} with method {self.method}, of which rates "
+                f"are published, got {brief(self.text)}; for others set acceptance_rate"
+            )
+        if rates is not None and self.text != "chat":
+            raise ValueError(
+                f"text must be left out where acceptance_rate is set, got {brief(self.text)}; "
+                "it says which published rate is assumed"
+            )
         if isinstance(rates, Sequence) and len(rates) != self.num_speculative_tokens:
             raise ValueError(
                 f"acceptance_rate must have one number for each of the "
@@ -79,9 +97,20 @@ class SpeculativeConfig:
     @property
     def rates(self) -> tuple[float, ...]:
         """The probability of accepting each position, given that those before it were accepted."""
+        if self.acceptance_rate is None:
+            chances = PUBLISHED[self.method][self.text].chances
+            return chances.rates(self.num_speculative_tokens)
         if isinstance(self.acceptance_rate, Sequence):
             return tuple(self.acceptance_rate)
         return (self.acceptance_rate,) * self.num_speculative_tokens
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What is assumed of the acceptance; empty if it is set."""
+        if self.acceptance_rate is not None:
+            return ()
+        what = assumed_acceptance(self.method, self.text, self.num_speculative_tokens)
+        return (f"{ACCEPTANCE_RATE}: {what}",)
 
     @property
     def survival(self) -> tuple[float, ...]:

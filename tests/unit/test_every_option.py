@@ -42,6 +42,7 @@ DRAFTS = {
     "tensor_parallel_size": 2,
     "speculative_config": NGRAM,
 }
+ASSUMED = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
 DRAFTER = NGRAM | {"method": "draft_model", "model": "llama-3.2-1b"}
 STAGES = {
     "gpu": "h100-sxm",
@@ -173,6 +174,7 @@ CASES = [
     Case("speculative_config.num_speculative_tokens", 2, DRAFTS),
     Case("speculative_config.acceptance_rate", 0.9, DRAFTS),
     Case("speculative_config.acceptance_rate", [0.7, 0.7, 0.1], DRAFTS),
+    Case("speculative_config.text", "rewrite", ASSUMED),
     Case("speculative_config.drafting_time", "1 ms", DRAFTS),
     Case(
         "speculative_config.method",

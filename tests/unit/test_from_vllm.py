@@ -234,7 +234,6 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
             "auto came in 0.14",
         ),
         ((f"{SERVE} --max-model-len 1M", "--gpu", "l40s"), "max_model_len: must be <= "),
-        ((f"{SERVE} -sc {DRAFTS}", "--gpu", "l40s"), "acceptance_rate: is required"),
         (("vllm bench serve --request-rate 0",), "rate: must be finite and > 0"),
         ((SERVE, "--gpu", "l40s", "--set", "clients.0.count"), "must be KEY=VALUE"),
         ((BENCH, "--set", "clients.0.count=2"), "clients: must be a list"),
@@ -255,6 +254,37 @@ def test_the_command_fills_in_what_a_command_line_does_not_say(capsys, tmp_path)
     path = tmp_path / "made.yaml"
     path.write_text(capsys.readouterr().out)
     assert Scenario.load(path).clients[0].speculative_config.acceptance_rate == 0.7
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        ("Qwen/Qwen3-8B", '{"method": "ngram", "num_speculative_tokens": 3}'),
+        ("Qwen/Qwen3-8B", '{"model": "[ngram]", "num_speculative_tokens": 3}'),
+        ("Qwen/Qwen3-8B", '{"method": "ngram_gpu", "num_speculative_tokens": 3}'),
+        ("Qwen/Qwen3-8B", '{"method": "eagle", "model": "x/y", "num_speculative_tokens": 3}'),
+        ("Qwen/Qwen3-8B", '{"method": "eagle3", "model": "x/y", "num_speculative_tokens": 3}'),
+        ("Qwen/Qwen3-8B", '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}'),
+        ("deepseek-ai/DeepSeek-V3 -tp 8", '{"method": "mtp", "num_speculative_tokens": 1}'),
+        (
+            "deepseek-ai/DeepSeek-V3 -tp 8",
+            '{"method": "deepseek_mtp", "num_speculative_tokens": 1}',
+        ),
+    ],
+)
+def test_drafts_without_an_acceptance_rate_run(capsys, tmp_path, model, config):
+    """As pasted: the rate is assumed, and said to be where the line is read and in the result."""
+    pasted = f"vllm serve {model} --speculative-config '{config}'"
+    few = "vllm bench serve --request-rate 9 --num-prompts 5 --input-len 30 --output-len 9"
+    assert exit_code("from-vllm", pasted, few, "--gpu", "h200") == 0
+    out, err = capsys.readouterr()
+    assert "as published unless you set it" in err
+    path = tmp_path / "made.yaml"
+    path.write_text(out)
+    summary = simulate(Scenario.load(path)).summary
+    assert summary["completed"] == 5
+    assert summary["spec_decode_num_drafts"] > 0
+    assert any("speculative_config.acceptance_rate: " in name for name in summary["assumed"]["llm"])
 
 
 def test_half_a_scenario_is_printed_with_a_note(capsys):

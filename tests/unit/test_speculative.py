@@ -26,7 +26,9 @@ from mist_sim.clients.draft_paths import DraftPath, DraftPaths
 from mist_sim.core.front_end import NONE
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import EngineOverhead, pipeline_predictor, with_drafting
+from mist_sim.models.acceptance import PUBLISHED
 from mist_sim.models.partition import rank_part
+from mist_sim.models.speculative import METHODS
 from mist_sim.rng import Streams
 from mist_sim.testing import check_predictor
 from tests.reference.comparison import pipeline_of
@@ -68,6 +70,76 @@ def test_nonsense_is_refused(changes, message):
 def test_a_list_of_rates_and_one_number_mean_the_same():
     listed = speculative(acceptance_rate=[0.7, 0.7, 0.7])
     assert listed.survival == speculative().survival == pytest.approx((0.7, 0.49, 0.343))
+
+
+# --- the acceptance that nobody said ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "which", "tokens"),
+    [
+        ("ngram", "chat", "low", {3: 1.37, 5: 1.40}),
+        ("ngram", "chat", "high", {3: 1.66, 5: 1.77}),
+        ("ngram", "rewrite", "chances", {5: 5376 / (993 + 821)}),
+        ("eagle", "chat", "chances", {3: (2.60 + 2.26 + 2.56) / 3}),
+        ("eagle", "chat", "low", {2: 1.89, 4: 2.08}),
+        ("eagle", "chat", "high", {3: 2.92}),
+        ("eagle", "code", "chances", {1: 1.80, 3: 2.80}),
+        ("eagle", "summary", "chances", {1: 1.68, 3: 2.30}),
+        ("eagle", "rewrite", "chances", {3: 2.46}),
+        ("mtp", "chat", "chances", {1: 1.85, 7: 3.20}),
+        ("mtp", "chat", "low", {1: 1.70, 2: 1 + 0.769 * 1.495 * 0.9}),
+    ],
+)
+def test_published_tokens_a_step_come_out(method, text, which, tokens):
+    """As the sources measured them, within 3 %: by how many drafts."""
+    chances = getattr(PUBLISHED[method][text], which)
+    for number, published in tokens.items():
+        assert chances.tokens_a_step(number) == pytest.approx(published, rel=0.03)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_rate_within_its_range(method):
+    """Some rate of chats, which is the default, and of others where somebody has published one."""
+    assert "chat" in PUBLISHED[method]
+    for text, published in PUBLISHED[method].items():
+        model = "llama-3.2-1b" if method == "draft_model" else None
+        found = SpeculativeConfig(method=method, num_speculative_tokens=4, text=text, model=model)
+        assert found.rates == published.chances.rates(4)
+        low, mean, high = (
+            each.tokens_a_step(4) for each in (published.low, published.chances, published.high)
+        )
+        assert low <= mean <= high
+        assert published.source in found.assumed[0]
+
+
+def test_an_assumed_rate_is_that_rate_and_is_named():
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    assumed = served(SpeculativeConfig(**drafts))
+    said = served(SpeculativeConfig(**drafts, acceptance_rate=[0.28, 0.52, 0.52]))
+    assert assumed.requests.equals(said.requests)
+    (names,) = assumed.summary["assumed"].values()
+    (told,) = [each for each in names if each.startswith("speculative_config")]
+    assert "0.28, then 0.52 (ngram, chat): 1.50 tokens a decode step" in told
+    assert "published ones -9 to +11 % (TensorRT-LLM blog 7" in told
+    assert "acceptance_rate" not in str(said.summary.get("assumed"))
+    warnings = [str(each["text"]) for each in assumed.summary["warnings"]]
+    assert any(told.partition(": ")[2] in text for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": "code"}, "text must be one of chat, rewrite with method ngram"),
+        (
+            {"text": "rewrite", "acceptance_rate": 0.5},
+            "text must be left out where acceptance_rate",
+        ),
+    ],
+)
+def test_kinds_of_text_without_a_rate_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        SpeculativeConfig(method="ngram", num_speculative_tokens=3, **changes)
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     if any(asked.loads_in_step is None and not tier.loads_in_step for asked, tier in tiers):
         assumed += (LOADS,)
     assumed += tuple(f"model: {each}" for each in model.approximated)
+    assumed += config.speculative_config.assumed if config.speculative_config else ()
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,
         assumed=assumed + (config.resharding.assumed if config.resharding else ()),

@@ -104,6 +104,7 @@ VLLM_NAMES: Mapping[str, str] = {
         "--speculative-config",
     ),
     "speculative_config.acceptance_rate": NO_COUNTERPART,
+    "speculative_config.text": NO_COUNTERPART,
     "speculative_config.drafting_time": NO_COUNTERPART,
     # images
     "images.mm_encoder_tp_mode": "--mm-encoder-tp-mode",

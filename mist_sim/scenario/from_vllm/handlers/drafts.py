@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mist_sim.errors import brief, cut
+from mist_sim.models.acceptance import assumed_acceptance
 from mist_sim.scenario.from_vllm.checkpoints import checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers import planning_ahead
@@ -58,6 +59,13 @@ def drafts(flag: Flag, server: Server) -> None:
             server.account.refused(_FLAG, "the method is missing; write method, or a draft model")
         else:
             server.client.setdefault("speculative_config", {})["method"] = method
+    number = said.get("num_speculative_tokens")
+    if "acceptance_rate" not in said and method is not None and isinstance(number, int):
+        what = assumed_acceptance(method, "chat", max(number, 1))
+        server.account.taken(
+            f"{_FLAG} without acceptance_rate",
+            f"speculative_config.acceptance_rate, as published unless you set it: {what}",
+        )
 
 
 def _entry(key: str, value: Any, method: str | None, server: Server) -> None:
