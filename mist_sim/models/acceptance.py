@@ -29,7 +29,7 @@ class Chances(NamedTuple):
 
     def tokens_a_step(self, num_drafts: int) -> float:
         """Return the mean tokens of a decode step with so many drafts, the model's own included."""
-        return 1 + sum(accumulate(self.rates(num_drafts), mul))
+        return 1.0 + float(sum(accumulate(self.rates(num_drafts), mul)))
 
 
 class Published(NamedTuple):
