@@ -13,6 +13,7 @@ import pytest
 
 from mist_sim import Scenario, llm_client
 from mist_sim.cli.app import BAD_INPUT
+from mist_sim.core.result_warnings import STATE_BLOCKS
 from mist_sim.errors import ScenarioError
 from mist_sim.models import load_model
 from mist_sim.models.block_slices import input_slices, merged_slices
@@ -247,6 +248,13 @@ def test_a_plan_names_the_longest_context_that_fits():
                 assert client.max_model_len < 131_072
     said = Scenario.from_dict(ASKED, {"clients.0.max_model_len": 8_192})
     assert startable(said) is said
+
+
+def test_results_warn_of_sequences_without_room_for_states():
+    options = {"model": "nemotron-3-nano-30b-a3b-bf16", "gpu": "h100-sxm", "engine": "vllm-0.24"}
+    warnings = llm_client("llm", **options).traits.times.warnings
+    (told,) = [each for each in warnings if each.kind == STATE_BLOCKS]
+    assert told.detail == "880 of 1,024 have room."
 
 
 def test_designs_with_states_get_sequences_that_fit():
