@@ -64,7 +64,7 @@ class Core:
         It is the first of all lanes, so that its first step may be one; returns whether it is.
         """
         is_first, quiet = True, self.quiet
-        while lane.is_before(until, phase):
+        while lane.time < until or (lane.time == until and lane.phase < phase):
             if quiet is not None and not lane.is_planning and quiet.skip(lane, until):
                 is_first = False
                 continue

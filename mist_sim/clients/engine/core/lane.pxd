@@ -94,15 +94,22 @@ cdef class Lane:
     cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1
     @cython.locals(longest=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
     cdef long long longest_context(self) except -1
-    @cython.locals(first=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong,
-                   state=cython.longlong, left=cython.longlong)
+    @cython.locals(running="long long[::1]", states="long long[::1]", num_tokens="long long[::1]",
+                   num_final="long long[::1]", first=cython.longlong,
+                   position=cython.Py_ssize_t, slot=cython.longlong, state=cython.longlong,
+                   left=cython.longlong)
     cdef find_seen(self)
-    @cython.locals(lag=cython.longlong, total=cython.longlong, number=cython.longlong,
+    @cython.locals(running="long long[::1]", num_tokens="long long[::1]",
+                   num_blocks="long long[::1]", lag=cython.longlong, total=cython.longlong,
+                   size=cython.longlong, tokens=cython.longlong, number=cython.longlong,
                    position=cython.Py_ssize_t, slot=cython.longlong)
     cpdef settle(self)
-    @cython.locals(end=cython.double, size=cython.longlong, position=cython.Py_ssize_t,
-                   slot=cython.longlong, state=cython.longlong)
+    @cython.locals(running="long long[::1]", states="long long[::1]", num_tokens="long long[::1]",
+                   num_final="long long[::1]", end=cython.double, size=cython.longlong,
+                   tokens=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong,
+                   state=cython.longlong)
     cdef end(self)
+    cdef enter_last(self, long long slot)
     cdef emit(self, long long slot)
     cdef finish(self, long long slot)
     @cython.locals(slot=cython.longlong)

@@ -543,17 +543,20 @@ class Lane:
 
     def find_seen(self) -> None:
         """Find the next step that ends an answer, or a gap in one: others see its end."""
+        running, states = self.running, self.state
+        num_tokens, num_final = self.num_tokens, self.num_final
         first = _NEVER - self.num_steps
         for position in range(self.num_running):
-            slot = self.running[position]
-            state = self.state[slot]
+            slot = running[position]
+            state = states[slot]
             if state == _DECODE:
-                left = self.num_final[slot] - self.num_tokens[slot]
-                first = min(first, left)
+                left = num_final[slot] - num_tokens[slot]
+                if left < first:
+                    first = left
             elif state == _PREFILL:
-                left = self.num_tokens[slot] - self.num_computed[slot]
+                left = num_tokens[slot] - self.num_computed[slot]
                 if left == self.num_piece[slot] and (
-                    self.num_preempted[slot] or self.num_final[slot] == self.num_tokens[slot] + 1
+                    self.num_preempted[slot] or num_final[slot] == num_tokens[slot] + 1
                 ):
                     first = 1
         self.seen_at = self.num_steps + first
@@ -562,19 +565,22 @@ class Lane:
         """Enter steps in the slots that were taken at once: tokens, and the blocks they filled."""
         if not self.lag:
             return
-        lag, total = self.lag, 0
+        running, num_tokens, num_blocks = self.running, self.num_tokens, self.num_blocks
+        lag, total, size = self.lag, 0, self.blocks.size
         self.lag = 0
         for position in range(self.num_running):
-            slot = self.running[position]
-            self.num_tokens[slot] += lag
-            number = self.blocks.count(self.num_tokens[slot]) - self.num_blocks[slot]
-            self.num_blocks[slot] += number
-            total += number
+            slot = running[position]
+            tokens = num_tokens[slot] + lag
+            number = (tokens + size - 1) // size
+            total += number - num_blocks[slot]
+            num_tokens[slot], num_blocks[slot] = tokens, number
         self.blocks.grow(total)
 
     def end(self) -> None:
         """End the step in flight: give its tokens, and let those go that are done."""
         self.settle()
+        running, states = self.running, self.state
+        num_tokens, num_final = self.num_tokens, self.num_final
         end, size = self.time, self.blocks.size
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
@@ -584,23 +590,22 @@ class Lane:
         self.context_sum += self.num_decodes
         self.decode_need = 0
         for position in range(self.num_running):
-            slot = self.running[position]
-            state = self.state[slot]
+            slot = running[position]
+            state = states[slot]
             if state == _DECODE:
-                self.num_tokens[slot] += 1
-                chain = self.chains[slot]
-                if chain is not None and size == 1:
-                    self.enter_answer(chain, self.num_tokens[slot] - 1)
-                if self.num_tokens[slot] == self.num_final[slot]:
-                    self.decode_need += (self.num_tokens[slot] - 1) % size == 0
+                tokens = num_tokens[slot] + 1
+                num_tokens[slot] = tokens
+                if (tokens - 1) % size == 0:
+                    self.decode_need += 1
+                if size == 1:
+                    self.enter_last(slot)
+                if tokens == num_final[slot]:
                     self.leave_decodes(slot)
                     self.finish(slot)
-                elif (self.num_tokens[slot] - 1) % size == 0:
-                    self.decode_need += 1
             elif state == _PREFILL and self.num_piece[slot]:
                 self.num_computed[slot] += self.num_piece[slot]
                 self.num_piece[slot] = 0
-                if self.num_computed[slot] == self.num_tokens[slot]:
+                if self.num_computed[slot] == num_tokens[slot]:
                     self.emit(slot)
         self.is_planning, self.phase = True, self.plan_phase
         if not self.plans_ahead:
@@ -609,6 +614,12 @@ class Lane:
                 self.end_given_up()
         elif self.num_leaving == self.num_running and not self.queue.length:
             self.free_leaving()  # nothing is left to plan
+
+    def enter_last(self, slot: int) -> None:
+        """Let others find the blocks of one token that a decode has filled."""
+        chain = self.chains[slot]
+        if chain is not None:
+            self.enter_answer(chain, self.num_tokens[slot] - 1)
 
     def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""

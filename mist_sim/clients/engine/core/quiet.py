@@ -8,9 +8,12 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from mist_sim.clients.engine.core.rows import MOST_ENDS
+
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.lane import Lane
 
+_MOST_ENDS = MOST_ENDS
 _LEAST_ASKED, _MOST_ASKED = 16, 512  # steps whose seconds a predictor is asked for at once
 
 
@@ -41,16 +44,26 @@ class FastForward:
 
     def skip_on_line(self, lane: Lane, until: float) -> None:
         """Take steps whose seconds lie on a line."""
-        times, rows, num_decodes = lane.times, lane.rows, lane.num_decodes
-        time, start = lane.time, lane.start
+        lines, at, num_decodes = lane.times.lines, 5 * lane.num_decodes, lane.num_decodes
+        per_key, fixed, least = lines[at], lines[at + 1], lines[at + 2]
+        beyond, more = lines[at + 3], lines[at + 4]
+        rows, latest, num_latest = lane.rows, lane.rows.latest, lane.rows.num_latest
+        time, start, num_left = lane.time, lane.start, lane.num_quiet
         num_keys = lane.context_sum + num_decodes - lane.num_read_again
-        num_left = lane.num_quiet
         while num_left and time < until:
-            rows.add_end(time)
+            if num_latest == _MOST_ENDS:
+                rows.num_latest = num_latest
+                rows.hand_over_ends()
+                num_latest = 0
+            latest[num_latest] = start = time
+            num_latest += 1
             num_keys += num_decodes
-            start = time
-            time += times.of_decodes(num_decodes, num_keys)
+            seconds = num_keys * per_key + fixed + more  # as `Times.of_decodes`
+            if seconds < least:
+                seconds = least
+            time += seconds + beyond
             num_left -= 1
+        rows.num_latest = num_latest
         self.note(lane, lane.num_quiet - num_left, start, time)
 
     def skip_as_told(self, lane: Lane, until: float) -> None:

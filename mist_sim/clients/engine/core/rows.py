@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Chunks = tuple[tuple[int, int], ...]
 
-_MOST_ENDS = 256  # that are kept before they are handed over
+MOST_ENDS = _MOST_ENDS = 256  # that are kept before they are handed over
 
 
 class Rows:
