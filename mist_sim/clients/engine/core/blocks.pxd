@@ -9,6 +9,7 @@ cdef class Blocks:
     cdef long long count(self, long long num_tokens) noexcept
     cpdef chain(self, content)
     cpdef find(self, chain, long long num_tokens)
+    cpdef bint may_gain(self, found, bint whole) except -1
     cdef hold(self, chain, long long num_found)
     cdef grow(self, long long number)
     @cython.locals(number=cython.longlong)

@@ -52,6 +52,17 @@ class Blocks:
             found = chain.found = self.cache.find(chain, (num_tokens - 1) // self.size)
         return found
 
+    def may_gain(self, found: Found, whole: bool) -> bool:
+        """Tell whether a request may need fewer free blocks once others are used up.
+
+        If others hold another copy of a block that it finds in one that nobody holds. Where only
+        its first piece must fit (`whole` is false), that is shorter, too.
+        """
+        for span in found.unheld:
+            if not whole or self.cache.is_held(*span):
+                return True
+        return False
+
     def hold(self, chain: Chain, num_found: int) -> None:
         """Let a request begin with the first blocks of its chain, which are cached."""
         self.num_free -= self.cache.hold(chain, num_found)

@@ -448,7 +448,7 @@ class Lane:
     def admit(self, budget: int) -> None:
         """Admit requests in order of arrival while seats, memory and tokens last."""
         blocks = self.blocks
-        found: Found | None = None
+        found: Found | None
         while budget and self.queue.length:
             slot = self.queue.first
             if self.num_running == self.max_num_seqs:
@@ -457,7 +457,7 @@ class Lane:
             if self.queued_at[slot] > self.known_until:
                 return
             num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
-            chain = self.chains[slot]
+            chain, found = self.chains[slot], None
             if chain is not None:
                 found = blocks.find(chain, num_tokens)
                 num_computed, num_shared = found.num_found * blocks.size, found.num_held
@@ -468,7 +468,7 @@ class Lane:
             if self.num_running:
                 room -= blocks.num_reserved
             if need - num_shared > room:
-                self.is_blocked = chain is None
+                self.is_blocked = found is None or not blocks.may_gain(found, self.whole_must_fit)
                 return
             self.queue.remove(slot)
             if chain is not None and found is not None and num_computed:
@@ -551,8 +551,7 @@ class Lane:
             state = states[slot]
             if state == _DECODE:
                 left = num_final[slot] - num_tokens[slot]
-                if left < first:
-                    first = left
+                first = min(first, left)
             elif state == _PREFILL:
                 left = num_tokens[slot] - self.num_computed[slot]
                 if left == self.num_piece[slot] and (

@@ -38,9 +38,23 @@ class FastForward:
             return 0
         if lane.queue.length and not lane.is_blocked:
             return 0
-        number = lane.seen_at - lane.num_steps - 1
-        most = lane.blocks.num_free // lane.num_decodes * lane.blocks.size
-        return min(number, most)
+        number, size = lane.seen_at - lane.num_steps - 1, lane.blocks.size
+        if (number // size + 1) * lane.num_decodes <= lane.blocks.num_free:
+            return number
+        return self.find_room(lane, number)
+
+    def find_room(self, lane: Lane, number: int) -> int:
+        """Return how many of so many steps leave blocks for the step after them."""
+        size, num_left = lane.blocks.size, lane.blocks.num_free
+        needs = array("q", bytes(8 * size))  # blocks that the decodes take after each step
+        for position in range(lane.num_running):
+            slot = lane.running[position]
+            needs[(size - lane.num_tokens[slot] % size) % size] += 1
+        for step in range(number):
+            num_left -= needs[step % size]
+            if num_left < 0:
+                return step
+        return number
 
     def skip_on_line(self, lane: Lane, until: float) -> None:
         """Take steps whose seconds lie on a line."""
@@ -59,8 +73,7 @@ class FastForward:
             num_latest += 1
             num_keys += num_decodes
             seconds = num_keys * per_key + fixed + more  # as `Times.of_decodes`
-            if seconds < least:
-                seconds = least
+            seconds = max(seconds, least)
             time += seconds + beyond
             num_left -= 1
         rows.num_latest = num_latest
