@@ -58,10 +58,10 @@ class Blocks:
         If others hold another copy of a block that it finds in one that nobody holds. Where only
         its first piece must fit (`whole` is false), that is shorter, too.
         """
-        for span in found.unheld:
-            if not whole or self.cache.is_held(*span):
-                return True
-        return False
+        if not whole:
+            return bool(found.unheld)
+        held = [span for span in found.unheld if self.cache.is_held(*span)]
+        return bool(held)
 
     def hold(self, chain: Chain, num_found: int) -> None:
         """Let a request begin with the first blocks of its chain, which are cached."""
