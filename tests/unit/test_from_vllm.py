@@ -273,18 +273,21 @@ def test_the_command_fills_in_what_a_command_line_does_not_say(capsys, tmp_path)
     ],
 )
 def test_drafts_without_an_acceptance_rate_run(capsys, tmp_path, model, config):
-    """As pasted: the rate is assumed, and said to be where the line is read and in the result."""
+    """As pasted: the rate is assumed, and said to be in the account and in the result, once."""
     pasted = f"vllm serve {model} --speculative-config '{config}'"
     few = "vllm bench serve --request-rate 9 --num-prompts 5 --input-len 30 --output-len 9"
-    assert exit_code("from-vllm", pasted, few, "--gpu", "h200") == 0
+    assert exit_code("from-vllm", pasted, few, "--gpu", "h200", "--explain") == 0
     out, err = capsys.readouterr()
-    assert "as published unless you set it" in err
+    assert "unless you set it" in " ".join(err.split())
+    assert "assumptions" not in out
     path = tmp_path / "made.yaml"
     path.write_text(out)
     summary = simulate(Scenario.load(path)).summary
     assert summary["completed"] == 5
     assert summary["spec_decode_num_drafts"] > 0
     assert any("speculative_config.acceptance_rate: " in name for name in summary["assumed"]["llm"])
+    (told,) = [each for each in summary["warnings"] if "How many drafts" in str(each)]
+    assert "as published" in str(told)
 
 
 def test_half_a_scenario_is_printed_with_a_note(capsys):

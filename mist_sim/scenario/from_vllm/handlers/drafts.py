@@ -62,7 +62,7 @@ def drafts(flag: Flag, server: Server) -> None:
     number = said.get("num_speculative_tokens")
     if "acceptance_rate" not in said and method is not None and isinstance(number, int):
         what = assumed_acceptance(method, "chat", max(number, 1))
-        server.account.taken(
+        server.account.applied(  # the result names it as assumed, as long as it is
             f"{_FLAG} without acceptance_rate",
             f"speculative_config.acceptance_rate, as published unless you set it: {what}",
         )
