@@ -15,6 +15,7 @@ from mist_sim.core.result_warnings import KINDS, ResultWarning, of_data, of_poin
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.run_warnings import run_warnings
 from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.models.speculative import ACCEPTANCE_RATE
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
@@ -182,6 +183,7 @@ OPTIONS = {
     "one node": "one node: 16 x l40s",
     "nearest model": "model: llama",
     "state cache": "kv_cache.mamba_cache_mode",
+    "acceptance": f"{ACCEPTANCE_RATE}: 0.4 of ngram",
     "assumed": "an_option_of_a_client_of_ones_own",
 }
 """What clients assume, by the kind of warning that it leads to."""
