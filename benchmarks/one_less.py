@@ -22,7 +22,7 @@ from mist_sim.search.verdicts.trials import Trial, try_rate
 
 LONG = 30_000
 SEED = 20_000
-SECONDS = 20.0  # of a clock, for a plan: what it says of one engine less needs no longer search
+TOTAL = 200_000  # requests of a plan: what it says of one engine less needs no longer search
 
 
 def long_run(candidate: Candidate, question: Question) -> Trial:
@@ -41,7 +41,7 @@ def rows(number: int) -> Iterator[str]:
         max_gpus=MAX_GPUS,
         designs=DESIGNS,
         tensor_parallel_sizes=(1,),
-        seconds=SECONDS,
+        total_requests=TOTAL,
     )
     scenario = scenario_for(task)
     found = plan(scenario, options, jobs=1)
