@@ -16,11 +16,12 @@ def read_back(planned: Scenario, deployment: Deployment, script: Path) -> dict[s
     """Return a planned scenario's keys with the clients and the model that its script gives.
 
     script: a file to write. The load, the limits and prices are no options of a server: they stay
-    those of the plan, and so does the GPU.
+    those of the plan, and so does the GPU. That the proxy is not read is said beside them.
     """
     script.write_text(deployment.text)
     data = as_data(planned)
     keys = from_vllm([str(script)], gpu=data["clients"][0]["gpu"]).keys
+    keys = {key: value for key, value in keys.items() if key != "assumptions"}
     words = shlex.split(deployment.read_back)
     sets = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
     rest = {key: data[key] for key in ("workload", "slo", "cost") if key in data}
