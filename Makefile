@@ -11,10 +11,11 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pages test-deep fuzz kills exact lint bench docs package clean
+.PHONY: help demo compile test pages test-deep fuzz kills exact lint bench docs package clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
+	@echo "make compile  compile the engine's core anew, after a change of it; needs a C compiler"
 	@echo "make test   install the developer's tools and run all tests"
 	@echo "make pages  run the pages of the documentation, their long tables, and long examples"
 	@echo "make exact  the exactness tests that catch most mistakes in an engine, in half a minute"
@@ -26,6 +27,9 @@ help:
 	@echo "make docs   build the documentation as a site into site/, and check its links"
 	@echo "make package  build the sdist and the wheel, and try the wheel in a clean environment"
 	@echo "make clean  remove the environment, caches and results"
+
+compile: $(VENV)/.installed-dev
+	$(BIN)/python build_core.py
 
 demo: $(VENV)/.installed
 	$(BIN)/mist demo
