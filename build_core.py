@@ -9,6 +9,7 @@ machine without a C compiler gets a package that runs as Python, with the same r
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import shutil
 import sys
@@ -31,7 +32,8 @@ DIRECTIVES = {
     "wraparound": False,
     "initializedcheck": False,
     "cdivision": True,
-    "binding": True,  # functions say their names and signatures, as Python's do
+    "nonecheck": False,
+    "annotation_typing": False,  # the types are those of the .pxd
 }
 CHECKS = {"boundscheck": True, "initializedcheck": True}
 
@@ -78,6 +80,7 @@ def compile_core(root: Path, kind: str) -> Path:
         )
         command = build_ext(Distribution({"name": "mist-sim", "ext_modules": extensions}))
         command.build_lib, command.build_temp = f"{scratch}/lib", f"{scratch}/objects"
+        command.parallel = os.cpu_count()
         command.finalize_options()
         command.run()
         result.mkdir(parents=True, exist_ok=True)

@@ -47,10 +47,12 @@ def digest(package: Path) -> str:
 
 
 def choice() -> str:
-    """Return what the environment chooses. Raises ValueError for a value that is none."""
+    """Return what the environment chooses. Raises ScenarioError for another word."""
     said = os.environ.get(VARIABLE, "") or COMPILED
     if said not in CHOICES:
-        raise ValueError(f"{VARIABLE} must be one of {', '.join(CHOICES)}, got {said!r}")
+        from mist_sim.errors import ScenarioError, brief  # not there yet where this is built
+
+        raise ScenarioError(f"{VARIABLE} must be one of {', '.join(CHOICES)}, got {brief(said)}")
     return said
 
 

@@ -49,6 +49,9 @@ class Verbs(TyperGroup):
         Saved.latest = None  # of a command before, in the same process
         try:
             return super().make_context(*args, **kwargs)
+        except MistError as error:
+            typer.echo(_message(error), err=True)
+            raise typer.Exit(BAD_INPUT) from error
         except KeyboardInterrupt as stop:
             raise typer.Exit(take_leave(stop)) from stop
 
@@ -143,8 +146,10 @@ def _print_version(wanted: bool) -> None:
         from importlib.metadata import version
 
         from mist_sim.cli.listings.catalog_dates import catalog_lines
+        from mist_sim.compiled import state
 
-        typer.echo("\n".join([f"mist-sim {version('mist-sim')}", *catalog_lines()]))
+        core = f"engine core: {state()}"
+        typer.echo("\n".join([f"mist-sim {version('mist-sim')}", core, *catalog_lines()]))
         raise typer.Exit
 
 
@@ -154,7 +159,7 @@ def options(
         "--version",
         callback=_print_version,
         is_eager=True,
-        help="Print the version, and how new the catalogs are.",
+        help="Print the version, whether the core is compiled, and how new the catalogs are.",
     ),
 ) -> None:
     """Take the options that stand before a verb."""

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from mist_sim import compiled
+from mist_sim.errors import ScenarioError
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_checked_files_are_others(package, monkeypatch):
 
 def test_a_wrong_choice_is_refused(package, monkeypatch):
     monkeypatch.setenv(compiled.VARIABLE, "rust")
-    with pytest.raises(ValueError, match="MIST_SIM_CORE must be one of compiled, .* got 'rust'"):
+    with pytest.raises(ScenarioError, match="MIST_SIM_CORE must be one of compiled, .* got 'rust'"):
         compiled.places("mist_sim.room", [])
 
 
