@@ -7,6 +7,7 @@ from email import message_from_bytes
 
 import pytest
 
+from mist_sim import compiled
 from tests.conftest import ROOT
 from tests.packages.environments import new_environment
 
@@ -17,7 +18,7 @@ def files_of_the_package():
     return {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "mist_sim").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", compiled.FOLDER} & set(path.parts)
     }
 
 
@@ -29,7 +30,9 @@ def test_the_wheel_is_built_from_the_sdist_and_holds_every_file(packages):
         in_wheel = {name for name in files.namelist() if name.startswith("mist_sim/")}
         (metadata,) = (name for name in files.namelist() if name.endswith("/METADATA"))
         said = message_from_bytes(files.read(metadata))
-    assert in_wheel == files_of_the_package()
+    core = {name for name in in_wheel if compiled.FOLDER in name}
+    assert in_wheel - core == files_of_the_package()
+    assert len(core) == len(compiled.sources(ROOT / "mist_sim")), "is there no C compiler?"
     assert files_of_the_package() <= in_sdist
     assert {"CITATION.cff", "LICENSE", "mkdocs.yml", "constraints.txt", "docs/index.md"} <= in_sdist
     assert "License-Expression" in said
@@ -42,9 +45,18 @@ def test_the_wheel_works_outside_the_checkout(packages, tmp_path):
     user.install(str(wheel))
     place = user.run("python", "-c", "import mist_sim; print(mist_sim.__file__)").strip()
     assert place.startswith(str(tmp_path))
-    assert user.run("mist", "--version").startswith("mist-sim ")
+    assert "engine core: compiled\n" in user.run("mist", "--version")
     assert "llama-3.1-8b" in user.run("mist", "list", "models")
     assert "2 x llm" in user.run("mist", "demo")
     summary = json.loads((user.folder / "mist-demo" / "summary.json").read_text("utf-8"))
     assert summary["completed"] == 2000
     assert user.run("python", "-m", "pip", "check").strip() == "No broken requirements found."
+
+
+def test_without_a_compiler_it_installs_and_runs_as_python(packages, tmp_path, monkeypatch):
+    sdist, _ = packages
+    user = new_environment(tmp_path)
+    monkeypatch.setenv("CC", "/nonexistent")
+    user.install(str(sdist))
+    assert "engine core: Python (not compiled" in user.run("mist", "--version")
+    assert "2 x llm" in user.run("mist", "demo")
