@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mist_sim.errors import ScenarioError
 from mist_sim.models import layers as layered
 from mist_sim.models.huggingface.config import read_config
+from mist_sim.models.huggingface.config_text import language_config
 from mist_sim.models.quantization import (
     LINEAR_PARTS,
     QUANTIZATIONS,
@@ -228,6 +229,5 @@ class ModelSpec(ModelSizes):
 
 def _architecture(config: Mapping[str, object]) -> str:
     """Return the `model_type` of a config, of its text model where that has one; or nothing."""
-    text = config.get("text_config")
-    inner = text.get("model_type") if isinstance(text, Mapping) else None
+    inner = language_config(config).get("model_type")
     return str(inner or config.get("model_type") or "")

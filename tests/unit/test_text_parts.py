@@ -6,6 +6,7 @@ import pytest
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models import ModelSpec, load_model
+from mist_sim.models.huggingface.config_text import LANGUAGE_KEYS
 
 VISION = {"depth": 24, "hidden_size": 1024}
 # As in the config.json of Mistral-Small-3.1-24B-Instruct-2503, shortened.
@@ -93,6 +94,52 @@ def test_text_parts_have_the_parameters_of_the_plain_model(config, same_as):
     assert model.num_parameters == plain.num_parameters
     assert model.kv_bytes_per_token == plain.kv_bytes_per_token
     assert model.tie_word_embeddings == plain.tie_word_embeddings
+
+
+# The key and the type of the language model in eleven configs of images and sound, as published.
+PUBLISHED = [
+    ("internvl_chat", "llm_config", "qwen2"),  # InternVL3
+    ("internvl_chat", "llm_config", "internlm2"),  # InternVL2-8B
+    ("ovis", "llm_config", "qwen2"),
+    ("deepseek_vl_v2", "language_config", "deepseek_v2"),
+    ("multi_modality", "language_config", "llama"),  # Janus-Pro
+    ("qwen2_5_omni", "thinker_config.text_config", "qwen2_5_omni_text"),
+    ("qwen3_omni_moe", "thinker_config.text_config", "qwen3_omni_moe_text"),
+    ("qwen3_asr", "thinker_config.text_config", "qwen3"),
+    ("llava_llama", "llm_cfg", "llama"),  # VILA
+    ("vibevoice", "decoder_config", "qwen2"),
+    ("voxtral", "text_config", "llama"),
+]
+
+
+@pytest.mark.parametrize(("whole", "keys", "model_type"), PUBLISHED)
+def test_language_models_are_found_under_published_keys(whole, keys, model_type):
+    base = QWEN3_VL if "moe" in model_type else MISTRAL3
+    inner = {**base["text_config"], "model_type": model_type}
+    plain = read(text({**base, "model_type": "llava"}, model_type=model_type))
+    for key in reversed(keys.split(".")):
+        inner = {key: inner}
+    outer = {"model_type": whole, "torch_dtype": "bfloat16", "vision_config": VISION}
+    found = read(outer | {"tie_word_embeddings": base.get("tie_word_embeddings")} | inner)
+    assert found.num_parameters == plain.num_parameters > 1e9
+    assert found.kv_bytes_per_token == plain.kv_bytes_per_token
+    assert found.architecture == model_type
+    assert tuple(keys.split(".")) in LANGUAGE_KEYS
+
+
+def test_all_sizes_that_are_missing_are_named_at_once():
+    """As llava-hf/llava-1.5-7b-hf, whose config leaves them to the library's defaults."""
+    part = {"_name_or_path": "lmsys/vicuna-7b-v1.5", "model_type": "llama", "vocab_size": 32064}
+    config = {"model_type": "llava", "text_config": part}
+    with pytest.raises(ScenarioError) as caught:
+        read(config)
+    assert str(caught.value) == (
+        "vl/config.json: text_config: hidden_size, num_attention_heads, num_hidden_layers, "
+        "intermediate_size, num_key_value_heads, max_position_embeddings are missing; copy them "
+        "from the config.json of 'lmsys/vicuna-7b-v1.5'"
+    )
+    with pytest.raises(ScenarioError, match="as llama: hidden_size, num_attention_heads, .* are"):
+        ModelSpec.from_config(config, name="vl", source="vl", is_nearest=True)
 
 
 def test_the_outer_table_says_what_holds_for_the_whole():

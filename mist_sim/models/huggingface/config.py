@@ -22,12 +22,13 @@ from mist_sim.errors import ScenarioError, brief
 from mist_sim.models.huggingface.config_encoder import ENCODERS, encoder_fields, is_encoder
 from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.huggingface.config_quantization import read_quantization
-from mist_sim.models.huggingface.config_reader import ConfigReader
-from mist_sim.models.huggingface.config_text import text_part
+from mist_sim.models.huggingface.config_reader import ConfigReader, MissingSizeError
+from mist_sim.models.huggingface.config_text import TEXT_PART, language_keys, text_part
 from mist_sim.models.huggingface.config_vision import read_vision
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
 from mist_sim.models.huggingface.families import FAMILIES
 from mist_sim.models.huggingface.nearest import (
+    all_missing,
     flattened,
     missing_and_left,
     nearest_type,
@@ -59,6 +60,13 @@ def read_config(
 
 def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
     reader = text_part(ConfigReader(config, where))
+    try:
+        return _read_part(reader, where, is_multimodal=bool(language_keys(config)))
+    except MissingSizeError as error:
+        raise all_missing(reader, error, _read) from None
+
+
+def _read_part(reader: ConfigReader, where: str, *, is_multimodal: bool) -> dict[str, Any]:
     if is_encoder(reader) or str(reader.config.get("model_type")) in _KNOWN:
         return _read(reader)
     watched = Watched(reader.config)
@@ -66,11 +74,11 @@ def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
         fields = _read(ConfigReader(watched, where))
     except ScenarioError:
         keys = sorted(watched.not_understood())
-        if config.get("text_config") or tells_other_layers(keys):
+        if is_multimodal or tells_other_layers(keys):
             raise _unknown(reader, keys) from None
         raise
     keys = sorted(watched.not_understood())
-    if config.get("text_config") or tells_other_layers(keys):
+    if is_multimodal or tells_other_layers(keys):
         raise _unknown(reader, keys)
     taken = f"{watched.get('model_type')} as llama"
     return fields | ({"approximated": (taken, *keys)} if keys else {})
@@ -106,7 +114,9 @@ def _read(reader: ConfigReader) -> dict[str, Any]:
             "intermediate_size", "n_inner", default=4 * hidden_size if bloom else None
         ),
         "num_attention_heads": heads,
-        "num_key_value_heads": reader.size("num_key_value_heads", default=heads),
+        "num_key_value_heads": reader.size(
+            "num_key_value_heads", default=None if config.get(TEXT_PART) else heads
+        ),
         "head_dim": mla.qk_head_dim if mla else reader.size("head_dim", default=default_head_dim),
         "vocab_size": reader.size("vocab_size"),
         "max_position_embeddings": reader.size(

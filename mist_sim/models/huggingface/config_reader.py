@@ -17,6 +17,10 @@ NEAREST_HINT = (
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
 
 
+class MissingSizeError(ScenarioError):
+    """A config does not give a size that has no default."""
+
+
 class ConfigReader:
     """Typed access to a mapping; every error names the file and the key."""
 
@@ -60,7 +64,7 @@ class ConfigReader:
             return value
         if default is None:
             others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
-            raise self.error(f"{keys[0]}{others} is missing")
+            raise MissingSizeError(f"{self.where}: {keys[0]}{others} is missing")
         return default
 
     def count(self, key: str) -> int:

@@ -2,30 +2,50 @@
 
 Source of the types: the configuration files of the `transformers` library. A text part follows
 the rules of the plain model that it was made from; what it leaves out is not guessed, except for
-Gemma 3, whose configs leave out what equals the defaults of `Gemma3TextConfig`.
+Gemma 3, whose configs leave out what equals the defaults of `Gemma3TextConfig`. Source of the keys:
+that library, and the config.json of InternVL and Ovis, DeepSeek-VL2 and Janus, Qwen-Omni, VILA,
+VibeVoice and VoxCPM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.models.huggingface.config_reader import NEAREST_HINT, ConfigReader
+from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.families import FAMILIES
+
+LANGUAGE_KEYS: tuple[tuple[str, ...], ...] = (
+    ("text_config",),
+    ("llm_config",),
+    ("language_config",),
+    ("thinker_config", "text_config"),
+    ("llm_cfg",),
+    ("decoder_config",),
+    ("lm_config",),
+)
+"""Where a config keeps its language model: keys of tables, each inside the one before."""
+
+TEXT_PART = "_is_text_part"
+"""Key of a language model's config that was found in another: its KV heads have no default."""
 
 # The plain model with the same layers as a text part, by its model_type.
 _TEXT_TYPES: Mapping[str, str] = {
     **{name: name for name in FAMILIES},
+    "deepseek_v2": "deepseek_v2",
     "deepseek_v3": "deepseek_v3",
     "gemma3_text": "gemma3_text",
+    "internlm2": "llama",  # Llama with grouped heads (arXiv 2403.17297)
     "kimi_k2": "kimi_k2",
     "llama": "llama",
     "ministral3": "mistral",
     "mistral": "mistral",
     "qwen2": "qwen2",
+    "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
+    "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
 }
@@ -40,32 +60,56 @@ _GEMMA3_TEXT: Mapping[str, object] = {
     "vocab_size": 262208,
     "max_position_embeddings": 131072,
 }
-_OF_THE_WHOLE = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
+_OF_THE_WHOLE = (
+    "dtype",
+    "torch_dtype",
+    "tie_word_embeddings",
+    "quantization_config",
+    "is_encoder_decoder",
+)
+
+
+def language_keys(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the keys that lead to the language model of a multimodal config; empty: it is one."""
+    for keys in LANGUAGE_KEYS:
+        inner: object = config
+        for key in keys:
+            inner = inner.get(key) if isinstance(inner, Mapping) else None
+        if inner:
+            return keys
+    return ()
+
+
+def language_config(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the config of the language model alone, as it is written; its own where it is one."""
+    inner: object = config
+    for key in language_keys(config):
+        inner = inner.get(key) if isinstance(inner, Mapping) else None
+    return inner if isinstance(inner, Mapping) else config
 
 
 def text_part(reader: ConfigReader) -> ConfigReader:
     """Return a reader of the language model's config: the whole config if it has no parts.
 
-    An unknown text part keeps its `model_type`. Raises ScenarioError for one without a type, and
-    for a known one that leaves out a key on which the defaults of the text part and of the plain
-    model may differ.
+    An unknown text part keeps its `model_type`, or has none. A known one must say its KV heads,
+    since the defaults of the text part and of the plain model may differ.
     """
-    text, model_type = reader.table("text_config"), str(reader.config.get("model_type"))
-    if text is None and model_type not in _FLAT:
+    keys, model_type = language_keys(reader.config), str(reader.config.get("model_type"))
+    if not keys and model_type not in _FLAT:
         return reader
-    if text is None:
+    if not keys:
         return ConfigReader({**reader.config, "model_type": _FLAT[model_type]}, reader.where)
-    config = {key: reader.config[key] for key in _OF_THE_WHOLE if key in reader.config}
+    config: dict[str, object] = {}
+    text: ConfigReader | None = reader
+    for key in keys:
+        if text is not None:
+            config |= {key: text.config[key] for key in _OF_THE_WHOLE if key in text.config}
+            text = text.table(key)
+    if text is None:
+        return reader
     defaults = _GEMMA3_TEXT if model_type == "gemma3" else {}
-    config |= {**defaults, **text.config}
+    config |= {**defaults, **text.config, TEXT_PART: True}
     text_type = str(config.get("model_type") or _OF_WHOLE.get(model_type, ""))
-    if not text_type:
-        raise text.error(
-            "model_type is missing; this is a multimodal model, and its language model must say "
-            f'whose layers it has, such as "qwen3"; {NEAREST_HINT}'
-        )
-    if text_type not in _TEXT_TYPES:
-        return ConfigReader({**config, "model_type": text_type}, text.where)
-    if "num_key_value_heads" not in config:
-        raise text.error("num_key_value_heads is missing")
-    return ConfigReader({**config, "model_type": _TEXT_TYPES[text_type]}, text.where)
+    if text_type:
+        config["model_type"] = _TEXT_TYPES.get(text_type, text_type)
+    return ConfigReader(config, text.where)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.models.huggingface.config_text import language_config
 from mist_sim.models.vision import (
     FillBudget,
     FixedSize,
@@ -47,8 +48,8 @@ def read_vision(config: Mapping[str, object], where: str) -> VisionTower | None:
 
 
 def _text_size(whole: ConfigReader) -> int:
-    text = whole.table("text_config") or whole
-    return text.count("hidden_size")
+    text = language_config(whole.config)
+    return whole.part(text, whole.where).count("hidden_size")
 
 
 def _qwen3(vision: ConfigReader, hidden: int) -> VisionTower:

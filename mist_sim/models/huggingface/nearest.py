@@ -11,9 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from mist_sim.bounds import MODEL_SIZE
-from mist_sim.errors import ScenarioError
-from mist_sim.models.huggingface.config_reader import ConfigReader
-from mist_sim.models.huggingface.config_text import text_part
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.models.huggingface.config_reader import ConfigReader, MissingSizeError
+from mist_sim.models.huggingface.config_text import (
+    TEXT_PART,
+    language_config,
+    language_keys,
+    text_part,
+)
 from mist_sim.models.huggingface.unknown import Watched
 
 Read = Callable[[ConfigReader], dict[str, Any]]
@@ -102,9 +107,11 @@ def _nearest_kind(kind: str, known: Sequence[object]) -> object:
 
 def flattened(config: Mapping[str, object]) -> dict[str, object]:
     """Return the config of a language model alone, whatever its type."""
-    text = config.get("text_config")
-    flat = {**config, **text} if isinstance(text, dict) else dict(config)
-    flat.pop("text_config", None)
+    keys = language_keys(config)
+    if not keys:
+        return dict(config)
+    flat = {**config, **language_config(config), TEXT_PART: True}
+    del flat[keys[0]]
     return flat
 
 
@@ -131,6 +138,19 @@ def missing_and_left(
     return reader.notes, set(config.not_understood())
 
 
+def all_missing(reader: ConfigReader, first: MissingSizeError, read: Read) -> ScenarioError:
+    """Return the error that names every size that a config of its type leaves out.
+
+    first: the error that named one of them.
+    """
+    missing, _ = missing_and_left(reader.config, str(reader.config.get("model_type")), read)
+    if len(missing) <= 1:
+        return first
+    base = reader.config.get("_name_or_path") or reader.config.get("text_model_id")
+    of = brief(base) if base else "the model that it was made from"
+    return reader.error(f"{', '.join(missing)} are missing; copy them from the config.json of {of}")
+
+
 def read_nearest(
     config: Mapping[str, object], where: str, read: Read, known: frozenset[str]
 ) -> dict[str, Any]:
@@ -139,11 +159,14 @@ def read_nearest(
     `approximated` lists the approximations: the type, blocks taken as others, and the keys that
     are left out. known: types that `read` reads. Raises ScenarioError where sizes are missing.
     """
-    problems = []
+    problems: list[ScenarioError] = []
     for candidate, is_own in _candidates(config, where, known):
         reader = Lenient(Watched(candidate.config), candidate.where)
         try:
             fields = read(reader)
+        except MissingSizeError as error:
+            problems.append(all_missing(candidate, error, read))
+            continue
         except ScenarioError as error:
             problems.append(error)
             continue
@@ -172,6 +195,5 @@ def _candidates(
 
 def _said(config: Mapping[str, object]) -> str:
     """Return the type that the config of a language model says."""
-    text = config.get("text_config")
-    own = text.get("model_type") if isinstance(text, dict) else None
+    own = language_config(config).get("model_type")
     return f"{own or config.get('model_type')!s:.40}"

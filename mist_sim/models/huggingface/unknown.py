@@ -83,7 +83,10 @@ def refusal(
     keys: those of its config that are not understood. nearest: the `model_type` of the nearest
         known model. missing: keys that a model of that type has and this one has not.
     """
-    said = f"model_type {str(reader.config.get('model_type'))!r:.40} is not known"
+    model_type = reader.config.get("model_type")
+    said = f"model_type {str(model_type)!r:.40} is not known"
+    if model_type is None:
+        said = "model_type is missing; this is a multimodal model"
     say = "Say whose layers it has"
     if keys:
         said += f", and these keys may change what it computes: {_some(keys)}"

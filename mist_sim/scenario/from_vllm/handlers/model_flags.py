@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.errors import MistError, brief, cut
 from mist_sim.inputs.files import is_there
 from mist_sim.models import ModelSpec, load_model
+from mist_sim.models.huggingface.config_text import LANGUAGE_KEYS
 from mist_sim.scenario.engines.server_start import length_problem
 from mist_sim.scenario.from_vllm.checkpoints import Checkpoint, checkpoint_of
 from mist_sim.scenario.from_vllm.flags import Flag
@@ -128,7 +129,7 @@ def spec_of(server: Server) -> ModelSpec | None:
 def hf_overrides(flag: Flag, server: Server) -> None:
     """Accept changes of positions; refuse other changes of the model."""
     for key, value in entries_of(flag, server).items():
-        inner = value if key == "text_config" and isinstance(value, dict) else {key: value}
+        inner = value if (key,) in LANGUAGE_KEYS and isinstance(value, dict) else {key: value}
         written = cut(f"{flag.name} {key}")
         if not set(inner) <= {*_POSITIONS, "max_position_embeddings"}:
             server.account.refused(
